@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from allocsim.analysis.tune import tune
-from allocsim.analysis.tune.row import SettingRow
+from allocsim.analysis.tune.results import SettingRow
 from allocsim.phantom import PhantomError
 from allocsim.recording import load
 from allocsim.replaying import Prepared, prepare

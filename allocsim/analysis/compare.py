@@ -65,10 +65,6 @@ class Parts:
 class Side:
     """One of two compared runs.
 
-    conf: PYTORCH_CUDA_ALLOC_CONF of the run.
-    reserved: parts of peak reserved memory.
-    at: moment at which owners are compared.
-    held: blocks allocated at this moment.
     retries, ooms, driver_calls: num_alloc_retries, num_ooms and num_device_alloc of the whole run;
         None if the recording has no entries, or if the release does not count them.
     notes: sentences about what was inferred, not recorded.
@@ -211,8 +207,6 @@ def changes_of(a: Held, b: Held, by: str) -> tuple[Change, ...]:
 
 
 class _Owned:
-    """Allocated blocks of one run, grouped by owner."""
-
     def __init__(self, held: Held, by: str) -> None:
         self.held, self.sizes = held, held.sizes
         self.requested: list[int] = held.blocks.requested[held.rows].tolist()
@@ -224,7 +218,6 @@ class _Owned:
         return self.indices.get(owner, ())
 
     def by_stack(self, owner: str) -> dict[str, list[int]]:
-        """Return the sizes of an owner's blocks by stack without line numbers."""
         found: dict[str, list[int]] = defaultdict(list)
         for index in self.of(owner):
             found[LINE.sub("", self.held.name("stack", index))].append(self.sizes[index])
@@ -248,10 +241,6 @@ def _change(a: _Owned, b: _Owned, owner: str, was: str) -> Change:
 
 
 def _resized(a: Mapping[str, Sequence[int]], b: Mapping[str, Sequence[int]]) -> int:
-    """Return the bytes by which matching blocks have grown.
-
-    a, b: sizes of blocks by stack.
-    """
     found = 0
     for stack in a.keys() & b.keys():
         ours, theirs = list(a[stack]), list(b[stack])
@@ -281,7 +270,6 @@ _SHOWN = 10
 class Comparison(Shown):
     """Comparison of run A with run B.
 
-    a, b: the two runs.
     by: grouping of owners: "line", "stack", "module", "category", "stream" or "pool".
     changes: change of each owner, largest first, including owners without a change.
     """

@@ -25,13 +25,7 @@ from statistics import fmean, median_low
 from allocsim._repr import Shown
 from allocsim.errors import AllocsimError, RecordingError
 from allocsim.metrics import Outline, outline_of
-from allocsim.recording import (
-    ENDINGS,
-    Action,
-    load,
-    recordings_in,
-    refuse_contradictions,
-)
+from allocsim.recording import ENDINGS, Action, load, recordings_in, refuse_contradictions
 from allocsim.replaying import Trials, effects_on, prepare, replay_prepared, smallest_device
 from allocsim.simulation import Setting
 from allocsim.units import format_size
@@ -137,11 +131,7 @@ class RankRun:
 
 
 def run_of(
-    path: str,
-    conf: str | None = None,
-    torch_version: str | None = None,
-    *,
-    smallest: bool = False,
+    path: str, conf: str | None = None, torch_version: str | None = None, *, smallest: bool = False
 ) -> RankRun:
     """Load a recording and replay its busiest device.
 
@@ -360,7 +350,6 @@ def _refuse_twins(runs: Sequence[RankRun]) -> None:
 
 
 def _refuse_strangers(runs: Sequence[RankRun]) -> None:
-    """Raise RecordingError if two files cannot be of one job."""
     unless = "to compare files of several jobs, use --mixed (mixed=True)"
     named = [run for run in runs if run.recorded_release]
     for run in named:

@@ -116,7 +116,7 @@ def stats(recording: Recording) -> Stats:
     lengths = np.diff(table.offsets)
     return Stats(
         path=recording.path,
-        form=_form(recording.path),
+        form=form_of(recording.path) if Path(recording.path).is_file() else None,
         layout=recording.layout,
         releases=() if recording.is_requests else recording.releases,
         torch_version="" if made is None else made.torch_version,
@@ -139,10 +139,6 @@ def stats(recording: Recording) -> Stats:
     )
 
 
-def _form(path: str) -> FileForm | None:
-    return form_of(path) if Path(path).is_file() else None
-
-
 def _starts(recording: Recording) -> dict[int, tuple[SegmentState, ...]]:
     starts: dict[int, tuple[SegmentState, ...]] = {}
     find_defects(recording, starts)
@@ -154,6 +150,8 @@ def _device(trace: Trace, start: tuple[SegmentState, ...] | None) -> DeviceSumma
     peaks = None if start is None else _peaks(trace, start)
     times = trace.time_us if trace.time_us is not None and len(trace) else None
     allocs = trace.action == Action.ALLOC
+    streams = {*distinct(trace.stream[trace.inputs()]).tolist()}
+    streams |= {segment.stream for segment in trace.segments}
     pools = {segment.pool_id for segment in trace.segments} | set(trace.pool_ids)
     return DeviceSummary(
         device=trace.device,
@@ -172,7 +170,7 @@ def _device(trace: Trace, start: tuple[SegmentState, ...] | None) -> DeviceSumma
         active_bytes=sum(segment.active_size for segment in trace.segments),
         requested_bytes=sum(segment.requested_size for segment in trace.segments),
         blocks=sum(b.state == ALLOCATED for segment in trace.segments for b in segment.blocks),
-        streams=len({*distinct(trace.stream[trace.inputs()]).tolist(), *_streams(trace)}),
+        streams=len(streams),
         pools=len(pools),
         stackless=int(np.count_nonzero(trace.frames[allocs] < 0)),
     )
@@ -184,10 +182,6 @@ def _requests_of(trace: Trace) -> DeviceSummary:
     return replace(found, begins="requests", peak_requested_bytes=requested)
 
 
-def _streams(trace: Trace) -> set[int]:
-    return {segment.stream for segment in trace.segments}
-
-
 def _begins(trace: Trace, start: tuple[SegmentState, ...] | None) -> str:
     if start is None:
         return "unsound" if len(trace.inputs()) else "state"
@@ -195,7 +189,6 @@ def _begins(trace: Trace, start: tuple[SegmentState, ...] | None) -> str:
 
 
 def _peaks(trace: Trace, start: tuple[SegmentState, ...]) -> tuple[int, int]:
-    """Return the peaks of reserved bytes and of live requested bytes."""
     held = sum(segment.total_size for segment in start)
     live = [b for segment in start for b in segment.blocks if b.state == ALLOCATED]
     asked = sum(block.requested_size for block in live)

@@ -26,7 +26,6 @@ class Arrival:
 
     rank: distributed rank stored in the file; "" if there is none.
     captured: time of the capture, as stored in the file; "" if there is none.
-    entries: number of entries of all devices.
     reserved_bytes, allocated_bytes: sums over all devices at the end of the recording.
     ooms: number of recorded out-of-memory errors.
     oom_text: text of the out-of-memory error that ended the program; "" if there is none.

@@ -165,7 +165,6 @@ def _by_calls(gap: Gap, allocator: ReplayAllocator) -> list[Explanation]:
 
 
 def _by_call(gap: Gap, pools: Sequence[int], cause: Cause) -> Explanation:
-    """Return the explanation by deleted MemPools, and by empty_cache if it is `cause`."""
     calls: list[Planned] = [(StepKind.DELETE_POOL, gap.last, 0, pool, 0) for pool in pools]
     if cause is Cause.EMPTY_CACHE:
         calls.append((StepKind.EMPTY_CACHE, gap.last, 0, 0, 0))
@@ -173,7 +172,6 @@ def _by_call(gap: Gap, pools: Sequence[int], cause: Cause) -> Explanation:
 
 
 def _released_by(calls: Sequence[Planned], gap: Gap, cause: Cause) -> Explanation:
-    """Return the explanation by `calls`, made after the frees that completed before the return."""
     deleted = [pool for kind, _, _, pool, _ in calls if kind == StepKind.DELETE_POOL]
     steps = (
         *_held_free(gap),
@@ -232,11 +230,7 @@ def _may_grow_in_place(gap: Gap, allocator: ReplayAllocator) -> bool:
 
 
 def _wait_options(gap: Gap, allocator: ReplayAllocator) -> tuple[bool, ...]:
-    """Return the possible answers to the question if the request waited for `gap.free`.
-
-    A full device makes a request wait for the events of other streams.  The most likely answer is
-    first.
-    """
+    """Return the possible answers to the question if the request waited for `gap.free`."""
     block, step = freed_block(gap, allocator), gap.step
     if gap.free is None or step is None:
         return (False,)
@@ -273,7 +267,6 @@ def _are_oversize(gap: Gap, allocator: ReplayAllocator) -> bool:
 def _room_options(
     gap: Gap, allocator: ReplayAllocator, facts: Facts, *, is_oom: bool
 ) -> Iterator[int | None]:
-    """Yield possible totals of bytes that the driver could provide; None for the whole device."""
     used = allocator.device.used + sum(round_up(entry.size, PAGE) for entry in gap.before)
     wanted = sum(round_up(entry.size, PAGE) for entry in gap.obtained)
     released = sum(round_up(entry.size, PAGE) for entry in gap.released)
@@ -344,7 +337,6 @@ def _ended_pools(gap: Gap) -> Iterator[Planned]:
 
 
 def _final_step(gap: Gap, late: Sequence[RecordedEntry] = ()) -> Iterator[Planned]:
-    """Yield the step that ends the gap, then the frees `late` that complete while it runs."""
     head, last = _split(gap)
     yield from head
     yield from last

@@ -275,7 +275,6 @@ class _OpenGap:
             self._released.append(entry)
 
     def gap(self, step: RecordedEntry | None, *, is_immediate: bool, scope: int | None) -> Gap:
-        """Return the collected effects as a gap that `step` ends."""
         before, obtained = self._grown if self._released else ((), self._grown[0])
         return Gap(
             free=self._free,

@@ -83,7 +83,6 @@ def entries_suffice(trace: Trace, plan: Plan) -> bool:
 
 
 def _all_in_segments(trace: Trace) -> bool:
-    """Return True if every block of `trace` is inside a recorded segment."""
     addr, bases, first = trace.by_address.addr, _bases(trace), _first_turns(trace)
     if not len(addr) or not len(bases):
         return not len(addr)
@@ -157,7 +156,6 @@ def _n_idle(trace: Trace, start: Sequence[SegmentState]) -> NDArray[np.int32]:
 def _has_pending_free(
     trace: Trace, start: Sequence[SegmentState], entries: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
-    """Return the mask of `entries` after which a free is pending."""
     at_start = sum(block.state == PENDING for segment in start for block in segment.blocks)
     turns = trace.by_address
     if not at_start and not any_of(turns.kind, (Turn.FREE_REQUESTED,)).any():

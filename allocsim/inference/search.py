@@ -31,14 +31,7 @@ from allocsim.inference.causes import (
     known_explanation,
     plain_explanation,
 )
-from allocsim.inference.gaps import (
-    Gap,
-    PlainSteps,
-    calls_of,
-    capacity_from_oom,
-    classify,
-    gaps_of,
-)
+from allocsim.inference.gaps import Gap, PlainSteps, calls_of, capacity_from_oom, classify, gaps_of
 from allocsim.inference.gc_threshold import Threshold
 from allocsim.inference.likelihood import Facts
 from allocsim.recording import Action, Mark, Trace, pools_of
@@ -177,7 +170,6 @@ def read_plan(
 
 
 def _is_named(gap: Gap, explanation: Explanation, named: frozenset[int]) -> bool:
-    """Return True if the explanation is empty_cache, and a recorded Python stack names it."""
     is_call = explanation.cause is Cause.EMPTY_CACHE
     return is_call and any(entry.number in named for entry in gap.released)
 
@@ -311,12 +303,10 @@ class _Search:
         return 0
 
     def _holds(self, path: list[Explanation], memory: int | None) -> bool:
-        """Return True if `path` reproduces the recording on a device of `memory` bytes."""
         other = replace(self, path=path, facts=replace(self.facts, memory=memory))
         return other._drive() is None
 
     def _choose_again(self, diverged_at: int) -> bool:
-        """Choose the next explanation of the last gap up to `diverged_at` that has one."""
         before = sorted((gap for gap in self.choices if gap <= diverged_at), reverse=True)
         for gap in before[:LOOK_BACK]:
             choice = self.choices[gap]

@@ -89,7 +89,6 @@ def outline_of(timeline: Timeline, entries: int) -> Outline | None:
 
 
 def _most(values: NDArray[np.int64], starts: NDArray[np.intp]) -> tuple[int, ...]:
-    """Return the maximum of each part, including the value before its first change."""
     before = np.concatenate([values[:1], values])
     return tuple(
         int(before[first : max(end, first) + 1].max())

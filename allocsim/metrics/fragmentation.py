@@ -116,7 +116,6 @@ def measures_of(
 def _highest(
     of: NDArray[np.int64], reserved: NDArray[np.int64], allocated: NDArray[np.int64]
 ) -> float:
-    """Return the overhead of reserved over allocated memory at the first maximum of `of`."""
     if not len(of):
         return 0.0
     row = int(np.argmax(of))

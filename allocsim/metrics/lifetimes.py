@@ -118,7 +118,6 @@ def lifetimes_of(
 
 
 def _whole_lifetimes(trace: Trace, until: Action) -> Lifetimes:
-    """Return the lifetimes of a whole trace; see `lifetimes_of`."""
     tiles = trace.tiles
     waits = any_of(trace.by_address.kind, (Turn.FREE_REQUESTED, Turn.FREE_COMPLETED)).any()
     waits |= tiles is None or tiles.is_pending.any()

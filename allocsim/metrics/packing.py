@@ -284,7 +284,6 @@ def _foreseen(
 
 
 def _by_size(rows: Lifetimes) -> NDArray[np.int64]:
-    """Return the offsets of blocks that are placed greedily, in the order of `rows`."""
     # 32-bit integers, since most of the time is spent on finding overlapping lifetimes.
     start, end = rows.start.astype(np.int32), rows.end.astype(np.int32)
     low = np.zeros(len(rows), dtype=np.int64)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim._fast_numpy import any_of, stable_order
+from allocsim.export import columns_of
 from allocsim.recording import BLOCK_ACTIONS, Action, Trace, pools_of
 from allocsim.simulation import Timeline
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PoolId, SegmentState
@@ -122,10 +123,6 @@ def blocks_of_state(trace: Trace) -> Blocks:
 
 
 def _moved(trace: Trace, timeline: Timeline, held: int) -> _Column:
-    """Return the change of allocated bytes at each entry.
-
-    held: allocated bytes before the first entry.
-    """
     moved = np.zeros(len(trace), dtype=np.int64)
     np.add.at(moved, timeline.entry, np.diff(timeline.allocated, prepend=held))
     return moved
@@ -185,19 +182,9 @@ class _Rows:
                 if block.state == INACTIVE:
                     continue
                 sizes = (block.size, block.requested_size)
-                row = (block.address, *sizes, segment.stream, pool, block.frames)
+                row = (block.address, *sizes, segment.stream, pool, block.frames, -1)
                 rows.append((Action.ALLOC, *row))
                 if block.state != ALLOCATED:
                     rows.append((Action.FREE_REQUESTED, *row))
-        columns = zip(*rows, strict=True) if rows else [()] * 7
-        action, address, size, requested, stream, pool_number, stack = columns
-        return cls(
-            np.array(action, dtype=np.uint8),
-            np.array(address, dtype=np.uint64),
-            np.array(size, dtype=np.int64),
-            np.array(requested, dtype=np.int64),
-            np.array(stream, dtype=np.uint64),
-            np.array(pool_number, dtype=np.int32),
-            np.array(stack, dtype=np.int32),
-            np.full(len(rows), -1, dtype=np.int64),
-        )
+        dtypes = (np.uint8, np.uint64, np.int64, np.int64, np.uint64, np.int32, np.int32, np.int64)
+        return cls(*columns_of(zip(*rows, strict=True), dtypes))

@@ -63,7 +63,6 @@ def _own_layer(known: Evidence) -> _Mask:
 
 
 def _lacks_gradient(known: Evidence) -> _Mask:
-    """Return the mask of blocks without a gradient, if every known parameter has a gradient."""
     nobody = np.full(len(known.blocks), known.all_train)
     return nobody & ~known.has_gradient
 

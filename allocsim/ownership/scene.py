@@ -166,11 +166,7 @@ class Scene:
 
 
 def scene_of(
-    blocks: Blocks,
-    kinds: dict[int, StackKind],
-    *,
-    is_state_only: bool,
-    marks: Sequence[Mark] = (),
+    blocks: Blocks, kinds: dict[int, StackKind], *, is_state_only: bool, marks: Sequence[Mark] = ()
 ) -> Scene:
     """Return `blocks` with the training phase and the kind of code that requested each.
 
@@ -225,10 +221,7 @@ def _marked_steps(marks: Sequence[Mark]) -> tuple[_Column, _Column]:
 
 
 def _marked_phases(marks: Sequence[Mark], born: _Column) -> NDArray[np.uint8]:
-    """Return the phase that the marks give for each allocation; UNTOLD before the first mark.
-
-    born: entry of each allocation.
-    """
+    """Return the phase that the marks give for each allocation; UNTOLD before the first mark."""
     edges = [mark for mark in marks if mark.kind in (MarkKind.STEP, MarkKind.PHASE)]
     places = np.array([mark.entry for mark in edges], dtype=np.int64)
     phases = [_MARKED.get(str(mark.value), Phase.UNTOLD) for mark in edges]

@@ -178,7 +178,6 @@ class _Facts:
         self.flat = _lines(frame for frame in constructors if stem_of(frame) == _FLAT_BUFFERS)
 
     def kind(self, frames: Sequence[Frame], python: tuple[Frame, ...]) -> StackKind:
-        """Return the classification of a stack; `python` has the Python frames among `frames`."""
         if not python:
             at_work = any(_ENGINE.search(frame.name) for frame in frames)
             phase = Phase.BACKWARD if at_work else Phase.UNTOLD
@@ -206,7 +205,6 @@ class _Facts:
         return StackKind(phase, origin, is_engine_thread, is_without_grad)
 
     def _made_by(self, python: tuple[Frame, ...]) -> Origin:
-        """Return the kind of code that created a part of a model; OTHER if none was created."""
         names = {frame.name for frame in python}
         if "_init_sharded_param" in names:
             return Origin.SHARDED
@@ -262,7 +260,6 @@ def _is_without_grad(python: tuple[Frame, ...]) -> bool:
 
 
 def _is_node(outermost: Frame) -> bool:
-    """Return True if autograd's thread called the backward of an autograd.Function, not a hook."""
     return outermost.name.startswith("apply") and stem_of(outermost) == "function.py"
 
 
@@ -316,7 +313,6 @@ def is_layer(frame: Frame) -> bool:
 
 
 def _constructor(python: tuple[Frame, ...]) -> Frame | None:
-    """Return the frame of the constructor that made the request directly; None without one."""
     for frame in python:
         if stem_of(frame) not in _PASSED:
             return frame if frame.name == "__init__" else None

@@ -101,7 +101,6 @@ def module_name(stack: Sequence[Frame], frames: int) -> str:
 
 
 def _called(stack: Sequence[Frame]) -> list[Frame]:
-    """Return the first frame inside each module call, innermost first, without wrapper frames."""
     called = []
     is_next = False
     for frame in reversed(stack):
@@ -167,7 +166,6 @@ class _Nodes:
         self._freed = scene.blocks.freed[self._rows]
 
     def sees_backward(self, row: int) -> bool:
-        """Return True if the block was allocated in a backward pass."""
         return bool(self._scene.backwards.of(self._scene.blocks.born[row : row + 1])[0] >= 0)
 
     def around(self, row: int) -> tuple[int, ...]:

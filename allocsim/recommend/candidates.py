@@ -82,7 +82,6 @@ def candidates(
 
 
 def _setting(base: AllocatorConfig, change: _Change) -> Setting | None:
-    """Return `base` with changed fields; None if the release cannot express it as a conf."""
     if "large_segment_size" in change and "max_non_split_rounding" not in change:
         change = {**change, "max_non_split_rounding": change["large_segment_size"]}
     config = replace(base, **change)  # type: ignore[arg-type]
@@ -192,17 +191,13 @@ class _Grid:
         return [{"roundup_power2_divisions": divisions} for divisions in [*scalars, *lists]]
 
     def _filled(self) -> list[int]:
-        """Return the rounding intervals with requested sizes, except the first interval."""
         top = N_ROUNDUP_INTERVALS - 1
         intervals = (s.bit_length() - 1 - ROUNDUP_FIRST_BIT for s, _ in self.sizes.counts)
         return sorted({min(max(i, 0), top) for i in intervals} - {0})
 
 
 def _limited(base: AllocatorConfig, sizes: Sizes, memory: int) -> Iterator[Setting | None]:
-    """Yield settings that limit reserved memory, or collect garbage, below the recorded peak.
-
-    memory: bytes of the device.
-    """
+    """Yield settings that limit reserved memory, or collect garbage, below the recorded peak."""
     room = max(sizes.recorded_peak - sizes.peak_live, 0)
     for quarter in range(1, 4):
         wanted = sizes.peak_live + room * quarter // 4
@@ -336,7 +331,6 @@ def is_fitted(setting: Setting, base: Setting, release: Release) -> bool:
 
 
 def _is_round(size: int) -> bool:
-    """Return True if a size is a power of two."""
     return size & (size - 1) == 0
 
 

@@ -171,7 +171,6 @@ def recommend(
 
 
 def _closed(case: Case) -> WhyNot | None:
-    """Return the reason why no setting can help one device, if it is known without replays."""
     device_run = case.device_run
     if device_run.parting is not None:
         return WhyNot.WITHHELD
@@ -185,7 +184,6 @@ def _closed(case: Case) -> WhyNot | None:
 
 
 def _has_gain(cases: Sequence[Case], baseline: Offer) -> bool:
-    """Return False if the baseline reserves hardly more memory than the program requests."""
     asked = max(case.device_run.stats["requested_bytes.all.peak"] for case in cases)
     idle = baseline.memory - asked
     return (
@@ -328,10 +326,7 @@ def _needed_by(release: Release, possible: Sequence[str]) -> Callable[[Setting],
 def _simplest(
     baseline: Offer, offers: Sequence[Offer], needed: Callable[[Setting], str | None]
 ) -> Offer | None:
-    """Return the simplest offer within 1 % of the best; None if there are no offers.
-
-    needed: see `_needed_by`.
-    """
+    """Return the simplest offer within 1 % of the best; None if there are no offers."""
     if not offers:
         return None
     near = _nearest(baseline, offers)
@@ -373,7 +368,6 @@ def late_peak(trials: Trials, setting: Setting, device_memory: int | None) -> in
 
 
 def _since(conf: str, release: Release) -> str:
-    """Return the oldest release that reads `conf` as `release` does, as do all later releases."""
     versions = list(RELEASES)
     at = versions.index(release.version)
     while at and releases_needed(conf, release, versions[at - 1 : at]) is None:

@@ -15,7 +15,7 @@ import pytest
 
 from allocsim import top
 from allocsim.analysis.picture.picture import Picture, picture_of
-from allocsim.analysis.tune.saved_trials import read_tried
+from allocsim.analysis.tune.results import read_tried
 from allocsim.errors import OutOfMemoryError
 from allocsim.recording import Recording, load
 from allocsim.report.figures import (

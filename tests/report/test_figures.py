@@ -15,7 +15,7 @@ import pytest
 from allocsim import top
 from allocsim.analysis.picture.picture import Picture, picture_of, picture_prepared
 from allocsim.analysis.top import Course, answers_of_run
-from allocsim.analysis.tune.saved_trials import read_tried
+from allocsim.analysis.tune.results import read_tried
 from allocsim.errors import ConfigError
 from allocsim.recording import load
 from allocsim.replaying import prepare

@@ -15,15 +15,7 @@ from allocsim.analysis.colocate.merged import merged, pool_in
 from allocsim.analysis.colocate.programs import Phase, Program, Sleep, Turn
 from allocsim.collector import collector_paused
 from allocsim.core import PAGE, UNLIMITED_DEVICE, Block, ReplayAllocator
-from allocsim.simulation import (
-    Drive,
-    Observer,
-    Plan,
-    Progress,
-    SimulatedOom,
-    Start,
-    fold_allocated,
-)
+from allocsim.simulation import Drive, Observer, Plan, Progress, SimulatedOom, Start, fold_allocated
 from allocsim.state import SegmentState
 from allocsim.units import round_up
 
@@ -60,7 +52,6 @@ class Failure:
     entry: entry of the program's recording; None if the program failed to start or to wake.
     wanted: bytes that failed: of the request, of the memory to take again after a sleep, or of
         the CUDA context.
-    free: free memory of the card at that moment.
     held: use of the card by each process.
     needed: smallest card on which the request would have succeeded in the same state.
     message: text of PyTorch's error; "" without one.
@@ -85,9 +76,7 @@ class CardRun:
     held_at_peak: use by each process at the peak.
     own_peaks: largest use by each process.
     lower_bound: size below which no card is sufficient.
-    phases: memory during each phase that was begun.
     failure: None if every request succeeded.
-    steps: number of steps that were run.
     """
 
     memory: int | None
@@ -107,7 +96,6 @@ class _Process:
     """Process of one program on the card.
 
     context: bytes of its CUDA context.
-    is_started: it has its context.
     asleep: bytes of its memory that are released while it sleeps.
     """
 
@@ -234,7 +222,6 @@ class Card(Observer):
 
     @property
     def _index(self) -> int:
-        """Number of the running process."""
         return 0 if self._threads else self._phases[self._phase].program
 
     @property
@@ -242,7 +229,6 @@ class Card(Observer):
         return self._processes[self._index]
 
     def _begin(self, phase: int) -> None:
-        """Continue the program of a phase; at the phase's first turn, start or wake the program."""
         self._phase = phase
         process = self._process
         device = process.allocator.device
@@ -260,7 +246,6 @@ class Card(Observer):
         self._update_peaks(None)
 
     def _sleep(self) -> None:
-        """End a phase: release the memory that the program does not keep while it sleeps."""
         phase, process, run = self._phases[self._phase], self._process, self._runs[self._phase]
         sleep, allocator, copy = phase.sleep, process.allocator, 0
         before = process.held
@@ -305,10 +290,6 @@ class Card(Observer):
             self._fail(oom.entry, wanted, oom.free_bytes, oom.needed_bytes, oom.message)
 
     def _update_peaks(self, entry: int | None) -> None:
-        """Update the peaks with the present use of the card.
-
-        entry: entry of the recording; None at a start or wake.
-        """
         process, index = self._process, self._index
         own = process.held
         held, run = self._others + own, self._runs[self._phase]
@@ -344,6 +325,5 @@ class Card(Observer):
 
 
 def _pages(segment: SegmentState) -> int:
-    """Return the bytes of the card that a segment holds."""
     size = segment.total_size
     return size if segment.is_expandable else round_up(size, PAGE)

@@ -50,14 +50,11 @@ class Way:
 class Colocation(Shown):
     """Result of a replay of several programs on one card.
 
-    programs: in order of their letters.
     phases: in order; one for each program if they run at recorded times.
     threads: the programs are threads of one process with one allocator.
     by_time: the programs run at once, at the recorded times.
-    run: replay on the card.
     ways: the programs as given, and changes that may need less; empty without a search.
     any_order: bytes of a card on which every order of the requests succeeds; None for threads.
-    notes: sentences on inferred facts.
     """
 
     programs: tuple[Program, ...]
@@ -183,8 +180,6 @@ def _notes(programs: Sequence[Program]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """Programs and the order of their phases, which are replayed on cards of several sizes."""
-
     programs: tuple[Program, ...]
     phases: tuple[Phase, ...]
     turns: list[Turn]
@@ -262,13 +257,12 @@ def _smallest(ask: _Question, free: CardRun, name: str) -> int | None:
         known=None if depends or maps else _trial(free),
         peak=_reached if maps else None,
         same=None if depends or maps else _reached,
-        needed=_needed,
+        needed=lambda trial: None if trial.needed_bytes is None else -(-trial.needed_bytes // PAGE),
     )
     return None if found is None else found.steps * PAGE
 
 
 def _trial(run: CardRun) -> Trial:
-    """Return the figures of a run by which `find_smallest` searches."""
     failure = run.failure
     return Trial(
         peak_device_bytes=run.peak,
@@ -280,7 +274,3 @@ def _trial(run: CardRun) -> Trial:
 
 def _reached(trial: Trial) -> int:
     return -(-trial.peak_device_bytes // PAGE)
-
-
-def _needed(trial: Trial) -> int | None:
-    return None if trial.needed_bytes is None else -(-trial.needed_bytes // PAGE)

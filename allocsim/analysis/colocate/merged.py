@@ -15,6 +15,7 @@ import numpy as np
 from allocsim._fast_numpy import any_of
 from allocsim.analysis.colocate.programs import Phase, Program, Turn
 from allocsim.errors import ConfigError
+from allocsim.export import columns_of
 from allocsim.simulation import Change, Plan, Planned, StepKind, Steps
 from allocsim.state import DEFAULT_POOL, INACTIVE, PENDING, PoolId
 
@@ -115,7 +116,8 @@ class _Renamed:
         pool, stream = self._scopes[at][1:] if at >= 0 else (-1, 0)
         rows = [] if step else list(self._start)
         rows.append((StepKind.SCOPE, 0, 0, pool, stream))
-        return _steps(rows)
+        dtypes = (np.uint8, np.int64, np.uint64, np.int64, np.uint64)
+        return Steps(*columns_of(zip(*rows, strict=True), dtypes))
 
 
 def _scopes(steps: Steps) -> list[tuple[int, int, int]]:
@@ -134,12 +136,7 @@ def _scopes(steps: Steps) -> list[tuple[int, int, int]]:
 
 
 def _live_steps(number: int, program: Program, pools: list[PoolId], plan: Plan) -> list[Planned]:
-    """Return steps that allocate a program's blocks from before its first entry.
-
-    The blocks are ordered by pool, stream and address.
-    number: number of the program.
-    pools: pools of the shared plan.
-    """
+    """Return steps that allocate a program's blocks from before its first entry."""
     rows: list[Planned] = []
     apart = number << _APART
     ordered = sorted(program.prepared.start, key=lambda s: (s.pool_id, s.stream, s.address))
@@ -159,14 +156,3 @@ def _live_steps(number: int, program: Program, pools: list[PoolId], plan: Plan) 
             if block.state == PENDING:
                 rows.append((StepKind.FREE_REQUEST, 0, block.address + apart, size, stream))
     return rows
-
-
-def _steps(rows: Sequence[Planned]) -> Steps:
-    kind, entry, addr, size, stream = zip(*rows, strict=True)
-    return Steps(
-        np.array(kind, np.uint8),
-        np.array(entry, np.int64),
-        np.array(addr, np.uint64),
-        np.array(size, np.int64),
-        np.array(stream, np.uint64),
-    )

@@ -31,7 +31,6 @@ class Program:
 
     letter: name of the program in phases, by its position on the command line.
     prepared: device of its recording, prepared for replay.
-    setting: allocator setting of the replay.
     context: bytes of its CUDA context.
     has_context: the recording or the user gives `context`.
     """
@@ -167,7 +166,6 @@ class Sleep(StrEnum):
 class Phase:
     """Part of a program that runs without interruption, unless programs run at recorded times.
 
-    name: name of the phase.
     program: number of the program, from 0.
     first, end: first step of the program's plan in the phase, and the step after the last.
     sleep: memory that the program releases at the end.
@@ -247,7 +245,6 @@ def _parsed(part: str, programs: Sequence[Program]) -> tuple[str, int, int | Non
 
 
 def _ends(program: Program, entries: Sequence[int | None]) -> Iterator[int]:
-    """Yield the step at which each phase of a program ends; the last one ends with the program."""
     given: list[int | None] = [*entries]
     n_phases, steps = len(entries), program.training_steps
     if None in given[:-1]:

@@ -23,8 +23,13 @@ from allocsim.analysis.explain.state_at_error import KINDS
 from allocsim.analysis.explain.verdict import Verdict
 
 if TYPE_CHECKING:
-    from allocsim.analysis.explain.host import HostExplanation, explain_host
-    from allocsim.analysis.explain.of_state import Refusal, StateExplanation, explain_state
+    from allocsim.analysis.explain.of_state import (
+        HostExplanation,
+        Refusal,
+        StateExplanation,
+        explain_host,
+        explain_state,
+    )
 
 __all__ = [
     "Blocker", "Blockers", "Cure", "DeviceExplanation", "Figures", "HostExplanation", "KINDS",
@@ -34,6 +39,5 @@ __all__ = [
 ]  # fmt: skip
 
 __getattr__ = lazily(
-    globals(),
-    {"host": "HostExplanation explain_host", "of_state": "Refusal StateExplanation explain_state"},
+    globals(), {"of_state": "HostExplanation Refusal StateExplanation explain_host explain_state"}
 )

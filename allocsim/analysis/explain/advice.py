@@ -86,7 +86,7 @@ def _single_allocation(largest: int) -> list[str]:
     return [
         f"Intel's driver refuses single allocations above {format_size(largest)} by default, even "
         "if more is free. UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1 removes this limit, if the "
-        "driver supports it.",
+        "driver supports it."
     ]
 
 

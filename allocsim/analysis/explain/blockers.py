@@ -46,7 +46,6 @@ class Blockers:
     way: "run" if the request then fits into one segment; "driver" if memory returns to the driver.
     cost_bytes: sum of the block sizes, including rounding.
     freed_bytes: size of the resulting free block, or bytes that return to the driver.
-    blocks: live blocks to free.
     is_exact: True if no cheaper set suffices.
     """
 
@@ -147,7 +146,6 @@ def _driver(state: StateAtError) -> Iterator[Blockers]:
 
 
 def _needed(state: StateAtError) -> int:
-    """Return the bytes that must return to the driver before driver and limit allow the request."""
     request = state.request
     wanted = request.tried_bytes
     if request.handle_size:
@@ -242,7 +240,6 @@ def _traced(
 
 
 def _by_ratio(units: Sequence[_Unit], pages: int) -> list[_Unit]:
-    """Return units with the lowest price per page, as many as are needed for `pages` pages."""
     ordered = sorted(units, key=lambda unit: _price(unit.live) / unit.pages)
     before = [0, *accumulate(unit.pages for unit in ordered)]
     return [unit for unit, held in zip(ordered, before, strict=False) if held < pages]

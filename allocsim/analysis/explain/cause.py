@@ -242,7 +242,6 @@ def _idle(figures: Figures) -> str:
 
 
 def _doubt(figures: Figures) -> str:
-    """Return a text on the rounding of printed sizes if it could change the cause; otherwise ""."""
     tried, idle, reach = figures.tried_bytes, figures.idle, figures.within_reach
     if tried is None or idle is None:
         return ""

@@ -109,7 +109,6 @@ class Remedy:
     kind: what to change: "conf", "device_memory" or "memory_fraction".
     conf: value of PYTORCH_CUDA_ALLOC_CONF in the replay.
     device_memory: device memory in the replay, in bytes.
-    trial: result of the replay.
     smaller_fails_at: entry that fails on a device that is 2 MiB smaller; only for "device_memory".
     needs: releases that read `conf` as intended, in words; None if these include every release
         that may have written the recording.
@@ -128,7 +127,6 @@ class DeviceExplanation(Shown):
     """Explanation of one device of a recording.
 
     device_run: baseline replay of the device.
-    shortages: out-of-memory errors, in order.
     remedies: changes with which every request succeeds, best first; empty if the baseline differs
         from the recorded run.
     tried: trials of all settings that were replayed.
@@ -251,12 +249,7 @@ def explain_device(
 def _remedies(
     case: Case, setting: Setting, tried: Sequence[Trial], best: Trial | None
 ) -> tuple[Remedy, ...]:
-    """Return the remedies of one device, first the recommended one.
-
-    setting: setting of the baseline.
-    tried: trials of other settings.
-    best: trial of the recommended setting; None if there is none.
-    """
+    """Return the remedies of one device, first the recommended one."""
     trials, memory = case.trials, case.device_run.device_memory
     found: list[Remedy] = []
     if memory is not None:

@@ -67,16 +67,13 @@ class OomMessage:
 
     text: words of the error up to its last size, without line prefixes.
     line: number of the line where the error begins, from 1.
-    figures: sizes that the error prints.
     backend: "CUDA", "HIP", "NPU", "XPU", "MPS" or another name; "" if the text names no backend.
     others: (process id, bytes) of the other processes that the error lists.
     variable: environment variable that the error advises to set; "" if there is none.
     since: oldest release that prints these words; None if unknown.
     is_expandable: True if the error says that expandable segments are on.
-    is_async: True for the cudaMallocAsync backend.
     is_of_nvml: True if PyTorch failed while it wrote the text, because NVML refused to answer.
     stated: name of the cause that the error states; "" if there is none.
-    has_figures: True if the error prints any size.
     """
 
     text: str
@@ -244,7 +241,6 @@ class Situation:
     config: settings in force; None if the user gave none.
     release: release given by the user, or recognised from the words of the error; None if unknown.
     other_total: memory in bytes of another device, to say if the request would fit there; or None.
-    is_windows: True if the text has Windows paths.
     """
 
     message: OomMessage

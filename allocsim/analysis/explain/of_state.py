@@ -1,11 +1,13 @@
-"""Result of a request after a snapshot without entries, and the blocks in the way of the request.
+"""Explanations without a replay: of a snapshot without entries, and of pinned host memory.
 
-The model is put into the recorded state and receives the request.  Without entries the ages of
-blocks are unknown, and no replay can prove a remedy.
+For a snapshot, the model is put into the recorded state and receives a request.  The result is its
+answer, and the blocks in the way of the request.  Without entries the ages of blocks are unknown,
+and no replay can prove a remedy.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,7 +17,9 @@ from allocsim.analysis.explain.shortage import Blocker, Findings, findings_of, m
 from allocsim.analysis.explain.state_at_error import StateAtError
 from allocsim.core import CachingAllocator, finds_free_block
 from allocsim.errors import OutOfMemoryError
+from allocsim.host import Growth, GrowthCause, HostCourse, follow
 from allocsim.metrics import code_of
+from allocsim.ownership import Whose, is_python
 from allocsim.recording import Recording, Trace
 from allocsim.replaying import StateSource, state_source
 from allocsim.units import format_size
@@ -29,7 +33,6 @@ class Refusal:
     tried_bytes: size of the segment that the request needs from the driver.
     cause: name of the cause, one of `CAUSES`.
     figures: exact sizes; `total_bytes` is None if the device's memory is unknown.
-    findings: results of examining the blocks.
     blockers: live blocks in the way, largest first, with the code that requested them.
     """
 
@@ -45,9 +48,7 @@ class Refusal:
 class StateExplanation(Shown):
     """Result of one request on the default stream of one device.
 
-    path: path of the recording.
     source: state before the request.
-    requested_bytes: size of the request.
     served: source of the memory: "cached" for a free block, "driver" for a new segment, "retry" for
         a new segment after cached segments returned to the driver; "" if the request fails.
     largest_request_bytes: largest request that would succeed.
@@ -145,7 +146,6 @@ def _refusal(
 
 
 def _blockers(findings: Findings, trace: Trace) -> tuple[Blocker, ...]:
-    """Return the blocks in the way, with the code that requested them."""
     if findings.blockers is None:
         return ()
     frames = {block.address: block.frames for s in trace.segments for block in s.blocks}
@@ -154,3 +154,85 @@ def _blockers(findings: Findings, trace: Trace) -> tuple[Blocker, ...]:
         code = code_of(trace.frame_table.stack(frames[block.address]))
         found.append(Blocker(block.address, block.size, block.requested_size, code=code))
     return tuple(found)
+
+
+_ADVICE = {
+    GrowthCause.WAITING: (
+        "copies were slower than the frees: synchronize the stream before the next batch, or "
+        "keep fewer batches in flight"
+    ),
+    GrowthCause.IN_USE: (
+        "the program holds more pinned blocks at once: reuse buffers, or lower prefetch_factor "
+        "and num_workers of the DataLoader"
+    ),
+    GrowthCause.TOO_SMALL: (
+        "unrounded sizes are rarely reused: raise pinned_max_round_threshold_mb"
+    ),
+    GrowthCause.FIRST: "sizes are rounded to a power of two: pad batches to fewer different sizes",
+}
+_MUCH = 0.25
+"""Least share for an advice: of a cause in the new blocks, of cached memory in the peak."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostLine:
+    """Line of the program that requested new pinned memory."""
+
+    line: str
+    bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostExplanation:
+    """Growth of the pinned memory in a recording.
+
+    causes: bytes of new blocks by cause, most first.
+    lines: lines whose requests obtained new blocks, most bytes first.
+    sizes: bytes of new blocks by size of the block, most bytes first.
+    advice: sentences, most useful first.
+    """
+
+    path: str
+    course: HostCourse
+    causes: dict[GrowthCause, int]
+    lines: tuple[HostLine, ...]
+    sizes: dict[int, int]
+    advice: tuple[str, ...]
+
+
+def explain_host(path: str, trace: Trace) -> HostExplanation:
+    """Return why the pinned memory in the trace of `load_host` grew."""
+    course = follow(trace)
+    causes: Counter[GrowthCause] = Counter()
+    sizes: Counter[int] = Counter()
+    for growth in course.growths:
+        causes[growth.cause] += growth.size
+        sizes[growth.size] += growth.size
+    ordered = dict(causes.most_common())
+    return HostExplanation(
+        path=path,
+        course=course,
+        causes=ordered,
+        lines=_lines(trace, course.growths),
+        sizes=dict(sizes.most_common()),
+        advice=tuple(_host_advice(course, ordered)),
+    )
+
+
+def _lines(trace: Trace, growths: tuple[Growth, ...]) -> tuple[HostLine, ...]:
+    found: dict[str, list[int]] = {}
+    for growth in growths:
+        stack = tuple(filter(is_python, trace.frame_table.stack(growth.frames)))
+        found.setdefault(Whose(stack).line(), []).append(growth.size)
+    rows = [HostLine(line, sum(sizes), len(sizes)) for line, sizes in found.items()]
+    return tuple(sorted(rows, key=lambda row: (-row.bytes, row.line)))
+
+
+def _host_advice(course: HostCourse, causes: dict[GrowthCause, int]) -> list[str]:
+    least = _MUCH * sum(causes.values())
+    advice = [_ADVICE[cause] for cause, size in causes.items() if size >= least]
+    if course.end.cached > _MUCH * course.peak.pinned:
+        size = format_size(course.end.cached)
+        advice.append(f"torch._C._host_emptyCache() would release the {size} that are cached")
+    return advice

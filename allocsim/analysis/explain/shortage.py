@@ -241,7 +241,6 @@ def _holds_in_private_pool(state: StateAtError) -> bool:
 def _resolved(
     findings: Findings, blockers: Blockers, trace: Trace | None, entry: int
 ) -> tuple[Blocker, ...]:
-    """Return the blocks in the way of the request that failed at `entry`, largest first."""
     recorded = findings.recorded_addresses
     addresses = [recorded[b.address] for b in blockers.blocks if b.address in recorded]
     made = {} if trace is None else _made(trace, entry, addresses)
@@ -257,7 +256,6 @@ def _resolved(
 
 
 def _made(trace: Trace, entry: int, addresses: list[int]) -> dict[int, int]:
-    """Return, for each of `addresses`, the last entry before `entry` that allocated it."""
     is_wanted = np.isin(trace.addr[:entry], np.array(addresses, dtype=np.uint64))
     entries = np.flatnonzero((trace.action[:entry] == Action.ALLOC) & is_wanted)
     # A later allocation at the same address overwrites an earlier one.

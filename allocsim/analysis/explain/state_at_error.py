@@ -36,7 +36,6 @@ class FailedRequest:
     helping_pools: private pools marked use_on_oom, which serve the request when the device is full.
     handle_size: if the request grows an expandable segment, the size of one mapped handle; 0 if it
         calls cudaMalloc.
-    config: settings in force.
     """
 
     rounded_bytes: int
@@ -75,7 +74,6 @@ class StateAtError:
     returnable_pools: private pools whose free segments return to the driver when a request fails.
     handle_sizes: size of the mapped handles of each expandable segment, by its address.
     largest_request_bytes: largest request, before rounding, that would have succeeded.
-    segments: all segments with their blocks.
     recorded_addresses: recorded address of each block in use, by its address in the replay.
     others_bytes: part of context_bytes that other processes hold.
     """

@@ -27,7 +27,6 @@ _ASYNC = re.compile(r"\s*backend\s*:\s*cudaMallocAsync\s*,?")
 class Verdict(Shown):
     """Cause of one error in a text, with advice.
 
-    message: error in the text.
     cause: name of the cause, one of `MESSAGE_CAUSES`.
     arithmetic: comparison of sizes that decides the cause; "" if there is none.
     advice: sentences, most useful first.

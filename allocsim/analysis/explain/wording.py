@@ -36,8 +36,6 @@ class TextRelease:
     """Properties of a release that the advice depends on.
 
     rules: modelled release whose rules parse a conf; the oldest if this release is not modelled.
-    options: names of the options that the release has.
-    prints_limit: True if the error text of the release prints the limit.
     """
 
     rules: Release
@@ -199,7 +197,6 @@ class Reading:
     """Sizes that were recognised in one text.
 
     others: (process id, bytes) of other processes.
-    count: number of recognised sizes.
     end: position of the end of the last size.
     understood: number of characters in the words that name the sizes.
     """

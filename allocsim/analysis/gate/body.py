@@ -52,8 +52,6 @@ class Body:
     """Measured part of a recording.
 
     first: first entry of the part, as an entry of the recording.
-    trace: entries of the part.
-    plan: steps that a replay of the part runs.
     start: blocks held when the part begins, each in a separate segment.
     held: sums of these blocks, and of the ignored blocks.
     """
@@ -111,11 +109,7 @@ def body_of(
 def _requested_before(
     trace: Trace, first: int, rounded: Callable[[int], int]
 ) -> tuple[SegmentState, ...]:
-    """Return the live blocks before entry `first`, each in a separate segment.
-
-    trace: recording that contains only requests and frees.
-    rounded: function that rounds a size.
-    """
+    """Return the live blocks before entry `first`, each in a separate segment."""
     live: dict[int, SegmentState] = {}
     columns = (trace.action, trace.addr, trace.size, trace.stream)
     for action, addr, size, stream in zip(*(c[:first].tolist() for c in columns), strict=True):
@@ -136,7 +130,6 @@ def _asked(blocks: list[tuple[SegmentState, BlockState]]) -> int:
 def _with_stacks(
     trace: Trace, first: int, kept: list[tuple[SegmentState, BlockState]]
 ) -> list[tuple[SegmentState, BlockState]]:
-    """Return the blocks `kept`, each with the recorded stack of its request before `first`."""
     asks = np.flatnonzero(trace.action[:first] == Action.ALLOC)
     stacks = dict(zip(trace.addr[asks].tolist(), trace.frames[asks].tolist(), strict=True))
     return [
@@ -146,7 +139,6 @@ def _with_stacks(
 
 
 def _apart(kept: list[tuple[SegmentState, BlockState]]) -> tuple[SegmentState, ...]:
-    """Return a segment for each block that contains only this block, largest first."""
     ordered = sorted(kept, key=lambda each: -(each[1].requested_size or each[1].size))
     found, address = [], _APART
     for segment, block in ordered:
@@ -157,7 +149,6 @@ def _apart(kept: list[tuple[SegmentState, BlockState]]) -> tuple[SegmentState, .
 
 
 def _plan(prepared: Prepared, first: int) -> Plan:
-    """Return the steps from entry `first` on, after the steps that set settings and pool."""
     steps = prepared.free_plan.steps
     kept = (steps.entry >= first) | any_of(steps.kind, _LASTING)
     scopes = np.flatnonzero((steps.entry < first) & (steps.kind == StepKind.SCOPE))
@@ -173,11 +164,7 @@ def _plan(prepared: Prepared, first: int) -> Plan:
 
 
 def _place(prepared: Prepared, kind: str, which: str, annotations: Sequence[Annotation]) -> int:
-    """Return the entry at which a place of the program begins, such as step 2.
-
-    kind: one of `PLACES`, e.g. "step".
-    which: name or number of the place, e.g. "2".
-    """
+    """Return the entry at which a place of the program begins, such as step 2."""
     trace, path = prepared.trace, prepared.path
     if kind not in PLACES:
         raise ValueError(f"{kind!r} is not one of {', '.join(PLACES)}")
@@ -218,7 +205,6 @@ def _steps(prepared: Prepared) -> dict[str, int]:
 
 
 def _texts(trace: Trace) -> dict[str, int]:
-    """Return the first entry of each `user_metadata` text of the program, by text."""
     if trace.user_metadata is None:
         return {}
     numbers, first = np.unique(trace.user_metadata, return_index=True)
@@ -228,7 +214,6 @@ def _texts(trace: Trace) -> dict[str, int]:
 
 
 def _annotated(trace: Trace, annotations: Sequence[Annotation]) -> dict[str, int]:
-    """Return the entry at which each annotation first starts, by name."""
     if trace.time_us is None:
         return {}
     here = (trace.device, _ALL_DEVICES)

@@ -127,10 +127,7 @@ _NO_END = 1 << 60
 class Measured(Baseline):
     """Memory of a recording, with everything that a baseline file stores.
 
-    first: first entry of the measured part.
     entry: entry of peak allocated memory.
-    held: memory held when the measured part begins.
-    notes: sentences about the replay.
     """
 
     device: int
@@ -273,7 +270,6 @@ class Budget:
     """Limits of a recording's memory; None if there is no limit.
 
     max_reserved, max_allocated, max_requested: peaks in bytes.
-    max_driver_calls: number of allocations from the driver.
     max_fragmentation: share of peak reserved memory above peak allocated memory, from 0 to 1.
     """
 
@@ -294,8 +290,6 @@ class LimitCheck:
 
     what: measured quantity: "reserved", "allocated" or "requested" (peak bytes), "driver_calls" or
         "fragmentation".
-    value: measured value.
-    limit: largest allowed value.
     baseline: value in the baseline; None for a limit of the budget.
     """
 

@@ -61,7 +61,6 @@ def lost_entries(trace: Trace, start: tuple[SegmentState, ...]) -> Finding | Non
 
 
 def _leaps(trace: Trace) -> Iterator[Finding]:
-    """Yield a finding if the times of the entries show that the clock was set forward."""
     if trace.time_us is None:
         return
     ahead = np.diff(trace.time_us)
@@ -75,7 +74,6 @@ def _leaps(trace: Trace) -> Iterator[Finding]:
 
 
 def _other_holders(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Finding]:
-    """Yield a finding if free plus reserved memory differs between two out-of-memory errors."""
     ooms = np.flatnonzero(trace.action == Action.OOM)
     if len(ooms) < 2:
         return
@@ -122,7 +120,6 @@ def about_processes(recording: Recording, errors: dict[int, Defect]) -> Iterator
 
 
 def _shared_address(left: Trace, right: Trace) -> int | None:
-    """Return an address that is in segments of both devices, or None."""
     segments = sorted((*left.segments, *right.segments), key=lambda segment: segment.address)
     ours = {id(segment) for segment in left.segments}
     for a, b in pairwise(segments):
@@ -132,7 +129,6 @@ def _shared_address(left: Trace, right: Trace) -> int | None:
 
 
 def _second_run(trace: Trace) -> int | None:
-    """Return the entry at which time goes back, if that happens exactly once."""
     if trace.time_us is None:
         return None
     back = np.flatnonzero(np.diff(trace.time_us) < 0)
@@ -167,7 +163,6 @@ def assignments(text: str) -> tuple[Assignment, ...]:
 
 
 def _named(text: str) -> tuple[Assignment, ...]:
-    """Return the assignments to named variables in `text`."""
     found = _ASSIGNED.finditer(text)
     return tuple(Assignment(match[2].strip("\"'"), match[1]) for match in found)
 
@@ -184,7 +179,6 @@ def about_conf(text: str, release: Release) -> Iterator[Finding]:
 
 
 def _read_of(asked: tuple[Assignment, ...], release: Release) -> Assignment | None:
-    """Return the assignment that `release` reads; None if it ignores all assignments."""
     names = ("", *release.conf_variables)
     return next((each for name in names for each in asked if each.variable == name), None)
 
@@ -231,7 +225,6 @@ def _refusal(error: ConfigError, conf: str) -> str:
 
 
 def _accepting(conf: str) -> str:
-    """Return the releases that accept `conf`, in words."""
     versions = [version for version, release in RELEASES.items() if _is_accepted(conf, release)]
     if not versions:
         return "no release accepts it"
@@ -278,7 +271,6 @@ def about_replaying_as(recording: Recording, release: Release) -> Iterator[Findi
 
 
 def _not_in_force(recording: Recording, config: AllocatorConfig) -> Iterator[Finding]:
-    """Yield findings about recorded values of options that differ from the recorded conf."""
     assert recording.settings is not None
     recorded = recording.settings.plain()
     for name, said in config.settings().items():
@@ -301,7 +293,6 @@ def _is_same(value: object, said: object) -> bool:
 
 
 def _not_as_set(trace: Trace, is_expandable: bool) -> Iterator[Finding]:
-    """Yield a finding if the option expandable_segments contradicts the recorded segments."""
     there = trace.count(Action.SEGMENT_MAP) > 0 or any(
         segment.is_expandable for segment in trace.segments
     )

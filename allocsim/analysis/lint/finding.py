@@ -35,7 +35,6 @@ class Finding:
     check: name of the check, a key of `CHECKS`.
     severity: "error" if a replay is impossible, or PyTorch refuses the settings; "warning" if a
         replay may mislead, or the settings do harm; "note" if there is no such consequence.
-    text: description of the finding, with numbers.
     meaning: consequence for a replay, as a sentence.
     device, entry: place of the finding; None if there is no particular place.
     value: value that was found; "" if there is none.
@@ -76,8 +75,7 @@ CHECKS: dict[str, LintRule] = {
         "it is refused, since a replay would give wrong results",
     ),
     "layout": LintRule(
-        WARNING,
-        "it is replayed as the newest release, whose rules may not be those of the run",
+        WARNING, "it is replayed as the newest release, whose rules may not be those of the run"
     ),
     "mid_run": LintRule(
         WARNING,
@@ -132,12 +130,7 @@ CHECKS: dict[str, LintRule] = {
 
 
 def found(
-    check: str,
-    text: str,
-    *,
-    device: int | None = None,
-    entry: int | None = None,
-    value: str = "",
+    check: str, text: str, *, device: int | None = None, entry: int | None = None, value: str = ""
 ) -> Finding:
     """Return a finding of `check`, with the severity and meaning from `CHECKS`."""
     row = CHECKS[check]

@@ -22,7 +22,7 @@ from allocsim.analysis.lint.checks import (
 )
 from allocsim.analysis.lint.finding import ERROR, NOTE, WARNING, Finding, found, gathered
 from allocsim.core import NEWEST, RELEASES, Release, find_release
-from allocsim.recording import Defect, Recording, find_defects
+from allocsim.recording import Recording, find_defects
 from allocsim.replaying import can_be_of, choose_releases, provenance_notes, workspace_note
 from allocsim.state import SegmentState
 
@@ -36,7 +36,6 @@ class Lint(Shown):
     """All findings, most severe first.
 
     path: path of the recording; "" if only a conf was checked.
-    torch_version: release that a replay would model.
     release_note: reason for choosing this release, as a sentence.
     conf: recorded PYTORCH_CUDA_ALLOC_CONF; None if it is not recorded.
     asked: conf that the user wants to set; None if there is none.
@@ -114,7 +113,6 @@ def lint_conf(conf: str, torch_version: str | None = None) -> Lint:
 
 
 def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the distinct findings, most severe first."""
     once = dict.fromkeys(findings)
     return tuple(sorted(once, key=lambda finding: _SEVERITIES.index(finding.severity)))
 
@@ -128,7 +126,11 @@ def _about_data(recording: Recording) -> Iterator[Finding]:
     lost = [lost_entries(trace, starts[trace.device]) for trace in replayed]
     proved = {each.device for each in lost if each is not None}
     # Drop the note that entries may be lost if another finding proves it.
-    kept = (each for each in known if not _is_suspicion(each) or each.device not in proved)
+    kept = [
+        each
+        for each in known
+        if (each.check, each.severity) != ("ring", NOTE) or each.device not in proved
+    ]
     yield from gathered(recording, kept)
     yield from (each for each in lost if each is not None)
     for trace in sound:
@@ -138,10 +140,6 @@ def _about_data(recording: Recording) -> Iterator[Finding]:
     }
     yield from about_processes(recording, contradicted)
     yield from _about_sums(recording)
-
-
-def _is_suspicion(each: Defect) -> bool:
-    return each.check == "ring" and each.severity == "note"
 
 
 def _about_sums(recording: Recording) -> Iterator[Finding]:

@@ -111,10 +111,7 @@ _Shares = NDArray[np.float32]
 class AddressMap:
     """Shares from 0 to 1 for each pixel; row 0 has the lowest addresses, column 0 the first entry.
 
-    reserved: share of reserved memory.
     layers: share of each layer's blocks, by its name; the sum is at most `reserved`.
-    axis_bytes: bytes of the address axis.
-    n_entries, n_blocks: number of entries and of blocks in the picture.
     """
 
     reserved: _Shares

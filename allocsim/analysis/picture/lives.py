@@ -50,7 +50,6 @@ class BlockLives:
 class SegmentLives:
     """Segments, and mapped ranges of expandable segments.
 
-    size: bytes.
     born, died: entries at which the memory was reserved and returned to the driver.
     pool: index into `Lives.pools`; -1 for the default pool.
     """
@@ -71,7 +70,6 @@ class Lives:
     """Blocks and segments of one device.
 
     n_entries: number of replayed entries.
-    pools: ids of private pools.
     """
 
     blocks: BlockLives
@@ -128,10 +126,7 @@ def _next_is(
 
 
 def _before(history: History) -> list[NDArray[Any]]:
-    """Return columns of entries that would produce the blocks from before the first entry.
-
-    Each block is allocated; a block that was waiting for a stream is also freed.
-    """
+    """Return columns of entries that would produce the blocks from before the first entry."""
     rows = []
     for segment in history.start:
         for block in segment.blocks:
@@ -149,10 +144,6 @@ _GIVES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 
 def _segments(history: History, n_entries: int) -> SegmentLives:
-    """Return the lifetimes of segments.
-
-    If only part of a mapped range is unmapped, the rest of the range stays live.
-    """
     number = {pool: i for i, pool in enumerate(history.pools)}
     held = {
         s.address: (s.total_size, s.stream, -1, number.get(s.pool_id, -1)) for s in history.start

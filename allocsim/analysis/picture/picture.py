@@ -158,10 +158,7 @@ def others_of(recording: Recording, prepared: Prepared) -> tuple[int, ...]:
 
 
 def prepare_one(
-    recording: Recording,
-    device: int | None,
-    torch_version: str | None,
-    hints: Hints | None = None,
+    recording: Recording, device: int | None, torch_version: str | None, hints: Hints | None = None
 ) -> Prepared:
     """Prepare one device of a recording for a replay.
 
@@ -224,7 +221,6 @@ def what_if(trials: Trials, run: Run, settings: Iterable[Setting] = ()) -> tuple
 
 
 def _reserved(timeline: Timeline, entries: int, stopped_at: int | None) -> Extremes:
-    """Return the lowest and highest reserved bytes in groups of entries."""
     steps = np.maximum.accumulate(timeline.entry)
     stop = entries if stopped_at is None else stopped_at + 1
     row = np.searchsorted(steps, np.arange(stop), side="right") - 1

@@ -94,7 +94,6 @@ def instant_of(lives: Lives, entry: int, *, is_expandable: bool) -> Instant:
 
 
 def _tiled(start: int, size: int, used: list[BlockState]) -> list[BlockState]:
-    """Return the blocks of a segment: the used blocks, and one free block in each gap."""
     at, found = start, []
     for block in used:
         if block.address > at:
@@ -160,7 +159,6 @@ _LIMITS = (16 * KIB, MIB, 10 * MIB, 50 * MIB, 200 * MIB)
 
 
 def _text(size: int) -> str:
-    """Return a size such as "16 KiB" or "1 MiB"."""
     return f"{size // MIB} MiB" if size >= MIB else f"{size // KIB} KiB"
 
 

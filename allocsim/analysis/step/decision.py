@@ -81,8 +81,6 @@ class Decision(Shown):
     error: text of the out-of-memory error; None if there was none.
     rules: rules that the allocator applied, in order.
     candidates: free blocks that the search considered, smallest first.
-    entries: entries that the request added to the history.
-    moved: statistics that changed.
     before, after: segments that changed, before and after the request.
     """
 

@@ -94,12 +94,10 @@ class _Malloc:
 
     @property
     def taken(self) -> int:
-        """Size of the free block that was taken, in bytes."""
         assert self.block is not None
         return self.block.size + (self.tail.size if self.tail is not None else 0)
 
     def candidates(self) -> list[Candidate]:
-        """Return the free blocks that the search considered, in the order of the pool."""
         return self._at_hit() if self.is_hit else self._at_miss()
 
     def _at_hit(self) -> list[Candidate]:
@@ -136,7 +134,6 @@ class _Malloc:
         ]
 
     def rules(self, candidates: list[Candidate]) -> Iterator[Rule]:
-        """Yield the rules that the malloc applied, in order."""
         yield Rule("rounding", ROUNDING, self._rounding())
         yield self._pool()
         polled = [w for w in self.seen.written if w.work is Work.POLL]

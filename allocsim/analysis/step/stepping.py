@@ -119,7 +119,6 @@ def _empty_cache(seen: Observed) -> Iterator[Rule]:
 def _holding(
     segments: tuple[SegmentState, ...], address: int
 ) -> tuple[SegmentState, BlockState] | None:
-    """Return the segment and the block that contain `address`; None if there is no such block."""
     every = ((segment, block) for segment in segments for block in segment.blocks)
     return next((found for found in every if found[1].address <= address < found[1].end), None)
 
@@ -166,7 +165,6 @@ def decide(allocator: CachingAllocator, request: Request, act: Callable[[], None
 
 
 def _observe(allocator: CachingAllocator, request: Request, act: Callable[[], None]) -> Observed:
-    """Call `act` and observe the allocator before and after the call."""
     errors: list[OutOfMemoryError] = []
 
     def guarded() -> None:

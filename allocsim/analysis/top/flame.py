@@ -48,7 +48,6 @@ class FlameGraph:
     """Boxes of a flame graph, row by row.
 
     bytes: bytes of all memory, the width of the graph.
-    categories: categories of all memory, largest first.
     least_share: share of all memory below which frames are folded.
     """
 
@@ -99,7 +98,6 @@ def flame_of(
 
 
 def _names(holding: Holding) -> tuple[_Name, ...]:
-    """Return the names of a stack's frames, outermost first, without frames of wrappers."""
     frames = [frame for frame in reversed(holding.frames) if not is_plumbing(frame)]
     names = [(line_of(frame), frame.filename) for frame in frames]
     if holding.silent:
@@ -108,7 +106,6 @@ def _names(holding: Holding) -> tuple[_Name, ...]:
 
 
 def _called(stacks: Sequence[_Stack], depth: int) -> list[list[_Stack]]:
-    """Group the stacks by their frame at `depth`, largest memory first."""
     groups: dict[_Name, list[_Stack]] = {}
     for stack in stacks:
         if len(stack[0]) > depth:

@@ -86,11 +86,7 @@ _SHOWN = 10
 class TopRow:
     """One owner with its memory.
 
-    owner: name of the owner.
     category: category of most of the bytes.
-    bytes, blocks: allocated bytes, and number of blocks.
-    largest_bytes: bytes of the largest block.
-    categories: bytes of each category.
     where: line that holds most of the bytes; if owners are categories, the part of the model.
     reason: if owners are categories, the reason why these blocks have the category; else "".
     """
@@ -109,7 +105,6 @@ class TopRow:
 class Holding:
     """Memory of the blocks with one stack and category.
 
-    frames: frames of the stack, innermost first.
     silent: description used in place of a missing stack; "" if there is a stack.
     """
 
@@ -124,7 +119,6 @@ class Holding:
 class Top(Shown):
     """Owners of one device's memory.
 
-    at: moment of the recording.
     by: grouping: "line", "stack", "module", "category", "stream" or "pool".
     allocated_bytes, blocks: sums over all owners.
     pending_bytes, pending_blocks: freed memory that waits for other streams; it has no owner.

@@ -1,7 +1,6 @@
 """Search for the allocator settings that reserve the least memory, measured by replays."""
 
-from allocsim.analysis.tune.row import SettingRow
-from allocsim.analysis.tune.saved_trials import SavedTrials, TriedSetting, read_tried
+from allocsim.analysis.tune.results import SavedTrials, SettingRow, TriedSetting, read_tried
 from allocsim.analysis.tune.tune import Tuning, tune
 from allocsim.analysis.tune.worker import EXHAUSTIVE, Tricks
 from allocsim.recommend import Costs, read_costs

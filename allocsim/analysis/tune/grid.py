@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from allocsim.analysis.tune.lower_bound import Bounds
-from allocsim.analysis.tune.row import SettingRow, row_of
-from allocsim.analysis.tune.saved_trials import Results
+from allocsim.analysis.tune.results import Results, SettingRow, row_of
 from allocsim.analysis.tune.target import Target
 from allocsim.analysis.tune.worker import Job, Tricks, bounds_for, parting_for, run_job
 from allocsim.core import LARGE_BUFFER, Release
@@ -38,8 +37,6 @@ class Asked:
     device_memory: bytes of the smallest device; None if no device memory is known.
     memories: device memory in bytes of each device in `parts`.
     knows_device: False if device memory was only estimated from refused requests.
-    costs: times of driver calls.
-    tricks: shortcuts that the search may take.
     by_device: prefer the smallest sufficient device instead of the lowest peak.
     """
 
@@ -57,9 +54,7 @@ class Asked:
 class Search:
     """Search for the best setting that is under way: its workers, and the results until now.
 
-    crew: runner of the replays.
     results: results file; None if trials are not saved.
-    rows: result of each setting so far.
     duplicates: (setting that was not replayed, replayed setting with the same effect).
     known: number of trials taken from the results file.
     """
@@ -204,7 +199,6 @@ class Search:
         return tuple(points[point] for point in front(points))
 
     def _within(self) -> int | None:
-        """Return the bytes of the smallest sufficient device found so far, or None."""
         if not self.asked.tricks.drop or not self.asked.by_device:
             return None
         points = [row.device_point for row in self.rows.values() if row.survives]

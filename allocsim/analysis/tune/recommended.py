@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from allocsim.analysis.tune.grid import Asked, Search
 from allocsim.analysis.tune.lower_bound import Bounds
-from allocsim.analysis.tune.row import SettingRow
+from allocsim.analysis.tune.results import SettingRow
 from allocsim.core import parse_conf
 from allocsim.recommend import (
     MIN_SAVING_DIVISOR,

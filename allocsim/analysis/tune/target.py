@@ -35,7 +35,6 @@ class Target:
 
     name: path of the recording, for messages.
     path: file that worker processes read.
-    sizes: requested sizes.
     assumed_memory: memory of the recorded device in bytes as given by the user, or None.
     """
 

@@ -19,8 +19,7 @@ from allocsim._repr import Shown
 from allocsim.analysis.tune.grid import Asked, Search, SearchProgress
 from allocsim.analysis.tune.lower_bound import Bounds
 from allocsim.analysis.tune.recommended import further_of, judge, propose, recommendation_of
-from allocsim.analysis.tune.row import SettingRow
-from allocsim.analysis.tune.saved_trials import Results
+from allocsim.analysis.tune.results import Results, SettingRow
 from allocsim.analysis.tune.target import Source, Target, edited_sources, parts_of, write_columns
 from allocsim.analysis.tune.worker import EXHAUSTIVE, Tricks, can_keep
 from allocsim.core import parse_conf
@@ -55,8 +54,6 @@ _SHOWN = 8
 class Tuning(Shown):
     """Result of `tune`.
 
-    files: paths of the recordings.
-    torch_version: release of all replays.
     device_memory: bytes of the smallest device; None for unlimited devices.
     baseline: results of the recorded settings, as recorded unless another device was given.
     rows: results of all settings, best first.
@@ -65,11 +62,9 @@ class Tuning(Shown):
     front: Pareto front of memory, driver calls and retries.
     duplicates: (setting that was not replayed, replayed setting with the same effect).
     bounds: lower bounds of the memory that the recorded requests need.
-    costs: times of driver calls.
     helps: True if `best` saves at least 1 % of memory, or avoids an error or retries.
     reason: reason for `helps`, as a sentence.
     notes: assumptions of the replays, as sentences.
-    entries: number of entries of all recordings.
     entries_replayed: number of entries in all replays.
     entries_skipped: number of entries that replays skipped because steps repeat.
     seconds: duration of the search.
@@ -202,7 +197,6 @@ def tune(
 def _asked(
     parts: tuple[Target, ...], named: int | None, costs: Costs, tricks: Tricks, *, by_device: bool
 ) -> Asked:
-    """Return the search parameters; `named` is the device memory given by the user, or None."""
     devices = [named or device_of(part.prepared)[0] for part in parts]
     least = min((memory for memory in devices if memory is not None), default=None)
     return Asked(
@@ -251,7 +245,6 @@ def _question(asked: Asked) -> dict[str, object]:
 def _search(
     search: Search, baseline: Setting, confs: Sequence[str] | None, *, expandable: bool
 ) -> tuple[Setting, ...]:
-    """Replay all settings, and return the settings among which the recommendation is chosen."""
     asked = search.asked
     release = asked.release
     if confs is not None:
@@ -292,16 +285,8 @@ def _front(search: Search) -> list[SettingRow]:
 
 
 def _tuning(
-    search: Search,
-    baseline: Setting,
-    proposed: Sequence[Setting],
-    bounds: Bounds,
-    begin: float,
+    search: Search, baseline: Setting, proposed: Sequence[Setting], bounds: Bounds, begin: float
 ) -> Tuning:
-    """Return the result of a finished search.
-
-    begin: time.monotonic() at the start of the search, in seconds.
-    """
     asked, rows = search.asked, _ranked(search)
     replayed = [trial for row in rows if row.same_as is None for trial in row.parts]
     first = search.rows[baseline]
@@ -351,7 +336,6 @@ def _tuning(
 
 
 def _named(asked: Asked, part: Target) -> str:
-    """Return the beginning of a note on a device: "rank1.pickle, device 0: "; "" for one device."""
     if len(asked.parts) == 1:
         return ""
     file = "" if len({p.name for p in asked.parts}) == 1 else f"{Path(part.name).name}, "
@@ -359,7 +343,6 @@ def _named(asked: Asked, part: Target) -> str:
 
 
 def _warnings(asked: Asked, baseline: SettingRow) -> tuple[str, ...]:
-    """Return the differences between baselines and recorded runs, as sentences."""
     found = []
     for part, trial in zip(asked.parts, baseline.parts, strict=True):
         parting = None

@@ -76,9 +76,6 @@ class Job:
     """One setting to replay on one device of one recording.
 
     key: name of the job in a results file.
-    path: file of the recording.
-    device: number of the device in the recording.
-    torch_version: release to model.
     device_memory: bytes; None for an unlimited device.
     bar: results of finished settings; a replay ends early when one of them is better.
     finds: find the smallest sufficient device.
@@ -109,8 +106,6 @@ class Job:
 
 
 class _Kept:
-    """Prepared device, with data on its requests that the lower bounds of all settings use."""
-
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
 
@@ -220,7 +215,6 @@ class _Watch(Observer):
         self._at_retry = at_retry
 
     def began(self, allocator: CachingAllocator) -> None:
-        """End the replay before its first step if the lower bound exceeds the device or limit."""
         device, limit = allocator.device, allocator.memory_limit
         self.peak_device_bytes = device.held
         if not self._bar:
@@ -321,7 +315,6 @@ class _Devices:
         self._expandable = job.setting.config(prepared.release).expandable_segments
 
     def added_to(self, trial: Trial) -> Trial:
-        """Return `trial` with the device sizes that the job must find."""
         job = self._job
         is_free = not trial.refused and not self._prepared.depends_on_device(job.setting)
         if is_free and job.tricks.from_peak and not self._expandable:
