@@ -1,7 +1,7 @@
 """Estimated time of driver calls.
 
 Replays give the exact number and size of the calls.  The time of a call is from a table that was
-measured on one card (`driver_times.py`), or from a file of the user.  The estimate orders settings
+measured on one card (`DriverTimes`), or from a file of the user.  The estimate orders settings
 and marks settings that thrash.  It has no influence on the memory that a setting needs.
 """
 
