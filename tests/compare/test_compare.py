@@ -53,7 +53,7 @@ def adds_up(found: Comparison) -> None:
 
 
 @pytest.mark.parametrize("by", ["line", "pool"])
-def test_two_sizes_of_a_program_differ_by_what_real_pytorch_counted(by: str) -> None:
+def test_compare_gives_the_difference_that_real_pytorch_counted(by: str) -> None:
     found = compare(recorded("sized/batch2"), recorded("sized/batch3"), by=by)
     adds_up(found)
     for side, name in ((found.a, "batch2"), (found.b, "batch3")):
@@ -62,7 +62,7 @@ def test_two_sizes_of_a_program_differ_by_what_real_pytorch_counted(by: str) -> 
         assert side.reserved.requested + side.reserved.rounding == side.allocated_bytes
 
 
-def test_a_greater_batch_asks_for_more_in_the_same_requests() -> None:
+def test_larger_batch_changes_sizes_but_not_the_number_of_blocks() -> None:
     found = compare(recorded("sized/batch2"), recorded("sized/batch3"), by="category")
     by_category = {each.owner: each for each in found.changes}
     kept = by_category["activations kept for backward"]
@@ -72,7 +72,7 @@ def test_a_greater_batch_asks_for_more_in_the_same_requests() -> None:
     assert by_category["optimizer state"].requested == 0, "the last of a segment is not split"
 
 
-def test_another_layer_is_more_requests_of_the_same_sizes() -> None:
+def test_additional_layer_adds_blocks_of_equal_sizes() -> None:
     found = compare(recorded("sized/layers2"), recorded("sized/layers3"), by="category")
     parameters = next(each for each in found.changes if each.owner == "parameters")
     assert (parameters.resized, parameters.more) == (0, parameters.bytes)
@@ -105,7 +105,7 @@ def test_comparison_of_a_recording_with_itself_has_no_change() -> None:
     assert "every line holds the same" in repr(found)
 
 
-def test_two_settings_differ_by_what_real_pytorch_did_under_them() -> None:
+def test_compare_settings_gives_the_difference_of_real_pytorch_runs() -> None:
     """`gpt2-ragged-what-if.json` has the peaks of the same requests under real PyTorch."""
     result = json.loads((TRACES / "gpt2-ragged-what-if.json").read_text())
     recording = load(TRACES / "gpt2-ragged-torch2.15.pickle.gz")
@@ -192,7 +192,7 @@ def test_changes_of_any_grouping_add_up_to_the_difference(
         assert found.a.allocated_bytes - found.a.reserved.rounding == sum(row[3] for row in a)
 
 
-def test_a_state_without_history_is_compared_as_it_was() -> None:
+def test_compare_uses_the_state_of_a_recording_without_entries() -> None:
     def state(sizes: Sequence[int]) -> Recording:
         gpu = CachingAllocator("64GiB")
         for size in sizes:

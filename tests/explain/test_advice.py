@@ -115,7 +115,7 @@ def test_the_variable_is_the_one_that_the_text_or_the_backend_names() -> None:
     assert "Set PYTORCH_NPU_ALLOC_CONF=expandable_segments:True" in advice(npu)
 
 
-def test_a_release_is_not_given_what_it_lacks() -> None:
+def test_advice_names_no_option_that_the_release_lacks() -> None:
     old = (
         "CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 16.00 GiB total capacity; 9.00 GiB "
         "already allocated; 1.00 GiB free; 14.00 GiB reserved in total by PyTorch)"
@@ -152,7 +152,7 @@ def test_the_unsafe_pair_is_named_whatever_the_cause(cause: str) -> None:
     assert "Unsafe: expandable_segments:True with max_split_size_mb:64" in said
 
 
-def test_a_fraction_is_named_where_it_is_set() -> None:
+def test_advice_names_the_call_or_option_that_sets_the_fraction() -> None:
     said = advice(LIMITED)
     assert "0.5 of the card" in said
     assert "set_per_process_memory_fraction" in said
@@ -161,7 +161,7 @@ def test_a_fraction_is_named_where_it_is_set() -> None:
     assert advice(LIMITED, conf).startswith("Raise or remove per_process_memory_fraction:0.5")
 
 
-def test_a_fraction_that_the_text_does_not_print() -> None:
+def test_advice_infers_a_fraction_that_the_text_does_not_print() -> None:
     """pytorch#111363: half of the card held, 38 GiB free, 64 MiB refused."""
     text = modern("64.00 MiB", "38.09 GiB", "39.10 GiB", "427.46 MiB", total="79.15 GiB")
     assert "would exceed 0.5 of it" in advice(text)
@@ -169,7 +169,7 @@ def test_a_fraction_that_the_text_does_not_print() -> None:
     assert "set_per_process" not in advice(REFUSED)
 
 
-def test_memory_of_others_is_named() -> None:
+def test_advice_names_memory_of_other_processes() -> None:
     other = "Process 4242 has 5.00 GiB memory in use. Including non-PyTorch memory, this process "
     other += "has 2.00 GiB memory in use. "
     text = modern("2.00 GiB", "1.00 GiB", "1.50 GiB", "100.00 MiB", more=other)
@@ -212,7 +212,7 @@ def test_advice_says_if_the_request_fits_another_card() -> None:
         ("CUDA out of memory. Tried to allocate 20.00 GiB", "20.00 GiB tried"),
     ],
 )
-def test_the_arithmetic_in_one_line(text: str, line: str) -> None:
+def test_arithmetic_is_one_line(text: str, line: str) -> None:
     assert one(text).arithmetic == line
 
 

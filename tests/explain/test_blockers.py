@@ -66,7 +66,7 @@ def test_blockers_are_the_cheapest_set(seed: int) -> None:
                 assert not is_answered_without(seed, chosen, size)
 
 
-def test_freed_blocks_that_wait_cost_nothing(failed: Failed) -> None:
+def test_pending_blocks_have_no_cost(failed: Failed) -> None:
     # Some releases treat a pool scope as a capture, and do not wait for events inside it.
     def program(gpu: CachingAllocator) -> None:
         gpu.begin_allocate_to_pool(1)

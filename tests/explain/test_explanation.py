@@ -71,7 +71,7 @@ def test_explanation_says_that_the_recording_ends_at_the_error(ragged: DeviceExp
 
 
 @pytest.mark.slow
-def test_the_sizes_hold_for_the_longer_run_too(ragged: DeviceExplanation) -> None:
+def test_recommended_sizes_also_suit_the_longer_run(ragged: DeviceExplanation) -> None:
     longer = load(LONGER)
     for remedy in ragged.remedies:
         if remedy.kind == "device_memory":
@@ -89,7 +89,7 @@ def test_without_a_limit_the_longer_run_likes_more(ragged: DeviceExplanation) ->
     assert best.trial.peak_reserved_bytes < really
 
 
-def test_a_full_device_is_offered_no_setting() -> None:
+def test_no_setting_is_recommended_for_a_full_device() -> None:
     _, (device,) = explain_recording(load(TRACES / "gpt2-expandable-oom-torch2.15.pickle.gz"))
     (shortage,) = device.shortages
     assert shortage.cause == "full"
@@ -99,7 +99,7 @@ def test_a_full_device_is_offered_no_setting() -> None:
     assert device.advice[0][0].startswith("No setting can help")
 
 
-def test_a_run_that_fits_has_nothing_to_explain() -> None:
+def test_explain_finds_no_error_in_a_run_that_fits() -> None:
     _, (device,) = explain_recording(load(LONGER))
     assert (device.shortages, device.remedies, device.advice) == ((), (), ())
 

@@ -301,7 +301,7 @@ def test_ranks_that_fail_together() -> None:
     assert [verdict.cause for verdict in judge_text(text)] == ["fragmentation_likely"] * 8
 
 
-def test_the_backend_is_the_one_named_last() -> None:
+def test_backend_is_the_last_name_before_the_error() -> None:
     text = "torch.cuda.OutOfMemoryError: " + MODERN.replace("CUDA out", "HIP out")
     assert find_messages(text)[0].backend == "HIP"
     assert [m.backend for m in find_messages("\n".join([OLD, OLD.replace("CUDA", "NPU")]))] == [

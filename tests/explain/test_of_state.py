@@ -82,7 +82,7 @@ def test_only_a_device_that_is_named_can_be_too_small(state: Recording) -> None:
     assert refused(state, 5 * GIB, device_memory=GIB).cause == "impossible"
 
 
-def test_a_block_that_waits_for_another_stream_comes_too_late(state: Recording) -> None:
+def test_pending_block_counts_as_late(state: Recording) -> None:
     (trace,) = state.devices
     segment = next(each for each in trace.segments if not each.is_idle)
     blocks = list(segment.blocks)

@@ -119,7 +119,7 @@ def test_a_refusal_that_every_rank_prints_is_told_once() -> None:
     assert refusal.line == 1
 
 
-def test_lines_that_a_terminal_broke_are_read() -> None:
+def test_explain_joins_lines_that_a_terminal_wrapped() -> None:
     assert helps(TOKENS.replace(" tokens", "\ntokens")).startswith("--max-model-len 38944")
 
 

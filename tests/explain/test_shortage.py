@@ -65,7 +65,9 @@ def test_cause_of_a_shortage_is_the_first_that_holds(device_run: DeviceRun) -> N
     assert cause_of(device_run, tried_bytes=900 * MIB) == "full"
 
 
-def test_unknown_memory_proves_little(device_run: DeviceRun) -> None:
+def test_cause_is_unknown_without_device_memory_unless_idle_memory_suffices(
+    device_run: DeviceRun,
+) -> None:
     unknown = dataclasses.replace(device_run, device_memory=None)
     assert cause_of(unknown) == "no_figures"
     assert cause_of(unknown, tried_bytes=400 * MIB) == "fragmentation"
@@ -82,7 +84,7 @@ def test_unknown_memory_proves_little(device_run: DeviceRun) -> None:
         (Figures(tried_bytes=30, free_bytes=9, idle_bytes=40), 0, False, "fragmentation"),
     ],
 )
-def test_blocks_prove_more_than_figures(
+def test_blocks_give_a_more_specific_cause_than_sizes(
     figures: Figures, late: int, private: bool, cause: str
 ) -> None:
     findings = Findings({}, 0, late, private, None, {})
@@ -121,7 +123,7 @@ def test_blockers_have_their_age_and_the_users_line(
         assert blocker.code.frame.filename == "gpt.py"
 
 
-def test_an_error_that_the_replay_answers_is_not_hidden(
+def test_recorded_error_that_the_replay_avoids_is_reported(
     recording: Recording, device_run: DeviceRun
 ) -> None:
     answered = dataclasses.replace(device_run, ooms=())

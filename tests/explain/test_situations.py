@@ -50,7 +50,7 @@ def test_vllm_a_small_load_in_a_large_cached_block(failed: Failed) -> None:
     assert found.freed_bytes == 530 * MIB
 
 
-def test_vllm_the_split_limit_cures_it(recorded: Recorded) -> None:
+def test_split_limit_avoids_the_vllm_error(recorded: Recorded) -> None:
     device = explained(recorded(load_weights, "800MiB"))
     (shortage,) = device.shortages
     assert shortage.cause == "fragmentation_likely"
@@ -97,7 +97,7 @@ def test_35901_has_the_poster_s_figures(failed: Failed) -> None:
     assert format_size(moment.free_bytes) == "10.26 GiB"
 
 
-def test_35901_one_block_of_133_mib_pins_eleven_gigabytes(failed: Failed) -> None:
+def test_35901_one_block_of_133_mib_keeps_eleven_gigabytes_reserved(failed: Failed) -> None:
     moment = failed(split_activation, "24217MiB", context_memory="881MiB").moment
     assert sizes(kinds_of(moment)) == {
         "live": 952 + 133,
@@ -111,7 +111,7 @@ def test_35901_one_block_of_133_mib_pins_eleven_gigabytes(failed: Failed) -> Non
     assert (found.cost_bytes, found.freed_bytes) == (133 * MIB, 11_878 * MIB)
 
 
-def test_35901_is_fragmentation_and_expandable_segments_cure_it(recorded: Recorded) -> None:
+def test_35901_is_fragmentation_that_expandable_segments_avoid(recorded: Recorded) -> None:
     recording = recorded(split_activation, "24217MiB", context_memory="881MiB")
     device = explained(recording)
     assert [shortage.cause for shortage in device.shortages] == ["fragmentation"]
@@ -137,7 +137,7 @@ def late_block(gpu: CachingAllocator) -> None:
     gpu.malloc(80 * MIB)
 
 
-def test_189504_the_block_came_free_too_late(failed: Failed) -> None:
+def test_189504_block_becomes_free_after_the_failed_request(failed: Failed) -> None:
     failure = failed(late_block, "122MiB")
     moment = failure.moment
     # The 60 MiB have merged with the 30 behind them while the request waited.
@@ -147,7 +147,7 @@ def test_189504_the_block_came_free_too_late(failed: Failed) -> None:
     assert blockers_of(moment) is None
 
 
-def test_189504_the_same_call_succeeds_when_repeated(failed: Failed) -> None:
+def test_189504_repeated_request_succeeds(failed: Failed) -> None:
     assert failed(late_block, "122MiB").allocator.malloc(80 * MIB) is not None
 
 

@@ -139,7 +139,7 @@ def test_gate_measures_the_same_peak_after_any_warm_up(tmp_path: Path, counts_he
     assert len(found) == 1
 
 
-def test_from_the_first_request_on_it_is_the_recorded_run(tmp_path: Path) -> None:
+def test_part_from_the_first_request_equals_the_recorded_run(tmp_path: Path) -> None:
     """If nothing ran before, an empty allocator equals the recorded one."""
     recording = load(TRACES / "sized" / "batch2.npz.gz")
     peaks = json.loads((TRACES / "sized" / "peaks.json").read_text())["batch2"]
@@ -156,7 +156,7 @@ def training(name: str, step: str) -> Measured:
     return measured(load(TRACES / "sized" / f"{name}.npz.gz"), at=("step", step))
 
 
-def test_steps_are_alike_once_they_are_warm() -> None:
+def test_later_steps_have_equal_memory() -> None:
     """Steps are inferred from stacks; weights and optimizer state count, old gradients do not."""
     second, third = training("batch2", "2"), training("batch2", "3")
     assert second.peak_reserved_bytes == third.peak_reserved_bytes
@@ -165,7 +165,7 @@ def test_steps_are_alike_once_they_are_warm() -> None:
     assert not any("before" in line for line in second.owners), "weights have lines, too"
 
 
-def test_three_percent_more_fails_at_one_and_the_line_is_named(tmp_path: Path) -> None:
+def test_gate_with_one_percent_tolerance_fails_at_three_and_names_the_line(tmp_path: Path) -> None:
     base, now = tmp_path / "baseline.json", tmp_path / "now.pickle"
     write_baseline(base, measured(after(a_long_one, now), at=("step", "2")))
     baseline = read_baseline(base)
@@ -263,7 +263,7 @@ def test_a_part_without_requests_is_refused(tmp_path: Path) -> None:
         measured(gpu.save(tmp_path / "run.pickle"), at=("step", "2"))
 
 
-def test_a_part_that_begins_within_a_private_pool_asks_of_it(tmp_path: Path) -> None:
+def test_part_that_begins_in_a_private_pool_requests_from_the_pool(tmp_path: Path) -> None:
     """Memory cached by a private pool does not serve the default pool."""
     gpu = Gpu()
     gpu.ask(30 * MIB)
@@ -278,7 +278,7 @@ def test_a_part_that_begins_within_a_private_pool_asks_of_it(tmp_path: Path) -> 
     assert run.peak_reserved_bytes == 140 * MIB
 
 
-def test_settings_that_were_changed_before_hold_on(tmp_path: Path) -> None:
+def test_settings_changed_before_the_part_stay_in_force(tmp_path: Path) -> None:
     gpu = Gpu()
     conf = "roundup_power2_divisions:2"
     gpu.free(gpu.ask(5 * MIB))

@@ -128,7 +128,7 @@ OF_OTHERS = {
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs other people's recordings")
 @pytest.mark.parametrize("name", OF_OTHERS)
-def test_recordings_of_others_have_the_findings_that_are_true_of_them(name: str) -> None:
+def test_third_party_recordings_have_the_expected_findings(name: str) -> None:
     assert checks(lint(load(SHARED / f"{name}.pickle"))) == OF_OTHERS[name]
 
 
@@ -253,7 +253,7 @@ def test_devices_of_one_process_do_not_share_addresses() -> None:
     assert checks(linted(made)) == []
 
 
-def test_a_mixture_of_fields_is_the_work_of_another_program() -> None:
+def test_snapshot_without_an_expected_field_gets_a_layout_warning() -> None:
     made = snapshot(run())
     del made["external_annotations"]
     assert only(linted(made), "layout").severity == "warning"
@@ -282,7 +282,7 @@ def test_lint_accepts_a_pause_of_an_hour() -> None:
     assert linted(made).findings == ()
 
 
-def test_errors_that_tell_of_two_sizes_of_the_device_show_another_holder() -> None:
+def test_errors_with_two_device_sizes_show_another_holder() -> None:
     history = run()
     history.oom(64 * MIB, 10 * MIB)
     history.oom(64 * MIB, 4 * MIB)
@@ -297,7 +297,7 @@ def test_errors_that_tell_of_two_sizes_of_the_device_show_another_holder() -> No
     assert linted(snapshot(same)).findings == ()
 
 
-def test_without_stacks_lines_of_code_cannot_be_named() -> None:
+def test_lint_notes_requests_without_stacks() -> None:
     made = snapshot(run())
     for entry in made["device_traces"][0]:
         entry["frames"] = []

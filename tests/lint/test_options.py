@@ -83,7 +83,7 @@ def test_a_variable_that_nobody_reads_is_ignored() -> None:
         "PYTORCH_CUDA_ALLOC_CONF='max_split_size_mb:64' python train.py",
     ],
 )
-def test_a_line_is_read_as_shells_take_it(text: str) -> None:
+def test_assignments_are_parsed_as_in_a_shell(text: str) -> None:
     (each,) = assignments(text)
     assert (each.variable, each.conf) == ("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
     assert found(text) == []
@@ -108,7 +108,7 @@ def test_an_option_of_a_later_release_is_refused_and_the_releases_that_take_it_a
     assert text.endswith("accepted by PyTorch 2.10, 2.11, 2.12, 2.13, 2.14, 2.15")
 
 
-def test_an_equals_sign_is_what_people_write_instead_of_a_colon() -> None:
+def test_refusal_of_an_equals_sign_suggests_a_colon() -> None:
     ((check, text),) = found("max_split_size_mb=128,garbage_collection_threshold:0.8")
     assert check == "option_refused"
     assert "; write max_split_size_mb:128; no release accepts it" in text

@@ -54,7 +54,7 @@ def test_a_rectangle_between_borders_covers_parts() -> None:
     assert one(0.5, 2.25, 1.5, 2) == [[0, 0, 0, 0], [0.25, 0.5, 0.125, 0], [0, 0, 0, 0]]
 
 
-def test_a_rectangle_within_a_pixel_is_not_lost() -> None:
+def test_coverage_counts_a_rectangle_within_one_pixel() -> None:
     assert one(2.5, 2.51, 0.5, 0.6) == [[0, 0, 0.001, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
 
 
@@ -99,7 +99,7 @@ def test_the_axis_has_no_gaps() -> None:
     assert axis.place(np.array([40, 54, 100, 149, 300])).tolist() == [0, 14, 15, 64, 65]
 
 
-def test_ranges_that_touch_are_one() -> None:
+def test_axis_joins_adjacent_ranges() -> None:
     axis = AddressAxis.of(np.array([0, 512]), np.array([512, 512]))
     assert axis.start.tolist() == [0]
 
@@ -144,7 +144,7 @@ def test_size_class_includes_its_upper_limit() -> None:
     assert (CLASS_NAMES[1], CLASS_NAMES[5]) == ("up to 1 MiB", "above 200 MiB")
 
 
-def test_sizes_of_the_classic() -> None:
+def test_block_sizes_of_the_fragmentation_example() -> None:
     picture = picture_of(oom())
     sizes = block_sizes(picture.lives, picture.at(15))
     by_edge = dict(zip(sizes.edges.tolist(), sizes.handed_out.tolist(), strict=False))
@@ -155,10 +155,10 @@ def test_sizes_of_the_classic() -> None:
 
 
 @pytest.mark.parametrize("moment", ["peak", "oom", "end", 7])
-def test_moments_are_those_of_top(moment: str | int) -> None:
+def test_picture_and_top_choose_the_same_moments(moment: str | int) -> None:
     assert picture_of(oom()).at(moment).entry == top(oom(), moment).at.entry
 
 
-def test_there_is_no_moment_of_an_error_that_did_not_happen() -> None:
+def test_moment_oom_without_an_error_is_refused() -> None:
     with pytest.raises(RecordingError, match="the replay has no out-of-memory error"):
         picture_of(streams()).at("oom")

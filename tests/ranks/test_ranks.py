@@ -60,7 +60,7 @@ def test_the_one_number_in_which_names_differ_is_the_rank(tmp_path: Path) -> Non
     }
 
 
-def test_the_rank_that_reserves_most_decides(tmp_path: Path) -> None:
+def test_ranks_decides_by_the_most_reserved_memory(tmp_path: Path) -> None:
     for rank, size in enumerate((40, 60, 50)):
         write(tmp_path / f"rank{rank}.pickle", size, 10)
     found = ranks([str(tmp_path)])
@@ -72,7 +72,7 @@ def test_the_rank_that_reserves_most_decides(tmp_path: Path) -> None:
     assert "3 ranks; rank 1 decides: 70.00 MiB reserved at the peak" in repr(found)
 
 
-def test_the_figures_are_those_of_a_replay_of_each(tmp_path: Path) -> None:
+def test_ranks_figures_equal_a_replay_of_each_file(tmp_path: Path) -> None:
     names = ("batch2", "batch3", "layers2")
     for rank, name in enumerate(names):
         (tmp_path / f"rank{rank}.npz.gz").symlink_to(TRACES / "sized" / f"{name}.npz.gz")
@@ -193,7 +193,7 @@ def test_ranks_that_ran_out_of_memory_and_settings_for_all(tmp_path: Path) -> No
         ranks([str(tmp_path)], conf="no_such_option:1")
 
 
-def test_the_job_needs_the_device_of_its_neediest_rank(tmp_path: Path) -> None:
+def test_smallest_device_of_a_job_is_that_of_its_largest_rank(tmp_path: Path) -> None:
     for rank, size in enumerate((40, 60)):
         write(tmp_path / f"rank{rank}.pickle", size, 10)
     found = ranks([str(tmp_path)], smallest=True)

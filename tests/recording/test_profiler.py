@@ -153,7 +153,7 @@ def test_a_trace_without_memory_events_says_how_to_record_them(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("device", "name"), [(0, "CPU"), (12, "XPU"), (20, "a backend of its own"), (77, "device type")]
 )
-def test_memory_of_others_is_named(device: int, name: str, tmp_path: Path) -> None:
+def test_advice_names_memory_of_other_processes(device: int, name: str, tmp_path: Path) -> None:
     value = trace_of(random_program(1), Form(device=device))
     path = write_trace(tmp_path / "a.json.gz", value)
     assert name in refusal(path)

@@ -44,7 +44,7 @@ def test_stats_of_a_real_recording_agree_with_its_run() -> None:
     assert found.annotations == 24
 
 
-def test_a_form_is_that_of_the_bytes_on_the_disk(tmp_path: Path) -> None:
+def test_form_describes_the_bytes_on_disk(tmp_path: Path) -> None:
     plain = pickle.dumps(training_step().snapshot(), protocol=4)
     path = tmp_path / "run.pickle"
     path.write_bytes(plain)
@@ -74,7 +74,7 @@ def test_a_form_is_that_of_the_bytes_on_the_disk(tmp_path: Path) -> None:
         (b"hello", "is text that begins with"),
     ],
 )
-def test_a_file_without_a_form_is_one_sentence(
+def test_form_of_refuses_unknown_files_with_one_sentence(
     tmp_path: Path, content: bytes | None, sentence: str
 ) -> None:
     path = tmp_path / "x"

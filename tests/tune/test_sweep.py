@@ -259,7 +259,7 @@ def test_results_file_of_another_search_is_refused(write: Write, tmp_path: Path)
         tune(write(ragged(2), name="other.pickle"), "2GiB", results=results, confs=[])
 
 
-def test_a_file_of_something_else_is_left_as_it_is(tmp_path: Path) -> None:
+def test_results_file_of_another_kind_is_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "thesis.txt"
     path.write_text("years of work\nwithout a last newline")
     with pytest.raises(ConfigError, match="is not a results file"):
@@ -267,7 +267,7 @@ def test_a_file_of_something_else_is_left_as_it_is(tmp_path: Path) -> None:
     assert path.read_text() == "years of work\nwithout a last newline"
 
 
-def test_a_line_that_is_no_outcome_is_named(tmp_path: Path) -> None:
+def test_results_error_names_the_invalid_line(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     with Results(path, {}) as results:
         results.add("a", Trial(conf="a", peak_reserved_bytes=5, at_min=(1, 2, 3)))
