@@ -262,8 +262,7 @@ def _without(sizes: Sequence[int], taken: Counter[int]) -> list[int]:
     return kept
 
 
-_SHOWN = 10
-"""Number of rows in the table of a notebook."""
+_SHOWN = 10  # number of rows in the table of a notebook
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -185,14 +185,12 @@ def run_of(
 Watch = Callable[[int, int], object]
 """Callback with the number of finished files and the number of all files."""
 
-_ALONE = 2
-"""Largest number of files that are read in this process; starting more would take longer."""
+_ALONE = 2  # largest number of files that are read in this process; starting more would take longer
 
 _LONGEST_GAP_US = 3600 * 1_000_000
 """Longest time between the entries of two ranks of one job; their histories may be short."""
 
-_SHOWN = 10
-"""Number of rows in the table of a notebook."""
+_SHOWN = 10  # number of rows in the table of a notebook
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,9 @@ from pathlib import Path
 from allocsim.errors import RecordingError
 from allocsim.recording import Action, Recording, load, recordings_in
 
-_REST = 2.0
-"""Seconds without a change after which a file counts as complete."""
+_REST = 2.0  # seconds without a change after which a file counts as complete
 
-_Look = tuple[int, int]
-"""Size and modification time of a file."""
+_Look = tuple[int, int]  # size and modification time of a file
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from allocsim.simulation import Timeline
 
-_PARTS = 120
-"""Number of parts of an `Outline`."""
+_PARTS = 120  # number of parts of an `Outline`
 
 _Column = NDArray[np.int64]
 

@@ -42,11 +42,9 @@ _TORCH_FILES = frozenset(
 )
 """Names of PyTorch's and Python's files that allocate, for recordings without paths."""
 
-_LONGEST_ROW = 32
-"""Longest sequence of allocations that is compared with earlier ones."""
+_LONGEST_ROW = 32  # longest sequence of allocations that is compared with earlier ones
 
-_MOST_ROWS = 2000
-"""Largest number of earlier positions that are compared, from the latest on."""
+_MOST_ROWS = 2000  # largest number of earlier positions that are compared, from the latest on
 
 
 @dataclass(frozen=True, slots=True)

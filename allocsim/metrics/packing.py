@@ -29,8 +29,7 @@ from allocsim.metrics.lifetimes import Lifetimes, equal_periods, true_ranges
 _LOOKS_BACK = 4
 """Number of earlier periods to compare with, because two blocks may swap offsets in each period."""
 
-_HIGHEST = 1 << 62
-"""Largest offset in bytes, so that offset plus size fits in 64 bits."""
+_HIGHEST = 1 << 62  # largest offset in bytes, so that offset plus size fits in 64 bits
 
 _Ints = NDArray[np.int64]
 
@@ -40,8 +39,12 @@ def best_fit(
 ) -> _Ints | None:
     """Return the offset in bytes of each block; None if a block ends above `most` bytes.
 
-    periods: first entry of each period that may repeat.  Periods save time and do not change the
-        result; they are checked before use.
+    A block gets the smallest free range that is large enough, and the lowest of equally large
+    ranges.  If no range is large enough, it is placed above all other blocks.
+
+    periods: first entry of each period that may repeat.  Once a period begins with the free ranges,
+        and the offsets of blocks still to be freed, of an earlier period, all later periods get the
+        same offsets.  Periods do not change the result; they are checked before use.
     Raises AllocsimError if an offset exceeds 2**62.
     """
     order = stable_order(lifetimes.start)

@@ -22,8 +22,7 @@ WORKSPACE_SIZES = (8_519_680, 33_554_432, 1_048_576)
 """Bytes of three workspaces: cuBLAS (two parts of 4 MiB, eight of 16 KiB), cuBLAS on Hopper, and
 cuBLASLt."""
 
-_NEAR = 8
-"""Number of earlier allocations among which a copied buffer is searched."""
+_NEAR = 8  # number of earlier allocations among which a copied buffer is searched
 
 MADE_AS_PARAMETERS = (Origin.LAYER, Origin.CONVERTED, Origin.SHARDED, Origin.COPIED)
 _MADE_OTHERWISE = (Origin.OWN_LAYER, Origin.OTHER, Origin.FILLED, Origin.LOADED)

@@ -39,8 +39,7 @@ _PLUMBING = {
 _PLUMBING_FILES = {"_compile.py", "checkpoint.py", "eval_frame.py"}
 _CALLS_AGAIN = "recompute_fn"
 """Function of torch.utils.checkpoint that calls a module's forward again."""
-_MOVES = {"to", "cuda", "half", "float", "bfloat16"}
-"""Functions that move or convert a module."""
+_MOVES = {"to", "cuda", "half", "float", "bfloat16"}  # functions that move or convert a module
 
 
 @dataclass(frozen=True, slots=True)

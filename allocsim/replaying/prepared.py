@@ -112,7 +112,7 @@ class Prepared(RecordedDevice):
 
     @cached_property
     def open_plans(self) -> tuple[OtherPlan, ...]:
-        """Plans of other programs that would have left the same recording; see `hidden_calls.py`."""
+        """Plans of other programs that would have left the same recording; see `open_plans`."""
         return tuple(open_plans(self, self.free_plan, lambda: self.quiet))
 
     @cached_property

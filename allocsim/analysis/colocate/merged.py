@@ -19,8 +19,7 @@ from allocsim.export import columns_of
 from allocsim.simulation import Change, Plan, Planned, StepKind, Steps
 from allocsim.state import DEFAULT_POOL, INACTIVE, PENDING, PoolId
 
-_APART = 52
-"""Addresses and stream handles have fewer bits than this."""
+_APART = 52  # addresses and stream handles have fewer bits than this
 _POOLS_APART = 32
 
 _OF_POOLS = (StepKind.SCOPE, StepKind.END_POOL, StepKind.DELETE_POOL)

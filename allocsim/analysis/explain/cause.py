@@ -20,8 +20,7 @@ from math import nan
 
 from allocsim.units import GIB, KIB, MIB, format_size
 
-_LEAST_IDLE = 200
-"""Idle memory below 1/200 of the reserved memory is not called fragmentation."""
+_LEAST_IDLE = 200  # idle memory below 1/200 of the reserved memory is not called fragmentation
 
 
 @dataclass(frozen=True, slots=True)

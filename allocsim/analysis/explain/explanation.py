@@ -98,8 +98,7 @@ def _entries_after(device_run: DeviceRun, ooms: Sequence[SimulatedOom]) -> int |
 _BY_FIGURES = ("impossible", "host_fallback", "fraction_limit", "free_above_request", "full")
 """Causes whose advice needs no replay."""
 
-_SHOWN = 5
-"""Number of errors in the table of a notebook."""
+_SHOWN = 5  # number of errors in the table of a notebook
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ from allocsim.analysis.explain.wording import TextRelease, text_release
 from allocsim.core import NEWEST, RELEASES, AllocatorConfig, parse_conf
 from allocsim.errors import ConfigError
 
-_WINDOWS = re.compile(r"""File ["'][A-Za-z]:[\\/]""")
-"""Line of a traceback on Windows."""
+_WINDOWS = re.compile(r"""File ["'][A-Za-z]:[\\/]""")  # line of a traceback on Windows
 
 _ASYNC = re.compile(r"\s*backend\s*:\s*cudaMallocAsync\s*,?")
 

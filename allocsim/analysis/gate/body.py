@@ -28,11 +28,9 @@ PLACES = ("step", "phase", "mark", "entry")
 
 _LASTING = (StepKind.SETTINGS, StepKind.FRACTION)
 _FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
-_APART = 1 << 63
-"""First address for held blocks, above all recorded addresses."""
+_APART = 1 << 63  # first address for held blocks, above all recorded addresses
 _SHOWN = 8
-_ALL_DEVICES = -1
-"""Device number of an annotation that names no device."""
+_ALL_DEVICES = -1  # device number of an annotation that names no device
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ from allocsim.ownership import NO_STACK, is_plumbing, line_of
 _LEAST_SHARE = 1 / 400
 """Share of all memory below which a frame is folded, because its box would be too narrow."""
 _MOST_ROWS = 48
-_MOSTLY = 0.9
-"""Least share of a frame's memory in one category for which the box has this category."""
+_MOSTLY = 0.9  # least share of a frame's memory in one category for which the box has this category
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +61,7 @@ class FlameGraph:
         return max((box.depth + 1 for box in self.boxes), default=0)
 
 
-_Name = tuple[str, str]
-"""Line and file of a frame."""
+_Name = tuple[str, str]  # line and file of a frame
 _Stack = tuple[tuple[_Name, ...], Holding]
 """(names from the outermost frame on, memory requested by this stack)."""
 _OTHER = ("other", "")

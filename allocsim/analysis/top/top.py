@@ -78,8 +78,7 @@ def course_of(scene: Scene, n_entries: int) -> Course:
     return Course(steps[reached], numbers, starts[seen], kinds[seen])
 
 
-_SHOWN = 10
-"""Number of rows in the table of a notebook."""
+_SHOWN = 10  # number of rows in the table of a notebook
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,7 @@ from allocsim.simulation import Hints, Parting, Setting, releases_needed
 from allocsim.units import format_size
 from allocsim.workers import Crew
 
-_SHOWN = 8
-"""Number of rows in the table of a notebook."""
+_SHOWN = 8  # number of rows in the table of a notebook
 
 
 @dataclass(frozen=True, slots=True, repr=False)

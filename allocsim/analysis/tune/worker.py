@@ -120,8 +120,7 @@ class _Kept:
 
 _KEPT: dict[tuple[str, int, str | None, int | None, Hints], _Kept] = {}
 """Cache of prepared recordings, by path, device, release, assumed memory and hints."""
-_LOADED: dict[str, Recording] = {}
-"""Cache of the recording that was read last, by path."""
+_LOADED: dict[str, Recording] = {}  # cache of the recording that was read last, by path
 
 
 def keep(path: str, prepared: Prepared, torch_version: str, assumed: int | None = None) -> None:
