@@ -32,7 +32,9 @@ _ADVICE = {
 
 def text(found: LogFigures) -> str:
     """Return the text of `allocsim explain -v` for a log."""
-    return "\n".join(_lines(found, found.figures)) + "\n"
+    lines = _lines(found, found.figures)
+    lines += row("Read", "of each size the last line about its device, as the log prints it")
+    return "\n".join(lines) + "\n"
 
 
 def screen(found: LogFigures) -> Answer:

@@ -13,12 +13,27 @@ from allocsim.analysis.explain import Verdict
 from allocsim.report.answer import Answer, AnswerPart, Tone, answer_of, part
 from allocsim.report.explain import CAUSES, figures_document
 from allocsim.report.layout import number, paragraph, plural, row, rows
+from allocsim.units import format_size
 
 _ADVICE_LINES = 15
 _SHOWN_ERRORS = 4
 _HIDDEN = "-v: full answer; --json: the same for programs"
 _SHOWN = 10
 _SHOWN_LETTERS = 160
+_SIZES = {
+    "tried": "tried",
+    "total": "in total",
+    "free": "free",
+    "limit": "allowed",
+    "process": "held by this process",
+    "others": "held by other processes",
+    "reserved": "reserved by PyTorch",
+    "allocated": "allocated by PyTorch",
+    "pool": "of it in private pools",
+    "idle": "reserved but unallocated",
+    "largest": "the most that one allocation may have",
+}
+"""Words for each size of a text, by its name in `Figures` without "_bytes"."""
 
 
 def repeats_of(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
@@ -44,14 +59,28 @@ def _verdict(run: Sequence[Verdict], *, is_alone: bool) -> list[str]:
         if len(run) > 1:
             where += f" to {number(run[-1].message.line)}, {number(len(run))} times"
         lines += [f"== {where} ==", ""]
-        text = verdict.message.text
-        dots = "..." if text[_SHOWN_LETTERS:] else ""
-        lines += [*paragraph(text[:_SHOWN_LETTERS] + dots, indent=4), ""]
+        lines += [*paragraph(_shown_text(verdict), indent=4), ""]
     outside = f"; {verdict.outside}" if verdict.outside else ""
     lines += row("Verdict", f"{verdict.cause}: {CAUSES[verdict.cause]}{outside}")
     if verdict.arithmetic:
         lines += row("Because", verdict.arithmetic)
-    return lines + rows("Advice", verdict.advice)
+    lines += rows("Advice", verdict.advice)
+    if is_alone:
+        lines += row("Text", f"line {verdict.message.line}: {_shown_text(verdict) or 'no error'}")
+    sizes = [
+        f"{format_size(size)} {label}"
+        for name, label in _SIZES.items()
+        if (size := getattr(verdict.figures, f"{name}_bytes")) is not None
+    ]
+    lines += rows("Figures", sizes or ["none in this text"])
+    if verdict.message.since is not None:
+        lines += row("Wording", f"of PyTorch {verdict.message.since} or later")
+    return lines
+
+
+def _shown_text(verdict: Verdict) -> str:
+    text = verdict.message.text
+    return text[:_SHOWN_LETTERS] + ("..." if text[_SHOWN_LETTERS:] else "")
 
 
 def document(verdicts: Sequence[Verdict]) -> dict[str, Any]:
