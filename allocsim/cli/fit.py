@@ -58,6 +58,7 @@ _ATTENTION = ("sdpa", "eager", "flash")
 _STARTS = ("clean", "made")
 _PARALLEL = {"fsdp": "FSDP2, sharding each layer", "ddp": "DistributedDataParallel"}
 _SIZES = ("batch", "seq", "image", "prompt", "decode", "accumulate", "lora", "gpus")
+_OF_SERVERS = ("max-model-len", "max-num-seqs", "gpu-memory-utilization")
 _DOES_NOT_FIT = 3
 _USUAL = {"engine": "auto", "multiple_of": 1, "host_spill": 0}
 """Defaults applied after parsing; until then None marks an option that was not given."""
@@ -142,7 +143,8 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--rank", metavar="R", type=count, help="rank whose memory is computed (default: 0)")
     add("--find", metavar="SIZE", type=_sought, help="find the largest size that fits: "
         + ", ".join(_SIZES[:-1]) + "; or the fewest gpus; or, e.g. for batch,seq, the largest "
-        "batch for several values of seq")  # fmt: skip
+        "batch for several values of seq; for an engine that is started: "
+        + ", ".join(_OF_SERVERS))  # fmt: skip
     also = "values of the second size of --find, e.g. seq=512,1024 (default: half, once and twice "
     add("--with", metavar="NAME=N,N", dest="others", help=f"{also}the given value)")
     add("--multiple-of", metavar="N", type=positive,
@@ -184,6 +186,8 @@ def _add_outputs(parser: Parser) -> None:
 def _sought(text: str) -> list[str]:
     """Parse the value of --find: the name of a size, e.g. "batch", or two names, "batch,seq"."""
     names = text.split(",")
+    if text in _OF_SERVERS:
+        return names
     if not set(names) <= set(_SIZES) or len(names) > 2 or len(set(names)) < len(names):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a size; expected one of {', '.join(_SIZES)}, or two, e.g. batch,seq"
@@ -213,6 +217,8 @@ def run(arguments: argparse.Namespace) -> int:
     set_server(arguments)
     way = way_of(arguments)
     refuse_ineffective(arguments, way)
+    if way is not Way.ENGINE and set(arguments.find or ()) & set(_OF_SERVERS):
+        raise UsageError(f"--find {arguments.find[0]} needs --server vllm --engine program")
     _apply_config(arguments)
     for name, usual in _USUAL.items():
         if getattr(arguments, name) is None:

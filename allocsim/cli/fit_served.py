@@ -100,7 +100,7 @@ def run_started(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
     """Start the engine on one card, print the answer, and return the exit code."""
     import shlex  # noqa: PLC0415
 
-    from allocsim.fitting import start  # noqa: PLC0415
+    from allocsim.fitting import start, start_largest  # noqa: PLC0415
     from allocsim.report import started_document, started_text  # noqa: PLC0415
 
     if len(arguments.words) != 1:
@@ -116,7 +116,8 @@ def run_started(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
     with ProgressBar() as bar:
         if stage := bar.stage("starting"):
             stage(0, 1)
-        found = start(
+        begin = partial(start_largest, arguments.find[0]) if arguments.find else start
+        found = begin(
             arguments.words[0],
             arguments.server,
             gpus[0],

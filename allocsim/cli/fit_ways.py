@@ -61,7 +61,7 @@ EFFECTS: dict[str, frozenset[Way]] = {
     **dict.fromkeys(("kv_cache_type", "log"), _SERVERS - {Way.TRANSFORMERS}),
     **dict.fromkeys(("server_version", "offline"), frozenset((Way.SERVER,))),
     "gpu_layers": frozenset((Way.GGML,)),
-    "find": _SEARCHES | {Way.SHOW},
+    "find": _SEARCHES | {Way.SHOW, Way.ENGINE},
     "others": frozenset((Way.FRONTIER, Way.SHOW)),
     "multiple_of": frozenset((Way.FIND, Way.FRONTIER, Way.SHOW)),
     "conf": _RUNS | {Way.COMMAND, Way.ENGINE},

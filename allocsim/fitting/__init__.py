@@ -35,7 +35,7 @@ from allocsim.fitting.program import program_of
 from allocsim.fitting.run_result import Ran, run_program
 from allocsim.fitting.saved_answers import Answered, ReadFront, read_answers, read_frontier
 from allocsim.fitting.serving import SERVERS, Served, ServedMemory, held_of, serve
-from allocsim.fitting.serving_program import Phase, Started, start
+from allocsim.fitting.serving_program import Phase, Started, start, start_largest
 from allocsim.fitting.task import (
     ATTENTION,
     DTYPES,
@@ -59,5 +59,5 @@ __all__ = [
     "law_families", "law_models", "law_programs", "lengths_of", "model_of", "most_positions",
     "opening_at", "page_laws", "plan", "precision_of", "program_of", "read_answers", "read_config",
     "read_frontier", "run_by_law", "run_program", "serve", "shape_of", "shard", "start",
-    "stored_in", "usual_attention", "usual_lengths", "usual_values",
+    "start_largest", "stored_in", "usual_attention", "usual_lengths", "usual_values",
 ]  # fmt: skip

@@ -7,10 +7,12 @@ prints.  Only the values of weights and results of kernels are missing.  A refus
 from __future__ import annotations
 
 import json
+import math
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,8 +24,10 @@ from allocsim.fitting.failure import why_it_failed
 from allocsim.fitting.model import Configured, model_of
 from allocsim.fitting.presets import published_format
 from allocsim.fitting.run_result import find_python
+from allocsim.fitting.serving import held_of, serve
 from allocsim.phantom import Gpu, Recorded, RecordedProgram, Starter, record, starter_of
 from allocsim.recording import Refusal, figures_in
+from allocsim.units import KIB, MIB
 
 _DTYPES = ("dtype", "torch_dtype")
 _QUANTISED: dict[str, dict[str, Any]] = {
@@ -38,6 +42,13 @@ _QUANTISED: dict[str, dict[str, Any]] = {
     "mxfp4": {"quant_method": "mxfp4"},
 }  # fmt: skip
 """Entry `quantization_config` of published weights, by their format."""
+
+
+_CHARGES = (MIB, 4 * KIB)
+"""Bytes of the driver for a loaded kernel, and for a node of a CUDA graph.  Source: public logs
+(docs/evidence/serving.md)."""
+_SEEN = (0.5, 2.0)
+"""Least and most of that memory in public logs, as shares of the charges."""
 
 
 class Phase(Enum):
@@ -66,6 +77,8 @@ class Started(Shown):
     refusals: reasons that the engine gave for not starting, with what helps.
     hollow, invented: kernels that did nothing, and values that were invented; "" for none.
     torch_version: release of PyTorch.
+    driver: number of kernels that one card loaded, and of the nodes of its CUDA graphs.
+    searched: option whose largest value was searched; "" for none.  `arguments` has its value.
     """
 
     model: str
@@ -82,6 +95,8 @@ class Started(Shown):
     invented: str
     torch_version: str
     seconds: float
+    driver: tuple[int, int] = (0, 0)
+    searched: str = ""
 
     @property
     def fits(self) -> bool:
@@ -114,6 +129,23 @@ class Started(Shown):
             yield "CUDA graphs, estimated by the engine", estimate
         if "kv_cache_bytes" in sizes:
             yield "KV cache", sizes["kv_cache_bytes"]
+
+    @property
+    def driver_range(self) -> tuple[int, int]:
+        """Least and most bytes that the driver takes for kernels and graphs, by public logs."""
+        taken = sum(count * each for count, each in zip(self.driver, _CHARGES, strict=True))
+        low, high = _SEEN
+        return round(taken * low), round(taken * high)
+
+    @property
+    def room(self) -> tuple[int, int] | None:
+        """Least and most tokens of the cache, by the range of the driver's memory."""
+        tokens, size = (self.sizes.get(f"kv_cache_{name}") for name in ("tokens", "bytes"))
+        if not tokens or not size:
+            return None
+        kernels = self.driver[0] * _CHARGES[0]
+        low, high = (kernels * (factor - 1) * tokens / size for factor in _SEEN)
+        return round(tokens - high), round(tokens - low)
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
         """Yield the name and the size of each part."""
@@ -170,19 +202,77 @@ def start(
                 devices=cards,
                 by_column=keep is None,  # PyTorch's own viewer needs rows
                 sizes_only=True,
+                charges=_CHARGES,
             )
         )
         text = log.read_text("utf-8", "replace")
         if keep is not None:
             _keep(recorded, keep)
-    asked = _Question(found, gpu, starter, tuple(arguments), cards)
+    asked = _Question(model, server, found, gpu, starter, tuple(arguments), cards)
     return _started(asked, recorded, text, time.perf_counter() - began)
+
+
+_SOUGHT = ("max-model-len", "max-num-seqs", "gpu-memory-utilization")
+_MOST_STARTS = 4
+
+
+def start_largest(option: str, model: str, server: str, gpu: Gpu, **how: Any) -> Started:
+    """Start an engine with the largest value of `option` with which it is ready for requests.
+
+    option: "max-model-len", "max-num-seqs" or "gpu-memory-utilization".  The largest max-num-seqs
+        is the number of requests of the longest length for which the cache has room at once.
+    how: further arguments of `start`.
+
+    The sizes or the refusal of a start give a value, which the next start tries.  If no value
+    works, the result is that of the first start.
+    """
+    if option not in _SOUGHT:
+        expected = ", ".join(_SOUGHT)
+        raise ConfigError(f"--find {option}: not an option of vLLM; expected one of {expected}")
+    words = _without(option, how.pop("arguments", ()))
+    first = found = start(model, server, gpu, arguments=words, **how)
+    tried: list[Started] = [first]
+    while len(tried) < _MOST_STARTS and (len(tried) == 1 or not found.fits):
+        value = _largest(found, option)
+        if value is None:
+            break
+        found = start(model, server, gpu, arguments=(*words, f"--{option}", value), **how)
+        tried.append(found)
+    best = found if found.fits else first
+    return replace(best, searched=option, seconds=sum(each.seconds for each in tried))
+
+
+def _without(option: str, words: Sequence[str]) -> tuple[str, ...]:
+    """Return the arguments `words` without `--option` and its value."""
+    kept = list(words)
+    for at in reversed(range(len(kept))):
+        name, is_joined, _ = kept[at].replace("_", "-").partition("=")
+        if name == f"--{option}":
+            del kept[at : at + (1 if is_joined else 2)]
+    return tuple(kept)
+
+
+def _largest(found: Started, option: str) -> str | None:
+    """Return the largest value of `option` that the sizes of a start allow; None if unknown."""
+    if not found.fits:
+        helps = "; ".join(each.helps for each in found.refusals)
+        named = re.search(rf"--{option} (\d+(?:\.\d+)?)", helps)
+        return named[1] if named else None
+    sizes = found.sizes
+    if option == "max-model-len":
+        return None  # without the option, the engine takes the longest length of the model
+    if option == "max-num-seqs":
+        return str(max(int(sizes.get("concurrency", 1)), 1))
+    spare = found.gpu.memory - found.peak_bytes - found.driver_range[1]
+    return f"{math.floor((sizes.get('fraction', 0.9) + spare / found.gpu.memory) * 100) / 100:.2f}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """Arguments of `start` after parsing."""
+    """Arguments of `start` before and after parsing."""
 
+    text: str
+    server: str
     model: Configured
     gpu: Gpu
     starter: Starter
@@ -224,6 +314,8 @@ def _started(asked: _Question, recorded: Recorded, log: str, seconds: float) -> 
     failure = ""
     if phase is not Phase.READY:
         failure = why_it_failed(log, recorded.exit_code, phase.value, asked.model)
+        if "OutOfMemoryError" in failure and not refusals:
+            refusals = (_out_of_memory(asked, phase),)
         if phase is Phase.ARGUMENTS and not refusals:
             raise ConfigError(failure)
     version = found.version if found is not None else ""
@@ -243,7 +335,31 @@ def _started(asked: _Question, recorded: Recorded, log: str, seconds: float) -> 
         invented=_joined(each.invented for each in recorded.processes),
         torch_version=recorded.torch.version,
         seconds=seconds,
+        driver=_driver(recorded),
     )
+
+
+def _driver(recorded: Recorded) -> tuple[int, int]:
+    counts = [each.driver for each in recorded.processes]
+    kernels, nodes = (
+        max((each.get(name, 0) for each in counts), default=0) for name in ("kernels", "nodes")
+    )
+    return kernels, nodes
+
+
+def _out_of_memory(asked: _Question, phase: Phase) -> Refusal:
+    """Return the reason for which the card was full in a phase, and the smallest change."""
+    helps = {
+        Phase.PROFILING: "a smaller --max-num-batched-tokens or --max-num-seqs",
+        Phase.GRAPHS: "a smaller --gpu-memory-utilization; --find gpu-memory-utilization finds it",
+    }.get(phase, "weights of fewer bits")
+    if phase is Phase.WEIGHTS:
+        held = held_of(asked.text, asked.server)
+        for cards in (2, 4, 8, 16):
+            if cards > asked.cards and serve(held, asked.server, asked.gpu, cards=cards).fits:
+                helps = f"--tensor-parallel {cards}, or {helps}"
+                break
+    return Refusal(f"the card was full {phase.value}", helps, 0)
 
 
 def _least(figures: Sequence[Any]) -> dict[str, float]:

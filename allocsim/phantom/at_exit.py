@@ -85,6 +85,17 @@ def device_peak_bytes() -> int:
     return int(ask())
 
 
+_COUNTED = ("kernels", "graphs", "nodes", "stack")
+"""Fields of struct device_driver of the stubs."""
+
+
+def driver_counts() -> dict[str, int]:
+    """Return the number of kernels, graphs and their nodes, and the largest stack of a thread."""
+    ask = ctypes.CDLL(None).device_driver
+    ask.restype = ctypes.POINTER(ctypes.c_size_t * len(_COUNTED))
+    return {name: ask().contents[at] for at, name in enumerate(_COUNTED)}
+
+
 def places_of(sites: Iterable[Site]) -> list[tuple[str, int]]:
     """Return (file and line, number of reads) of each line of the program that read values.
 

@@ -90,6 +90,24 @@ def _hollow_sglang(module: Any) -> None:
     module.load_jit = load_jit
 
 
+_ASSEMBLED = range(2_500, 10_000)
+"""Lines of a Triton kernel that is assembled.  Shorter ones keep less than 1 KiB of each thread in
+local memory, which the context has; a longer one (vLLM's top-k, 32,000 lines) takes a minute."""
+
+
+def _hollow_triton(module: Any) -> None:
+    """Replace the assembler of Triton's kernels; the driver needs only their local memory."""
+    assemble = module.CUDABackend.make_cubin
+
+    @functools.wraps(assemble)
+    def make_cubin(self: Any, source: str, *args: Any, **named: Any) -> Any:
+        if source.count("\n") in _ASSEMBLED:
+            return assemble(self, source, *args, **named)
+        return bytes(64)
+
+    module.CUDABackend.make_cubin = make_cubin
+
+
 def _completes_prompt(runner: Any, batch: Any) -> Any:
     """Return an array with True for each request whose prompt is complete after this step.
 
@@ -133,6 +151,7 @@ def _know_samples(module: Any) -> None:
 
 PATCHES = {
     "flashinfer.jit.core": _hollow_flashinfer,
+    "triton.backends.nvidia.compiler": _hollow_triton,
     "sglang.kernels.jit.utils.compile.loader": _hollow_sglang,
     "vllm.v1.worker.gpu.model_runner": _know_samples,
 }

@@ -18,9 +18,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from allocsim.phantom.build import UnavailableError
@@ -56,6 +56,7 @@ class RecordedProgram:
     values: True to compute small integer and boolean tensors of a phantom GPU.
     routing: distribution of tokens over experts on a phantom GPU, "balanced" or "skewed".
     devices: number of equal phantom GPUs; a process can use one.
+    charges: bytes of the driver for a kernel of a phantom GPU, and for a node of a CUDA graph.
     """
 
     command: tuple[str, ...]
@@ -72,6 +73,7 @@ class RecordedProgram:
     values: bool = True
     routing: str = "balanced"
     devices: int = 1
+    charges: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,8 @@ class ProcessRecording:
     hollow: modules of kernels that were not compiled, and whose functions did nothing; "" if none.
     invented: values that were invented for the program; "" if none.
     device_peak_bytes: largest use of a phantom GPU's memory, with its context; 0 on a real GPU.
+    driver: number of "kernels" that a phantom GPU loaded, and of "graphs" and their "nodes" that it
+        instantiated; empty on a real GPU.
     """
 
     file: Path
@@ -101,6 +105,7 @@ class ProcessRecording:
     hollow: str = ""
     invented: str = ""
     device_peak_bytes: int = 0
+    driver: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +162,7 @@ def _environment(
         # a program uses other memory while it compiles than with a warm cache.
         environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder.resolve() / "compiled"))
         environment |= _caches_of_engines(program.gpu)
+        environment["ALLOCSIM_PHANTOM_DRIVER"] = " ".join(map(str, program.charges))
     environment["ALLOCSIM_PHANTOM_VALUES"] = program.routing if program.values else ""
     if program.sizes_only:
         environment |= {"ALLOCSIM_PHANTOM_SIZES_ONLY": "1", "OMP_NUM_THREADS": "1"}
@@ -181,6 +187,8 @@ def _caches_of_engines(gpu: Gpu) -> dict[str, str]:
     return {
         "VLLM_CACHE_ROOT": str(place / "vllm"),
         "FLASHINFER_WORKSPACE_BASE": str(place),
+        # Kernels of a phantom have no code, so they must not be in the cache of a real GPU.
+        "TRITON_CACHE_DIR": str(place / "triton"),
     }
 
 

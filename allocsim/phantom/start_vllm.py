@@ -5,8 +5,9 @@ library, and modules of vLLM by name.  Arguments: the folder of the model's conf
 arguments of `vllm serve`.
 
 Weights have no values, the tokenizer is not loaded, and the network is not used.  The engine runs
-in this process, with its own worker processes if several GPUs are used.  The API server, which uses
-no GPU, is not started.
+in this process.  The API server, which uses no GPU, is not started.  If each layer is split over
+several GPUs, all of them allocate the same, so only the first rank is started: messages of the
+other ranks are equal to its own.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ _PLACES = {
     "UsageContext": ("vllm.usage.usage_lib",),
     "EngineCore": ("vllm.v1.engine.core",),
     "Executor": ("vllm.v1.executor", "vllm.v1.executor.abstract"),
+    "UniProcExecutor": ("vllm.v1.executor.uniproc_executor",),
+    "MessageQueue": ("vllm.distributed.device_communicators.shm_broadcast",),
 }
 """Modules that have each name, those of the newest release of vLLM first."""
 
@@ -56,6 +59,34 @@ def _name_architecture(folder: Path) -> None:
             return
 
 
+def _leave_out_other_ranks() -> None:
+    """Patch torch.distributed so that one rank of several does not wait for the others."""
+    dist: Any = import_module("torch.distributed")
+    store = import_module("torch.testing._internal.distributed.fake_pg").FakeStore
+    begin, divide, send = dist.init_process_group, dist.new_group, dist.broadcast_object_list
+    sent: list[Any] = []
+
+    def begin_alone(*_: Any, world_size: int, rank: int, **__: Any) -> None:
+        begin("fake", store=store(), world_size=world_size, rank=rank)
+
+    def broadcast(objects: list[Any], src: int | None = None, *more: Any, **named: Any) -> None:
+        if src == dist.get_rank():
+            sent[:] = objects
+            send(objects, src, *more, **named)
+        objects[:] = sent
+
+    def gather(found: list[Any], own: Any, *_: Any, **__: Any) -> None:
+        found[:] = [own] * len(found)
+
+    dist.init_process_group, dist.broadcast_object_list = begin_alone, broadcast
+    dist.new_group = lambda ranks=None, *_, **__: divide(ranks, backend="fake")
+    dist.all_gather_object = gather
+    _find("MessageQueue").create_from_process_group = lambda *_, **__: None
+    for module in [each for name, each in sys.modules.items() if name.startswith("vllm.")]:
+        if "in_the_same_node_as" in vars(module):
+            vars(module)["in_the_same_node_as"] = lambda group, *_, **__: [True] * group.size()
+
+
 def main(folder: str, words: list[str]) -> None:
     for name in ("VLLM_NO_USAGE_STATS", "DO_NOT_TRACK", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         os.environ[name] = "1"
@@ -67,7 +98,12 @@ def main(folder: str, words: list[str]) -> None:
         usage_context=_find("UsageContext").OPENAI_API_SERVER
     )
     print(CONFIGURED, flush=True)
-    engine = _find("EngineCore")(config, _find("Executor").get_class(config), log_stats=False)
+    executor = _find("Executor").get_class(config)
+    parallel = config.parallel_config
+    if 1 < parallel.world_size == parallel.tensor_parallel_size:
+        executor = _find("UniProcExecutor")
+        _leave_out_other_ranks()
+    engine = _find("EngineCore")(config, executor, log_stats=False)
     print(READY, flush=True)
     engine.shutdown()
 

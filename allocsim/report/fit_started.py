@@ -6,22 +6,19 @@ ends of its ranges are the same.
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from allocsim.fitting import Started
 from allocsim.report.layout import LABEL, number, row
 from allocsim.units import format_size
 
-_NOT_COUNTED = (
-    "the driver's own memory for loaded kernels, CUDA graphs and NCCL is not in these sizes, and "
-    "that of the CUDA context is assumed"
-)
+_NOT_COUNTED = "the memory of NCCL is not in these sizes, and that of the CUDA context is assumed"
 _WITHOUT = "values of weights, the tokenizer and the API server are left out"
 
 
 def started_text(found: Started) -> str:
     """Return the text of `allocsim fit --server vllm --engine program`."""
-    sizes = found.sizes
     lines = row("Verdict", found.headline())
     if found.failure and not found.refusals:
         lines += row("Failed", found.failure)
@@ -33,23 +30,53 @@ def started_text(found: Started) -> str:
         lines += row("Memory", _budget(found))
         for name, size in parts:
             lines.append(f"{format_size(round(size)):>{LABEL + 14}}  {name}")
-    if "graphs_bytes" in sizes:
-        lines += row("Graphs", f"took {format_size(round(sizes['graphs_bytes']))} when captured")
-    if tokens := sizes.get("kv_cache_tokens"):
-        lines += row("Room", f"{number(round(tokens))} tokens{_requests(found)}")
-    if found.peak_bytes:
-        peak = format_size(found.peak_bytes)
-        lines += row("Card", f"{peak} of {format_size(found.gpu.memory)} in use at the peak")
+    lines += _memory(found)
+    if found.searched:
+        lines += row("Largest", _largest(found))
+    words = shlex.join(found.arguments)
+    if found.fits:
+        lines += row("To paste", f"vllm serve {found.model} {words}".rstrip())
+    elif words:
+        lines += row("Arguments", words)
     lines.append("")
     lines += row("Model", f"{found.model}, with {found.engine} and PyTorch {found.torch_version}")
-    if found.arguments:
-        lines += row("Arguments", " ".join(found.arguments))
     if found.hollow:
         lines += row("Hollow", f"kernels that did nothing: {_short(found.hollow)}")
     if found.invented:
         lines += row("Invented", _short(found.invented))
     lines += row("Note", f"{_NOT_COUNTED}; {_WITHOUT}")
     return "\n".join(lines) + "\n"
+
+
+def _memory(found: Started) -> list[str]:
+    """Return the lines about memory that the engine does not count as its own."""
+    lines = []
+    if "graphs_bytes" in found.sizes:
+        lines += row(
+            "Graphs", f"took {format_size(round(found.sizes['graphs_bytes']))} when captured"
+        )
+    if found.room:
+        low, high = (number(each) for each in found.room)
+        lines += row("Room", f"{low} to {high} tokens{_requests(found)}")
+    if any(found.driver):
+        low, high = (format_size(each) for each in found.driver_range)
+        kernels, nodes = (number(each) for each in found.driver)
+        what = f"{low} to {high} for {kernels} kernels and {nodes} nodes of CUDA graphs"
+        lines += row("Driver", what)
+    if found.peak_bytes:
+        peak = format_size(found.peak_bytes)
+        lines += row("Card", f"{peak} of {format_size(found.gpu.memory)} in use at the peak")
+    return lines
+
+
+def _largest(found: Started) -> str:
+    option = f"--{found.searched}"
+    if not found.fits:
+        return f"no {option} was found with which it starts"
+    if option in found.arguments:
+        return f"{option} {found.arguments[found.arguments.index(option) + 1]}, which was started"
+    length = found.sizes.get("max_model_len")
+    return f"{option} {length:.0f}, the longest of the model" if length else "the engine's default"
 
 
 def _short(names: str) -> str:
@@ -78,7 +105,7 @@ def started_document(found: Started) -> dict[str, Any]:
     parts = {name: round(size) for name, size in found.parts()}
     context = found.gpu.context_memory
     peak = max(found.peak_bytes - context, 0)
-    tokens = found.sizes.get("kv_cache_tokens")
+    low, high = found.driver_range
     return {
         "fits": found.fits,
         "may_fit": found.fits,
@@ -106,7 +133,7 @@ def started_document(found: Started) -> dict[str, Any]:
         "reasons": {},
         "host": {},
         "taken_bytes": None,
-        "room_tokens": None if tokens is None else [round(tokens)] * 2,
+        "room_tokens": None if found.room is None else list(found.room),
         "paste": " ".join(found.arguments) or None,
         "tensor_parallel": found.cards,
         "weights": {"format": "as loaded", "bytes": parts.get("weights", 0)},
@@ -119,5 +146,10 @@ def started_document(found: Started) -> dict[str, Any]:
             "figures": dict(found.sizes),
             "hollow": found.hollow or None,
             "invented": found.invented or None,
+            "driver": {
+                **dict(zip(("kernels", "nodes"), found.driver, strict=True)),
+                "bytes": [low, high],
+            },
+            "searched": found.searched or None,
         },
     }

@@ -52,11 +52,16 @@ _MORE = {
 print the rank of adapters; it is the default."""
 
 
+_BEFORE = 0.03
+"""GiB that the engine takes before it measures the free memory: cuBLAS workspaces."""
+
+
 def card_of(row: Row) -> Gpu:
     """Return the card of a row, whose free memory is that of the log if it printed it."""
     gpu = gpu_of(row)
     if row["free"] and row["total"]:
-        gpu = replace(gpu, context_memory=gpu.memory - round(float(row["free"]) * GIB))
+        free = round((float(row["free"]) + _BEFORE) * GIB)
+        gpu = replace(gpu, context_memory=gpu.memory - free)
     return gpu
 
 

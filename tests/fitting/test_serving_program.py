@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from allocsim.errors import ConfigError
-from allocsim.fitting import Phase, start
+from allocsim.fitting import Phase, start, start_largest
 from allocsim.phantom import find_gpu
 from allocsim.units import GIB
 from tests.pythons import PYTHONS
@@ -32,6 +32,7 @@ INFO gpu_worker.py CUDA graph pool memory: 0.38 GiB (actual), 0.7 GiB (estimated
 INFO gpu_worker.py Free memory on device (78.57/79.1 GiB) on startup. Desired GPU memory \
 utilization is (0.9, 71.19 GiB). Actual usage is 15.55 GiB for consumed memory (weights + \
 non-torch), 2.48 GiB for peak activation, and 0.38 GiB for CUDAGraph memory."""
+_BEGUN = "INFO core.py Initializing a V1 LLM engine (v0.33.0) with config: max_seq_len=8192"
 _REFUSED = """\
 INFO core.py Initializing a V1 LLM engine (v0.33.0) with config: max_seq_len=131072
 INFO model_runner.py Model loading took 15.0 GiB memory and 16.7 seconds
@@ -64,7 +65,9 @@ class AsyncEngineArgs:
         assert usage_context == "server" and os.environ["HF_HUB_OFFLINE"] == "1"
         with open(os.environ["SEEN"], "w") as file:
             json.dump([config, self.words], file)
-        return config
+        from types import SimpleNamespace
+        one = SimpleNamespace(world_size=1, tensor_parallel_size=1)
+        return SimpleNamespace(words=self.words, parallel_config=one)
 """,
     "v1/executor": """
 class Executor:
@@ -75,7 +78,7 @@ import os
 class EngineCore:
     def __init__(self, config, executor, log_stats):
         print(os.environ["PRINTED"], flush=True)
-        if os.environ["REFUSED"]:
+        if os.environ["REFUSED"] and not set(os.environ["ACCEPTED"].split()) <= set(config.words):
             raise ValueError(os.environ["REFUSED"])
     def shutdown(self): pass
 """,
@@ -101,9 +104,10 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("SEEN", str(tmp_path / "seen.json"))
 
-    def prints(text: str, refusal: str = "") -> Path:
+    def prints(text: str, refusal: str = "", accepted: str = "nothing") -> Path:
         monkeypatch.setenv("PRINTED", text)
         monkeypatch.setenv("REFUSED", refusal)
+        monkeypatch.setenv("ACCEPTED", accepted)
         return tmp_path / "seen.json"
 
     return prints
@@ -149,6 +153,44 @@ def test_a_refusal_of_the_engine_is_reported_with_the_smallest_change(
     (refusal,) = found.refusals
     assert "131,072 tokens needs 16.00 GiB" in refusal.what
     assert refusal.helps.startswith("--max-model-len 16784")
+
+
+def test_a_model_that_is_too_large_gets_more_cards(engine: Callable[..., Path]) -> None:
+    engine(_BEGUN, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB")
+    found = start("Llama-3.1-70B", "vllm", H100, python=sys.executable)
+    assert found.phase is Phase.WEIGHTS
+    (refusal,) = found.refusals
+    assert refusal.what == "the card was full while it loaded the weights"
+    assert refusal.helps.startswith("--tensor-parallel 2")  # 2 x 66 GiB of weights in 2 x 79 GiB
+
+
+def test_the_length_that_a_refusal_names_is_started(engine: Callable[..., Path]) -> None:
+    """The given length is replaced by the longest of the model, and that by the refusal's."""
+    seen = engine(_REFUSED, _REFUSAL, "--max-model-len 16784")
+    words = ("--max-model-len=9", "--max-num-seqs", "4")
+    found = start_largest("max-model-len", "Llama-3.1-8B", "vllm", find_gpu("L4"),
+                          arguments=words, python=sys.executable)  # fmt: skip
+    assert found.fits
+    assert found.arguments == ("--max-num-seqs", "4", "--max-model-len", "16784")
+    assert json.loads(seen.read_text())[1][-4:] == list(found.arguments)
+
+
+def test_as_many_requests_as_the_cache_holds_are_started(engine: Callable[..., Path]) -> None:
+    engine(_UP)
+    found = start_largest("max-num-seqs", "Llama-3.1-8B", "vllm", H100, python=sys.executable)
+    assert found.arguments == ("--max-num-seqs", "53")  # room for 53.16 requests
+
+
+def test_the_first_refusal_is_the_answer_if_no_value_works(engine: Callable[..., Path]) -> None:
+    engine(_REFUSED, _REFUSAL)
+    found = start_largest("max-model-len", "Llama-3.1-8B", "vllm", H100, python=sys.executable)
+    assert not found.fits
+    assert found.arguments == ()
+
+
+def test_an_option_that_has_no_largest_value_is_refused() -> None:
+    with pytest.raises(ConfigError, match="expected one of max-model-len"):
+        start_largest("batch", "Llama-3.1-8B", "vllm", H100, python=sys.executable)
 
 
 def test_several_cards_are_given_to_the_engine(engine: Callable[..., Path]) -> None:

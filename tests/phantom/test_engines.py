@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.phantom import Stubs
-from tests.pythons import PYTHONS
+from allocsim.phantom import Stubs, start_vllm
+from tests.pythons import NEEDS_TORCH, PYTHONS
 
 ENGINES = ("vllm", "sgl_kernel", "flashinfer", "deep_gemm")
 """Packages of engines that have compiled libraries."""
@@ -49,3 +49,14 @@ def test_stubs_have_every_function_that_an_engine_requires(libraries: Stubs) -> 
     for library in found:
         required = filter(_OF_CUDA.match, _symbols(library, "--undefined-only"))
         assert set(required) <= exported, library
+
+
+@NEEDS_TORCH
+def test_one_rank_of_four_does_not_wait_for_the_others() -> None:
+    """The messages of the other ranks are equal to its own."""
+    program = Path(__file__).parent / "programs" / "one_rank.py"
+    place = Path(start_vllm.__file__).parent
+    done = subprocess.run(
+        [PYTHONS[0], str(program), str(place)], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "one rank of 4\n", done.stderr

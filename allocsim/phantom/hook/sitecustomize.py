@@ -32,7 +32,7 @@ POLL_S = 0.02
 # Keys of the recording that are copied to the summary.
 PRINTED = (
     *("stopped_by", "oom_text", "reads_back", "guessed", "routing", "hollow", "invented"),
-    "device_peak_bytes",
+    *("device_peak_bytes", "driver"),
 )
 
 
@@ -295,14 +295,15 @@ def phantom_reports():
     """Return what the stubs counted, by name; empty texts and 0 on a real GPU.
 
     "reads_back": lines that read values from the device.  "guessed": libraries with guessed
-    workspaces.  "device_peak_bytes": largest use of the device.
+    workspaces.  "device_peak_bytes": largest use of the device.  "driver": loaded kernels and graphs.
     """
-    reports = {"reads_back": "", "guessed": "", "device_peak_bytes": 0}
+    reports = {"reads_back": "", "guessed": "", "device_peak_bytes": 0, "driver": {}}
     if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
         with contextlib.suppress(Exception):  # optional information
             module = beside("at_exit")
             reports["guessed"] = module.guesses()
             reports["device_peak_bytes"] = module.device_peak_bytes()
+            reports["driver"] = module.driver_counts()
             reports["reads_back"] = module.reads_text(module.places_of(module.read_sites()))
     return reports
 

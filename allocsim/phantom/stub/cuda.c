@@ -237,8 +237,37 @@ int cuModuleLoad(void **module, const char *path) {
   *module = &the_module;
   return SUCCESS;
 }
+/* Largest stack of a thread in bytes, by the attributes in the section .nv.info of an ELF file. */
+static size_t stack_of(const unsigned char *image) {
+  enum { ELF64_SECTIONS = 40, ELF64_COUNT = 60, HEADER = 64, FRAME_SIZE = 0x11, SIZED = 4 };
+  uint64_t headers, at, size, most = 0;
+  uint16_t count, names, length;
+  uint32_t name, frame;
+  if (memcmp(image, "\177ELF\2", 5)) return 0;
+  memcpy(&headers, image + ELF64_SECTIONS, 8);
+  memcpy(&count, image + ELF64_COUNT, 2);
+  memcpy(&names, image + ELF64_COUNT + 2, 2);
+  const unsigned char *section = image + headers;
+  memcpy(&at, section + (size_t)names * HEADER + 24, 8);
+  const char *texts = (const char *)image + at;
+  for (; count; count--, section += HEADER) {
+    memcpy(&name, section, 4);
+    if (strcmp(texts + name, ".nv.info")) continue;
+    memcpy(&at, section + 24, 8);
+    memcpy(&size, section + 32, 8);
+    for (const unsigned char *item = image + at; item + 4 <= image + at + size;) {
+      memcpy(&length, item + 2, 2);
+      if (item[0] == SIZED && item[1] == FRAME_SIZE) {
+        memcpy(&frame, item + 8, 4); /* after the number of the function */
+        if (frame > most) most = frame;
+      }
+      item += 4 + (item[0] == SIZED ? length : 0);
+    }
+  }
+  return most;
+}
 int cuModuleLoadData(void **module, const void *image) {
-  (void)image;
+  device_load_kernel(stack_of(image));
   return cuModuleLoad(module, NULL);
 }
 int cuModuleLoadDataEx(void **module, const void *image, unsigned count, int *options,
@@ -298,6 +327,33 @@ int cuLaunchKernelEx(const struct launch *launch, void *function, void **argumen
   device_launch((uintptr_t)launch->stream);
   return SUCCESS;
 }
+
+/* Libraries of kernels, which DeepGEMM compiles: each has one kernel. */
+int cuLibraryLoadData(void **library, const void *image) {
+  return cuModuleLoadData(library, image);
+}
+int cuLibraryLoadFromFile(void **library, const char *path) {
+  device_load_kernel(0);
+  return cuModuleLoad(library, path);
+}
+int cuLibraryUnload(void *library) { (void)library; return SUCCESS; }
+int cuLibraryGetKernelCount(unsigned *count, void *library) {
+  (void)library;
+  *count = 1;
+  return SUCCESS;
+}
+int cuLibraryEnumerateKernels(void **kernels, unsigned count, void *library) {
+  (void)library;
+  if (count) *kernels = &the_function;
+  return SUCCESS;
+}
+int cuLibraryGetKernel(void **kernel, void *library, const char *name) {
+  return cuModuleGetFunction(kernel, library, name);
+}
+int cuKernelGetFunction(void **function, void *kernel) {
+  *function = kernel;
+  return SUCCESS;
+}
 int cuLinkCreate_v2(unsigned count, int *options, void **values, void **link) {
   (void)count, (void)options, (void)values;
   *link = &the_link;
@@ -334,12 +390,7 @@ NEVER_REACHED(cuMulticastCreate)
 NEVER_REACHED(cuMulticastUnbind)
 
 /* Looked up when cuDNN plans its kernels, called only when they run. */
-NEVER_REACHED(cuKernelGetFunction)
 NEVER_REACHED(cuKernelSetAttribute)
-NEVER_REACHED(cuLibraryGetKernel)
-NEVER_REACHED(cuLibraryLoadData)
-NEVER_REACHED(cuLibraryLoadFromFile)
-NEVER_REACHED(cuLibraryUnload)
 NEVER_REACHED(cuLinkAddData)
 NEVER_REACHED(cuLinkCreate)
 NEVER_REACHED(cuOccupancyMaxPotentialClusterSize)

@@ -128,6 +128,12 @@ void device_configure(size_t new_capacity, enum device_policy new_policy, uintpt
   device_finish_all();
 }
 
+static struct device_driver driver = {0, 0, 0, 1024};
+static struct {
+  size_t kernel, node;
+} charges; /* bytes */
+static size_t charged, charged_pages;
+
 static unsigned startup; /* milliseconds */
 static pid_t started;    /* process that has its context */
 
@@ -153,6 +159,8 @@ __attribute__((constructor)) static void configure_from_environment(void) {
     policy = !strcmp(text, "driver")     ? DEVICE_DRIVER
              : !strcmp(text, "firstfit") ? DEVICE_FIRSTFIT
                                          : DEVICE_BUMP;
+  if ((text = variable("ALLOCSIM_PHANTOM_DRIVER")))
+    sscanf(text, "%zu %zu", &charges.kernel, &charges.node);
   if ((text = variable("ALLOCSIM_PHANTOM_BASE"))) base = next = strtoull(text, NULL, 10);
   if ((text = variable("ALLOCSIM_PHANTOM_DEVICES"))) n_devices = atoi(text);
   if ((text = variable("ALLOCSIM_PHANTOM_STARTUP"))) startup = (unsigned)strtoul(text, NULL, 10);
@@ -336,6 +344,46 @@ void device_give(size_t size) {
   LOCKED;
   used -= size;
   if (card_books) atomic_fetch_sub(&card_books->used, size);
+}
+
+const struct device_driver *device_driver(void) { return &driver; }
+
+/* Take or give pages until they hold `charged` bytes. */
+static int charge(void) {
+  const size_t pages = whole_pages(charged);
+  if (pages > charged_pages && device_take(pages - charged_pages)) return -1;
+  if (pages < charged_pages) device_give(charged_pages - pages);
+  charged_pages = pages;
+  return 0;
+}
+
+void device_load_kernel(size_t stack) {
+  LOCKED;
+  driver.kernels++;
+  charged += charges.kernel;
+  if (charges.kernel && stack > driver.stack) {
+    const size_t threads = (size_t)card.multiprocessors * (size_t)card.limits.threads;
+    charged += (stack - driver.stack) * threads;
+    driver.stack = stack;
+  }
+  charge();
+}
+
+int device_hold_graph(size_t nodes) {
+  LOCKED;
+  const size_t size = nodes * charges.node;
+  driver.graphs++;
+  driver.nodes += nodes;
+  charged += size;
+  if (!charge()) return 0;
+  charged -= size;
+  return -1;
+}
+
+void device_drop_graph(size_t nodes) {
+  LOCKED;
+  charged -= nodes * charges.node;
+  charge();
 }
 
 int device_pin(uintptr_t address, size_t size) {

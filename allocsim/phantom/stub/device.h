@@ -111,6 +111,20 @@ int device_find(uintptr_t address, uintptr_t *start, size_t *size);
 int device_take(size_t size);
 void device_give(size_t size);
 
+/* Memory of the driver for loaded kernels and instantiated graphs, taken in whole pages.  The charges
+ * of a kernel and of a node of a graph are in _DRIVER; 0 by default.  Local memory for
+ * the largest stack of a kernel grows for all threads that the device can run at once; the context
+ * has 1 KiB for each. */
+struct device_driver {
+  size_t kernels, graphs, nodes; /* loaded or instantiated so far */
+  size_t stack;                  /* most bytes of a thread */
+};
+const struct device_driver *device_driver(void);
+void device_load_kernel(size_t stack);
+/* Return -1 if the device is full. */
+int device_hold_graph(size_t nodes);
+void device_drop_graph(size_t nodes);
+
 /* Keep the last copy to the device until the next launch.  Ranks agree on numbers that one of them
  * broadcasts and then reads back; this copy answers that read.  `kept` returns -1 if another range
  * is read or the copy was too long. */

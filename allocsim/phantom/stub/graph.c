@@ -72,11 +72,13 @@ int cudaGraphGetNodes(struct graph *graph, void **nodes, size_t *count) {
   *count = graph->nodes;
   return SUCCESS;
 }
-int cudaGraphInstantiate(void **out, struct graph *graph) {
-  (void)graph;
-  return answer((*out = malloc(1)) ? SUCCESS : MEMORY_ALLOCATION);
+int cudaGraphInstantiate(struct graph **out, struct graph *graph) {
+  if (device_hold_graph(graph->nodes)) return answer(MEMORY_ALLOCATION);
+  if (!(*out = malloc(sizeof **out))) return answer(MEMORY_ALLOCATION);
+  **out = *graph;
+  return SUCCESS;
 }
-int cudaGraphInstantiateWithFlags(void **out, struct graph *graph, unsigned long long flags) {
+int cudaGraphInstantiateWithFlags(struct graph **out, struct graph *graph, unsigned long long flags) {
   (void)flags;
   return cudaGraphInstantiate(out, graph);
 }
@@ -86,7 +88,11 @@ int cudaGraphLaunch(void *executable, void *stream) {
   return SUCCESS;
 }
 int cudaGraphDestroy(void *graph) { free(graph); return SUCCESS; }
-int cudaGraphExecDestroy(void *executable) { free(executable); return SUCCESS; }
+int cudaGraphExecDestroy(struct graph *executable) {
+  device_drop_graph(executable->nodes);
+  free(executable);
+  return SUCCESS;
+}
 int cudaGraphRetainUserObject(void *graph, void *object, unsigned count, unsigned flags) {
   (void)graph, (void)object, (void)count, (void)flags;
   return SUCCESS;

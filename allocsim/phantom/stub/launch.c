@@ -51,10 +51,10 @@ static int best_version(const struct fat_binary *binary) {
   return best;
 }
 
-/* Version of each kernel, by the kernel's host address. */
+/* Version of each kernel, by the kernel's host address.  A kernel is loaded at its first launch. */
 static struct kernel {
   const void *function;
-  int version;
+  int version, is_loaded;
 } *kernels;
 static size_t n_kernels, room;
 
@@ -89,7 +89,7 @@ void __cudaRegisterFunction(void **module, const void *function) {
   if (2 * n_kernels >= room) grow();
   struct kernel *kernel = slot_of(function);
   n_kernels += !kernel->function;
-  *kernel = (struct kernel){function, (int)(intptr_t)*module};
+  *kernel = (struct kernel){function, (int)(intptr_t)*module, 0};
 }
 void __cudaRegisterVar(void) {}
 void __cudaRegisterManagedVar(void) {}
@@ -140,7 +140,12 @@ int __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *st
 
 int cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared,
                      void *stream) {
-  (void)function, (void)grid, (void)block, (void)arguments, (void)shared;
+  (void)grid, (void)block, (void)arguments, (void)shared;
+  struct kernel *kernel = room ? slot_of(function) : NULL;
+  if (kernel && kernel->function && !kernel->is_loaded) {
+    kernel->is_loaded = 1;
+    device_load_kernel(0);
+  }
   device_launch((uintptr_t)stream);
   return SUCCESS;
 }
