@@ -38,7 +38,6 @@ _CARD = "H100 80GB"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marks."""
     what = "fail if the test's body needs more GPU memory"
     config.addinivalue_line("markers", f'limit_reserved("2GiB"): {what} (allocsim)')
     known = ", ".join(f"{name}=..." for name in _KNOWN)
@@ -174,7 +173,6 @@ def _has_gpu() -> bool:
 
 
 def _run_over_a_phantom(item: pytest.Item) -> None:
-    """Run the test in a separate interpreter over a phantom GPU, and repeat its outcome here."""
     from allocsim.phantom import (  # noqa: PLC0415
         PhantomError,
         find_gpu,

@@ -8,8 +8,7 @@ from __future__ import annotations
 import argparse
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import write_report
-from allocsim.cli.progress import ProgressBar
+from allocsim.cli.output import ProgressBar, write_report
 from allocsim.cli.usage import Parser, memory_size
 
 _SUMMARY = "replay several recorded programs together on one card"

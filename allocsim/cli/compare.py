@@ -9,8 +9,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import refuse_output, save_page, write_report
-from allocsim.cli.progress import ProgressBar
+from allocsim.cli.output import ProgressBar, refuse_output, save_page, write_report
 from allocsim.cli.usage import Parser, UsageError, moment
 
 if TYPE_CHECKING:

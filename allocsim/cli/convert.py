@@ -2,7 +2,7 @@
 
 Rule: the input is never overwritten, and the output is written completely or not at all. The names
 of the formats are repeated here so that --help needs no NumPy; a test compares them with
-`report/formats/format.py`.
+`report/formats/__init__.py`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
-from allocsim.cli.output import refuse_output, write_report, write_warnings, writing
-from allocsim.cli.progress import ProgressBar
+from allocsim.cli.output import ProgressBar, refuse_output, write_report, write_warnings, writing
 from allocsim.cli.usage import Parser, UsageError
 
 if TYPE_CHECKING:

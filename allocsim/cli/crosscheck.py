@@ -11,8 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import write_report
-from allocsim.cli.progress import ProgressBar
+from allocsim.cli.output import ProgressBar, write_report
 from allocsim.cli.usage import Parser, UsageError, count, processes
 
 if TYPE_CHECKING:
@@ -81,11 +80,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _sources(arguments: argparse.Namespace, jobs: int) -> tuple[tuple[Source, ...], str]:
-    """Return the sources of real PyTorch, and a description for the user.
-
-    A source is an installed PyTorch, or its wheel in the cache. It runs scripts in `jobs`
-    processes.
-    """
     if arguments.host and (arguments.torch or arguments.gpu):
         raise UsageError(
             "--host needs a whole PyTorch on a phantom GPU; give its interpreter with --python "

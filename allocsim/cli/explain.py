@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
-from allocsim.cli.output import write_report
+from allocsim.cli.output import ProgressBar, write_report
 from allocsim.cli.owners import owners_of
-from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, is_there, memory_size
 
 if TYPE_CHECKING:

@@ -19,10 +19,8 @@ from allocsim.cli.fit_parallel import add_parallel, run_by_formula
 from allocsim.cli.fit_served import add_serving, refuse_out, run_served, run_started, set_server
 from allocsim.cli.fit_ways import Way, refuse_ineffective, way_of
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import write, write_result
+from allocsim.cli.output import ProgressBar, say, write, write_result
 from allocsim.cli.owners import held_at_failure, held_at_peak, spilled_in_fit
-from allocsim.cli.progress import ProgressBar
-from allocsim.cli.streams import say
 from allocsim.cli.usage import Parser, UsageError, count, positive
 
 if TYPE_CHECKING:

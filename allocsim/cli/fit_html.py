@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from allocsim.cli.output import write, writing
-from allocsim.cli.progress import ProgressBar
+from allocsim.cli.output import ProgressBar, write, writing
 from allocsim.cli.usage import UsageError
 
 if TYPE_CHECKING:

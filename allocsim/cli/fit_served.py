@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import add_shared
-from allocsim.cli.output import write_answer, write_result
-from allocsim.cli.progress import ProgressBar
+from allocsim.cli.output import ProgressBar, write_answer, write_result
 from allocsim.cli.usage import Parser, UsageError, count
 
 if TYPE_CHECKING:

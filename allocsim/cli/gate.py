@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import refuse_input, write_report, write_warnings, writing
-from allocsim.cli.progress import ProgressBar
+from allocsim.cli.output import ProgressBar, refuse_input, write_report, write_warnings, writing
 from allocsim.cli.usage import Parser, UsageError, count, fraction, memory_size, share
 
 if TYPE_CHECKING:

@@ -1,26 +1,104 @@
-"""Output of commands to a terminal, a pipe or a file.
+"""Standard streams of the process, the progress bar, and output to a terminal, a pipe or a file.
 
 Rule: a character that the encoding of the output lacks, or that a terminal would interpret, is
 written as an escape. No output overwrites an input, since a recording cannot be made again.
+
+Rule: a command always has three streams. A closed standard input reads as empty. Text for a closed
+standard error is dropped. Printing to a closed standard output raises UsageError, because nobody
+can read the result. A closed descriptor (0 to 2) is opened on the null device. Otherwise the next
+opened file would get its number, and libraries and child processes would write into that file.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
+import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO, cast
 
-from allocsim.cli.streams import say
 from allocsim.cli.usage import UsageError
 
 if TYPE_CHECKING:
     from allocsim.recording import Recording
     from allocsim.report import Answer
+
+
+_ENCODING = "utf-8"
+
+
+class _NoOutput(io.TextIOBase):
+    """Stand-in for a closed standard output; writing to it raises UsageError."""
+
+    encoding = _ENCODING
+
+    def write(self, _text: str) -> int:
+        raise UsageError("standard output is closed, so the result cannot be printed")
+
+
+@contextlib.contextmanager
+def standard_streams() -> Iterator[None]:
+    """Replace closed standard streams in a `with` block; restore them at its end."""
+    before = sys.stdin, sys.stdout, sys.stderr
+    if None in before:
+        _occupy_descriptors()
+    with contextlib.ExitStack() as opened:
+
+        def null(mode: str) -> TextIO:
+            return cast(
+                TextIO, opened.enter_context(Path(os.devnull).open(mode, encoding=_ENCODING))
+            )
+
+        if sys.stdin is None:
+            sys.stdin = null("r")
+        if sys.stdout is None:
+            sys.stdout = _NoOutput()
+        if sys.stderr is None:
+            sys.stderr = null("w")
+        try:
+            yield
+        finally:
+            sys.stdin, sys.stdout, sys.stderr = before
+
+
+def _occupy_descriptors() -> None:
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != descriptor:
+                os.dup2(null, descriptor)
+                os.close(null)
+            os.set_inheritable(descriptor, True)
+
+
+def discard_output() -> None:
+    """Send the buffered text of standard output to the null device.
+
+    Otherwise the interpreter would write it at exit, and report the same error again.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        descriptor = sys.stdout.fileno()
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, descriptor)
+        os.close(null)
+
+
+def say(text: str) -> None:
+    """Write `text` to standard error; drop it if that fails."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
 
 SCHEMA_VERSION = 1
 """Version of the JSON documents, raised when a key is removed or changes its meaning; see
@@ -33,7 +111,6 @@ _OBEYED = re.compile(
 
 
 def write(text: str) -> None:
-    """Write `text` to standard output."""
     sys.stdout.write(shown(text, sys.stdout.encoding))
 
 
@@ -68,7 +145,6 @@ def write_other_json(document: object, *, indent: int | None = 2) -> None:
 
 
 def write_warnings(warnings: Iterable[str]) -> None:
-    """Write warnings of a command to standard error."""
     for each in warnings:
         say(shown(f"allocsim: {each}\n", sys.stderr.encoding))
 
@@ -202,3 +278,62 @@ def refuse_input(output: str, read: str) -> None:
         return
     if is_same:
         raise UsageError(f"output file {output} is also the input; expected another name")
+
+
+_PATIENCE = 0.5
+"""Seconds of work before the bar appears."""
+
+
+class ProgressBar:
+    """Context manager of a bar on one line, with the name of the stage; removed at the end."""
+
+    def __init__(self) -> None:
+        self._is_wanted = sys.stderr.isatty()
+        self._begin = time.monotonic()
+        self._resources = ExitStack()
+        self._update: Callable[..., None] | None = None
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._resources.close()
+
+    def stage(self, name: str) -> Callable[[int, int], None] | None:
+        """Return a function of (done, total) that shows a stage; None without a terminal."""
+        if not self._is_wanted:
+            return None
+
+        def show(done: int, total: int) -> None:
+            if self._update is None and time.monotonic() - self._begin > _PATIENCE:
+                self._open()
+            if self._update is not None:
+                self._update(description=name, completed=done, total=total)
+
+        return show
+
+    def trying(self, conf: str, more: str = "") -> Callable[[int, int], None] | None:
+        return self.stage(f"trying {conf[:32] or 'the defaults'}{more}")
+
+    def counted(self, describe: Callable[[int, int, float], str]) -> Callable[[int, int], None]:
+        """Return a function of (done, total) that shows `describe(done, total, rate)`.
+
+        The rate is the number of items done per second.
+        """
+        begin = time.monotonic()
+
+        def show(done: int, total: int) -> None:
+            rate = done / max(time.monotonic() - begin, 1e-9)
+            if stage := self.stage(describe(done, total, rate)):
+                stage(done, total)
+
+        return show
+
+    def _open(self) -> None:
+        from rich.console import Console  # noqa: PLC0415
+        from rich.progress import BarColumn, Progress, TaskProgressColumn  # noqa: PLC0415
+
+        columns = ("{task.description}", BarColumn(bar_width=16), TaskProgressColumn())
+        bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._resources.enter_context(bar)
+        self._update = partial(bar.update, bar.add_task(""))

@@ -63,7 +63,6 @@ def spilled_owners_of(
 
 
 def held_at_peak(found: Fit) -> Top:
-    """Return the memory at the peak of a simulated run, by category."""
     from allocsim.analysis.top import top_of_run  # noqa: PLC0415
 
     ran = found.ran

@@ -9,8 +9,7 @@ import argparse
 from contextlib import ExitStack
 
 from allocsim.cli.options import Commands, add_command, add_shared, dask_executor
-from allocsim.cli.output import refuse_output, save_page, write_report
-from allocsim.cli.progress import ProgressBar
+from allocsim.cli.output import ProgressBar, refuse_output, save_page, write_report
 from allocsim.cli.usage import Parser, processes
 
 _SUMMARY = "compare the ranks of a job, and find the rank that needs the most memory"

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import shown, write_json
-from allocsim.cli.streams import say
+from allocsim.cli.output import say, shown, write_json
 from allocsim.cli.usage import Parser, UsageError, count, memory_size
 
 if TYPE_CHECKING:
@@ -97,7 +96,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _gpu(arguments: argparse.Namespace) -> Gpu | None:
-    """Return the phantom GPU to simulate; None to use the real GPU."""
     from dataclasses import replace  # noqa: PLC0415
 
     from allocsim.phantom import Gpu, find_gpu, has_gpu  # noqa: PLC0415

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+from allocsim.cli import build_parser
 from allocsim.cli.options import expanded
-from allocsim.cli.parser import build_parser
 from allocsim.cli.usage import UsageError
 
 INDEX = "commands/index.md"
@@ -34,7 +34,6 @@ def page(command: str) -> str:
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
-    """Return the parser of each command by the command's name."""
     return _below(build_parser())
 
 
@@ -138,7 +137,6 @@ def between_marks(text: str, name: str, command: str, made: str) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the options, or write them into the pages of the folder `arguments[0]`."""
     for name, parser in commands().items():
         options = section(parser)
         if not arguments:

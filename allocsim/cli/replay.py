@@ -11,9 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, edited_by, hints_of
-from allocsim.cli.output import write_report
+from allocsim.cli.output import ProgressBar, write_report
 from allocsim.cli.owners import owners_of, spilled_owners_of
-from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count
 from allocsim.errors import InvariantError
 

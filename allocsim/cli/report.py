@@ -11,8 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
-from allocsim.cli.output import refuse_output, save_page, write_warnings
-from allocsim.cli.progress import ProgressBar
+from allocsim.cli.output import ProgressBar, refuse_output, save_page, write_warnings
 from allocsim.cli.usage import Parser, UsageError
 
 if TYPE_CHECKING:

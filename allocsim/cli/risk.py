@@ -9,9 +9,8 @@ import argparse
 from dataclasses import replace
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import write_report
+from allocsim.cli.output import ProgressBar, write_report
 from allocsim.cli.owners import owners_of
-from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser
 
 _SUMMARY = "report how close a run comes to running out of memory"

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import refuse_name, save_recording, write_report
-from allocsim.cli.progress import ProgressBar
+from allocsim.cli.output import ProgressBar, refuse_name, save_recording, write_report
 from allocsim.cli.usage import Parser, UsageError, is_there
 
 if TYPE_CHECKING:
@@ -114,7 +113,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_confused(arguments: argparse.Namespace) -> None:
-    """Raise UsageError for options that exclude each other."""
     find = arguments.find
     if find is not None and arguments.gpu is None and arguments.device_memory is None:
         raise UsageError("--find needs the device: --gpu NAME or --device-memory SIZE")
@@ -185,7 +183,6 @@ def _runs(first: str, groups: Sequence[Sequence[str]]) -> list[tuple[str, dict[s
 
 
 def _sizes(words: Sequence[str]) -> dict[str, int]:
-    """Parse words such as batch=2 or batch=2,sequence=512 into sizes by name."""
     sizes: dict[str, int] = {}
     for word in ",".join(words).split(","):
         match = _SIZE.fullmatch(word)
@@ -199,7 +196,6 @@ def _sizes(words: Sequence[str]) -> dict[str, int]:
 
 
 def _not_a_size(word: str) -> str:
-    """Return a sentence on why a word does not have the form NAME=N."""
     name, equals, digits = word.partition("=")
     if equals and name and digits.isdecimal():
         most = 10**12 - 1

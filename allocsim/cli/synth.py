@@ -123,7 +123,6 @@ _MEMORY = {"oom": "60MiB"}
 
 
 def add_to(commands: Commands[Parser]) -> None:
-    """Add the command, and a subcommand for each kind."""
     parser = add_command(commands, "synth", _SUMMARY, _DESCRIPTION, run)
     kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True)
     for name, kind in SYNTH_KINDS.items():

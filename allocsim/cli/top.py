@@ -8,8 +8,7 @@ from __future__ import annotations
 import argparse
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import write, write_other_json, write_report
-from allocsim.cli.progress import ProgressBar
+from allocsim.cli.output import ProgressBar, write, write_other_json, write_report
 from allocsim.cli.usage import Parser, UsageError, count, moment
 
 _SUMMARY = "list the owners of the memory at one moment"

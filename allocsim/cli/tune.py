@@ -10,9 +10,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, dask_executor, hints_of
-from allocsim.cli.output import write_report
+from allocsim.cli.output import ProgressBar, write_report
 from allocsim.cli.owners import owners_of
-from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, processes
 
 if TYPE_CHECKING:
@@ -119,7 +118,6 @@ def _loan(arguments: argparse.Namespace) -> Loan | None:
 
 
 def _tried_edits(arguments: argparse.Namespace, tuning: Tuning) -> Sequence[EditTrial]:
-    """Return the edits that the recording allows, replayed under its own settings."""
     if tuning.prepared is None or arguments.edits or arguments.host_spill:
         raise UsageError(
             "--edits tries edits of one device of one recording; leave --edit and --host-spill "
@@ -131,7 +129,6 @@ def _tried_edits(arguments: argparse.Namespace, tuning: Tuning) -> Sequence[Edit
 
 
 def _owners(tuning: Tuning) -> Top | None:
-    """Return the code that holds the memory of the recorded device; None for several devices."""
     if tuning.prepared is None:
         return None
     from allocsim.replaying import replay_prepared  # noqa: PLC0415

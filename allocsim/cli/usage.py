@@ -82,7 +82,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def _suggestion(word: str, words: Sequence[str]) -> str:
-    """Return "did you mean …" if `word` resembles one of `words`; else ""."""
     from difflib import get_close_matches  # noqa: PLC0415
 
     near = get_close_matches(word, words, n=1)

@@ -207,7 +207,6 @@ def _is_exact(run: DeviceRun) -> bool:
 
 
 def _block_stacks(prepared: Prepared, run: DeviceRun, columns: Mapping[str, Any]) -> dict[int, int]:
-    """Return the number of the stack that allocated each final block, by address."""
     rows = np.flatnonzero(columns["action"] == Action.ALLOC)
     addresses, stacks = columns["addr"][rows].tolist(), columns["frames"][rows].tolist()
     known = _stacks_in(prepared.start)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from allocsim.report.fit_served import served_document, served_screen, served_text
     from allocsim.report.fit_started import started_document, started_text
     from allocsim.report.layout import others_text, shown_of, warned
-    from allocsim.report.spill import Loan
+    from allocsim.report.run_sections import Loan
 
 __all__ = [
     "Answer", "Loan", "Tone", "colocate", "compare", "convert", "crosscheck", "explain",
@@ -45,7 +45,7 @@ _HOMES = {
     "fit_served": "served_document served_screen served_text",
     "fit_started": "started_document started_text",
     "layout": "others_text shown_of warned",
-    "spill": "Loan",
+    "run_sections": "Loan",
 }
 """Names of each module, besides the modules of the commands."""
 

@@ -12,6 +12,7 @@ from allocsim.analysis.colocate import Colocation, Failure, PhaseRun, Program, W
 from allocsim.report.answer import Answer, AnswerPart, Tone, answer_of, part
 from allocsim.report.layout import (
     exact_size,
+    fields,
     number,
     paragraph,
     plural,
@@ -31,7 +32,6 @@ _PATH = 60
 
 
 def screen(found: Colocation) -> Answer:
-    """Return the first screen of `allocsim colocate`."""
     tone = Tone.GOOD if found.fits else Tone.FAILURE
     parts = [
         part(_verdict(found), tone),
@@ -46,7 +46,6 @@ def screen(found: Colocation) -> Answer:
 
 
 def text(found: Colocation) -> str:
-    """Return the text of `allocsim colocate -v`."""
     run = found.run
     memory = "unlimited" if run.memory is None else exact_size(run.memory)
     lines = [*_verdict(found), *row("Card", memory), *_peak(found), *_smallest(found)]
@@ -82,7 +81,6 @@ def _verdict(found: Colocation) -> list[str]:
 
 
 def _place(found: Colocation, phase: int) -> str:
-    """Return a name for a phase, with its number and its program."""
     this = found.phases[phase]
     letter = found.programs[this.program].letter
     if found.by_time:
@@ -166,8 +164,17 @@ def _way(way: Way) -> tuple[str, str, str]:
     return way.name, peak, smallest
 
 
+_PHASE = (
+    "peak_bytes=peak own_peak_bytes=own_peak kept_bytes=kept released_bytes=released "
+    "woken_bytes=woken host_copy_bytes=host_copy num_alloc_retries=retries"
+)
+_FAILURE = (
+    "phase entry wanted_bytes=wanted free_bytes=free held_bytes=held needed_device_bytes=needed "
+    "message"
+)
+
+
 def document(found: Colocation) -> dict[str, Any]:
-    """Return the document of `allocsim colocate --json`."""
     run = found.run
     letters = [each.letter for each in found.programs]
     return {
@@ -175,18 +182,13 @@ def document(found: Colocation) -> dict[str, Any]:
         "device_memory": run.memory,
         "is_threads": found.threads,
         "is_by_time": found.by_time,
-        "peak_bytes": run.peak,
-        "peak_phase": run.peak_phase,
-        "peak_entry": run.peak_entry,
-        "held_at_peak": list(run.held_at_peak),
+        **fields(run, "peak_bytes=peak peak_phase peak_entry held_at_peak"),
         "smallest_device_bytes": found.smallest,
         "any_order_bytes": found.any_order,
-        "failure": None if run.failure is None else _failure(run.failure),
+        "failure": None if run.failure is None else fields(run.failure, _FAILURE),
         "programs": [
             {
-                "letter": each.letter,
-                "path": each.path,
-                "torch_version": each.prepared.release.version,
+                **fields(each, "letter path torch_version=prepared.release.version"),
                 "conf": each.setting.conf,
                 "context_bytes": each.context if each.has_context else None,
             }
@@ -197,31 +199,12 @@ def document(found: Colocation) -> dict[str, Any]:
                 "name": each.phase.name,
                 "program": letters[each.phase.program],
                 "sleep": str(each.phase.sleep),
-                "peak_bytes": each.peak,
-                "own_peak_bytes": each.own_peak,
-                "kept_bytes": each.kept,
-                "released_bytes": each.released,
-                "woken_bytes": each.woken,
-                "host_copy_bytes": each.host_copy,
-                "num_alloc_retries": each.retries,
+                **fields(each, _PHASE),
             }
             for each in run.phases
         ],
         "ways": [
-            {"name": way.name, "peak_bytes": way.peak, "smallest_device_bytes": way.smallest}
-            for way in found.ways
+            fields(way, "name peak_bytes=peak smallest_device_bytes=smallest") for way in found.ways
         ],
         "notes": list(found.notes),
-    }
-
-
-def _failure(failure: Failure) -> dict[str, Any]:
-    return {
-        "phase": failure.phase,
-        "entry": failure.entry,
-        "wanted_bytes": failure.wanted,
-        "free_bytes": failure.free,
-        "held_bytes": list(failure.held),
-        "needed_device_bytes": failure.needed,
-        "message": failure.message,
     }

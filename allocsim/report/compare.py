@@ -13,6 +13,7 @@ from allocsim.report.layout import (
     WIDTH,
     and_more,
     clipped,
+    fields,
     number,
     paragraph,
     plural,
@@ -37,6 +38,7 @@ PARTS = {
     "unused": "reserved but not allocated",
 }
 """Parts of a peak of reserved memory, in words."""
+_CHANGE = "owner was status bytes requested rounding resized more a_bytes b_bytes a_blocks b_blocks"
 COUNTS = {
     "driver_calls": "calls for memory",
     "retries": "retries",
@@ -156,7 +158,6 @@ def _unchanged(same: int, by: str) -> str:
 
 
 def document(found: Comparison) -> dict[str, Any]:
-    """Return the document of `allocsim compare --json`."""
     return {
         "a": _side_document(found.a),
         "b": _side_document(found.b),
@@ -164,23 +165,7 @@ def document(found: Comparison) -> dict[str, Any]:
         "parts": asdict(found.parts),
         "allocated_change": found.allocated_change,
         "by": found.by,
-        "changes": [
-            {
-                "owner": each.owner,
-                "was": each.was,
-                "status": each.status,
-                "bytes": each.bytes,
-                "requested": each.requested,
-                "rounding": each.rounding,
-                "resized": each.resized,
-                "more": each.more,
-                "a_bytes": each.a_bytes,
-                "b_bytes": each.b_bytes,
-                "a_blocks": each.a_blocks,
-                "b_blocks": each.b_blocks,
-            }
-            for each in found.changes
-        ],
+        "changes": [fields(each, _CHANGE) for each in found.changes],
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from allocsim.recording import Recording, Trace
 from allocsim.report.formats import Format
-from allocsim.report.layout import plural
+from allocsim.report.layout import fields, plural
 from allocsim.simulation import DeviceRun, Run
 from allocsim.units import format_size
 
@@ -18,10 +18,7 @@ from allocsim.units import format_size
 def text(output: str, size: int, chosen: Format, recording: Recording, runs: Sequence[Run]) -> str:
     """Return a line about the written file, and a line about each replay in it.
 
-    output: name of the file.
     size: bytes of the file.
-    chosen: format of the file.
-    recording: written recording.
     runs: replays whose result was written; empty if the recording was only converted.
     """
     entries = plural(sum(map(len, recording.devices)), "entry", "entries")
@@ -47,7 +44,6 @@ def _came_to(run: DeviceRun) -> str:
 def document(
     output: str, size: int, chosen: Format, recording: Recording, runs: Sequence[Run]
 ) -> dict[str, Any]:
-    """Return the document of `allocsim convert --json`; parameters as in `text`."""
     simulated = {run.devices[0].device: run for run in runs}
     return {
         "output": output,
@@ -66,12 +62,5 @@ def _device(trace: Trace, run: Run | None) -> dict[str, Any]:
     }
     if run is None:
         return written
-    device = run.devices[0]
-    return written | {
-        "conf": run.conf,
-        "torch_version": run.torch_version,
-        "device_memory": device.device_memory,
-        "peak_allocated_bytes": device.peak_allocated_bytes,
-        "peak_reserved_bytes": device.peak_reserved_bytes,
-        "stopped_at": device.stopped_at,
-    }
+    peaks = "device_memory peak_allocated_bytes peak_reserved_bytes stopped_at"
+    return written | fields(run, "conf torch_version") | fields(run.devices[0], peaks)

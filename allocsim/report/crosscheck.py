@@ -50,7 +50,6 @@ def _verdict(report: Report) -> str:
 
 
 def document(report: Report, route: str) -> dict[str, Any]:
-    """Return the document of `allocsim crosscheck --json`; `route` is as in `text`."""
     divergence = None
     if (found := report.divergence) is not None:
         divergence = {

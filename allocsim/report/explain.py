@@ -39,6 +39,8 @@ from allocsim.report.layout import (
     card_document,
     earlier_errors,
     exact_size,
+    fields,
+    known_text,
     number,
     paragraph,
     parting_document,
@@ -46,6 +48,7 @@ from allocsim.report.layout import (
     row,
     rows,
     shortened,
+    unproved,
     warned,
 )
 from allocsim.report.recommendation import (
@@ -55,7 +58,7 @@ from allocsim.report.recommendation import (
     recommendation_document,
     trial_document,
 )
-from allocsim.simulation import Run
+from allocsim.simulation import Run, SimulatedOom
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
@@ -102,34 +105,29 @@ def text(run: Run, devices: Sequence[DeviceExplanation], top: Top | None = None)
 
 def _device(device: DeviceExplanation) -> list[str]:
     if not device.shortages:
-        unproved = "unproved: " if device.device_run.parting is not None else ""
         what = "no request failed; allocsim risk reports how close one came"
-        return row("Verdict", f"{unproved}{what}")
+        return row("Verdict", unproved(device.device_run.parting) + what)
     earlier = earlier_errors(len(device.shortages) - _SHOWN_OOMS)
     lines = [*earlier, ""] if earlier else []
     pairs = list(zip(device.shortages, device.advice, strict=True))
     for shortage, advice in pairs[-_SHOWN_OOMS:]:
-        parting = device.device_run.parting
-        is_unproved = parting is not None and parting.is_before(shortage.oom.entry)
-        lines += _shortage(shortage, is_unproved=is_unproved)
+        lines += _shortage(shortage, unproved(device.device_run.parting, shortage.oom.entry))
         lines += [*rows("Advice", advice), ""]
     return lines + _remedies(device)
 
 
-def _shortage(shortage: Shortage, *, is_unproved: bool) -> list[str]:
+def _shortage(shortage: Shortage, prefix: str) -> list[str]:
     oom = shortage.oom
-    known = "as recorded" if oom.is_recorded else "not in the recording"
-    asked = oom.rounded_bytes if oom.requested_bytes is None else oom.requested_bytes
-    lines = row(
-        "Out of memory",
-        f"at entry {number(oom.entry)}, {known}: {format_size(asked)} requested, "
-        f"{format_size(shortage.tried_bytes)} tried",
-    )
-    unproved = "unproved: " * is_unproved
-    lines += row("Verdict", f"{unproved}{shortage.cause}: {CAUSES[shortage.cause]}")
+    text = f"at entry {number(oom.entry)}, {known_text(oom)}: {_requested(oom)} requested, "
+    lines = row("Out of memory", f"{text}{format_size(shortage.tried_bytes)} tried")
+    lines += row("Verdict", f"{prefix}{shortage.cause}: {CAUSES[shortage.cause]}")
     lines += row("Because", because(shortage))
     lines += row("Code", code_text(shortage.code))
     return lines + _blocks(shortage)
+
+
+def _requested(oom: SimulatedOom) -> str:
+    return format_size(oom.rounded_bytes if oom.requested_bytes is None else oom.requested_bytes)
 
 
 def because(shortage: Shortage) -> str:
@@ -182,7 +180,8 @@ def _blocks(shortage: Shortage) -> list[str]:
     lines += ["", f"{'size':>{_SIZE_WIDTH}}  {'age, entries':>12}  {'entry':>9}  allocated at"]
     lines += [_blocker(blocker) for blocker in shortage.blockers[:_SHOWN_BLOCKERS]]
     hidden = len(shortage.blockers) - _SHOWN_BLOCKERS
-    return [*lines, *([f"  and {plural(hidden, 'smaller one')}"] if hidden > 0 else []), ""]
+    lines += [f"  and {plural(hidden, 'smaller one')}"] if hidden > 0 else []
+    return [*lines, ""]
 
 
 def blockers_text(found: Blockers | None) -> str:
@@ -247,11 +246,8 @@ def _remedy(remedy: Remedy) -> str:
 
 
 def document(run: Run, devices: Sequence[DeviceExplanation]) -> dict[str, Any]:
-    """Return the document of `allocsim explain --json` for a recording."""
     return {
-        "file": run.path,
-        "conf": run.conf,
-        "torch_version": run.torch_version,
+        **fields(run, "file=path conf torch_version"),
         "card": card_document(run.card),
         "notes": [*run.warnings, *run.named_notes],
         "recommendation": recommendation_document(devices[0].recommendation if devices else None),
@@ -271,29 +267,29 @@ def document(run: Run, devices: Sequence[DeviceExplanation]) -> dict[str, Any]:
 
 
 def _oom(device: DeviceExplanation, shortage: Shortage, advice: Sequence[str]) -> dict[str, Any]:
+    parting, entry = device.device_run.parting, shortage.oom.entry
     findings = shortage.findings
-    blockers = None if findings is None else findings.blockers
-    keys = ("way", "cost_bytes", "freed_bytes", "is_exact")
-    parting = device.device_run.parting
     arithmetic = None
     if shortage.cause not in ("pending_free", "private_pool"):
         arithmetic = arithmetic_of(shortage.cause, shortage.figures) or None
     return {
         "device": device.device_run.device,
-        "entry": shortage.oom.entry,
+        "entry": entry,
         "is_recorded": shortage.oom.is_recorded,
-        "is_proved": parting is None or not parting.is_before(shortage.oom.entry),
+        "is_proved": parting is None or not parting.is_before(entry),
         "cause": shortage.cause,
         "figures": figures_document(shortage.figures),
         "arithmetic": arithmetic,
-        "requested_bytes": shortage.oom.requested_bytes,
-        "rounded_bytes": shortage.oom.rounded_bytes,
-        "message": shortage.oom.message,
+        **fields(shortage.oom, "requested_bytes rounded_bytes message"),
         "code": _code_document(shortage.code),
-        "kinds": None if findings is None else findings.kinds,
-        "largest_request_bytes": None if findings is None else findings.largest_request_bytes,
-        "blockers": [_blocker_document(blocker) for blocker in shortage.blockers],
-        "blockers_summary": None if blockers is None else {k: getattr(blockers, k) for k in keys},
+        **fields(shortage, "kinds=findings.kinds"),
+        **fields(shortage, "largest_request_bytes=findings.largest_request_bytes"),
+        "blockers": [
+            fields(each, "address size requested_bytes entry age_entries=age")
+            | {"code": _code_document(each.code)}
+            for each in shortage.blockers
+        ],
+        "blockers_summary": blockers_document(None if findings is None else findings.blockers),
         "cures": [_remedy_document(remedy) for remedy in device.remedies],
         "tried": [trial_document(trial) for trial in device.tried],
         "entries_left": device.entries_left,
@@ -305,15 +301,9 @@ def figures_document(figures: Figures) -> dict[str, int | None]:
     return {key: value for key, value in asdict(figures).items() if key.endswith("_bytes")}
 
 
-def _blocker_document(blocker: Blocker) -> dict[str, Any]:
-    return {
-        "address": blocker.address,
-        "size": blocker.size,
-        "requested_bytes": blocker.requested_bytes,
-        "entry": blocker.entry,
-        "age_entries": blocker.age,
-        "code": _code_document(blocker.code),
-    }
+def blockers_document(found: Blockers | None) -> dict[str, Any] | None:
+    """Return sums over the blocks that prevent a request as JSON; None without such blocks."""
+    return None if found is None else fields(found, "way cost_bytes freed_bytes is_exact")
 
 
 def _code_document(code: Code | None) -> dict[str, Any] | None:
@@ -328,21 +318,13 @@ def _code_document(code: Code | None) -> dict[str, Any] | None:
 
 
 def _remedy_document(remedy: Remedy) -> dict[str, Any]:
-    return {
-        "kind": remedy.kind,
-        "device_memory": remedy.device_memory,
-        "smaller_fails_at": remedy.smaller_fails_at,
-        **{key: value for key, value in trial_document(remedy.trial).items() if key != "oom_entry"},
-        "conf": remedy.conf,
-        "needs": remedy.needs,
-    }
+    trial = trial_document(remedy.trial)
+    del trial["oom_entry"]
+    own = fields(remedy, "kind device_memory smaller_fails_at")
+    return own | trial | fields(remedy, "conf needs")
 
 
 def screen(run: Run, devices: Sequence[DeviceExplanation], top: Top | None = None) -> Answer:
-    """Return the first screen of `allocsim explain` for a recording.
-
-    top: code that held the memory at the error; None if unknown.
-    """
     parts = [warnings(run), *verdict_of_run(run, devices)]
     owners = of_owners(top)
     paste = to_paste(devices[0].recommendation if devices else None, devices)
@@ -365,19 +347,15 @@ def _explained(run: Run, device: DeviceExplanation, *, is_alone: bool) -> list[A
     label, name = named("Verdict", run, device.device_run)
     parting = device.device_run.parting
     if not device.shortages:
-        unproved = "unproved: " if parting is not None else ""
-        return [part(row(label, f"{name}{unproved}no request failed"), Tone.GOOD)]
+        return [part(row(label, f"{name}{unproved(parting)}no request failed"), Tone.GOOD)]
     shortage = device.shortages[-1]
     oom = shortage.oom
-    unproved = "unproved: " if parting is not None and parting.is_before(oom.entry) else ""
-    asked = oom.rounded_bytes if oom.requested_bytes is None else oom.requested_bytes
     more = len(device.shortages) - 1
     errors = f", the last of {number(more + 1)} errors" if more else ""
-    where = f"{format_size(asked)} requested at entry {number(oom.entry)}{errors}"
+    where = f"{_requested(oom)} requested at entry {number(oom.entry)}{errors}"
+    verdict = f"{name}{unproved(parting, oom.entry)}{shortage.cause}: {CAUSES[shortage.cause]}"
     found = [
-        part(
-            row(label, f"{name}{unproved}{shortage.cause}: {CAUSES[shortage.cause]}"), Tone.FAILURE
-        ),
+        part(row(label, verdict), Tone.FAILURE),
         part(row("Because", because(shortage))),
         part(rows("Request", [where, *_code(shortage)]), rank=2 if is_alone else 5),
     ]

@@ -31,14 +31,12 @@ _ADVICE = {
 
 
 def text(found: LogFigures) -> str:
-    """Return the text of `allocsim explain -v` for a log."""
     lines = _lines(found, found.figures)
     lines += row("Read", "of each size the last line about its device, as the log prints it")
     return "\n".join(lines) + "\n"
 
 
 def screen(found: LogFigures) -> Answer:
-    """Return the first screen of `allocsim explain` for a log."""
     refusals = found.refusals[:_SHOWN_REFUSALS]
     shown = found.figures[: _SHOWN - 3 * len(refusals)]
     lines = _lines(replace(found, refusals=refusals), shown)
@@ -66,7 +64,6 @@ def _line(figure: LogFigure) -> str:
 
 
 def document(found: LogFigures) -> dict[str, Any]:
-    """Return the document of `allocsim explain --json` for a log."""
     figures = [
         {
             "name": each.name,

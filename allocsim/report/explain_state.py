@@ -7,14 +7,20 @@ numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from allocsim._repr import printable
 from allocsim.analysis.explain import Blocker, Refusal, StateExplanation, arithmetic_of
 from allocsim.report.answer import Answer, Tone, answer_of, of_owners, part
-from allocsim.report.explain import CAUSES, blockers_text, idle_in_private_pools, kinds_table
-from allocsim.report.layout import exact_size, plural, row, rows
+from allocsim.report.explain import (
+    CAUSES,
+    blockers_document,
+    blockers_text,
+    figures_document,
+    idle_in_private_pools,
+    kinds_table,
+)
+from allocsim.report.layout import exact_size, fields, plural, row, rows
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
@@ -45,7 +51,6 @@ def text(found: StateExplanation, top: Top | None = None) -> str:
 
 
 def screen(found: StateExplanation, top: Top | None = None) -> Answer:
-    """Return the first screen of `allocsim explain` for a state; `top` is as in `text`."""
     refusal = found.refusal
     tone = Tone.FAILURE if refusal is not None and found.is_asked else Tone.PLAIN
     parts = [part(_answer(found), tone), of_owners(top)]
@@ -56,7 +61,6 @@ def screen(found: StateExplanation, top: Top | None = None) -> Answer:
 
 
 def _answer(found: StateExplanation) -> list[str]:
-    """Return lines that say if the request succeeds, and why."""
     if not found.is_asked:
         return _unasked(found)
     asked = f"{exact_size(found.requested_bytes)} on the default stream"
@@ -72,10 +76,6 @@ def _answer(found: StateExplanation) -> list[str]:
 
 
 def _unasked(found: StateExplanation) -> list[str]:
-    """Return lines with the largest request that succeeds.
-
-    They are for a snapshot without a recorded error, if the user gave no request.
-    """
     if_full = ", if the driver has no free memory" if found.source.is_taken_full else ""
     lines = row("Verdict", "no error is recorded: the snapshot holds a state and no history")
     largest = exact_size(found.largest_request_bytes)
@@ -97,7 +97,6 @@ def _notes(found: StateExplanation) -> list[str]:
 
 
 def _because(refusal: Refusal) -> str:
-    """Return a sentence on why the request fails, with the sizes that prove it."""
     if refusal.cause == "pending_free":
         return (
             f"{format_size(refusal.findings.late_bytes)} in one piece wait for other streams, and "
@@ -115,7 +114,6 @@ def _refusal(refusal: Refusal) -> list[str]:
 
 
 def _in_the_way(refusal: Refusal) -> list[str]:
-    """Return lines about the allocated blocks that prevent the request."""
     return row("In the way", blockers_text(refusal.findings.blockers))
 
 
@@ -136,44 +134,32 @@ def _owners(blockers: Sequence[Blocker]) -> list[str]:
         shown = printable(name)[-52:]
         lines.append(f"{format_size(sum(sizes)):>{_SIZE_WIDTH}}  {len(sizes):>8,}  {shown}")
     hidden = len(ordered) - _SHOWN_OWNERS
-    return [*lines, *([f"  and {plural(hidden, 'line')} more"] if hidden > 0 else [])]
+    return lines + ([f"  and {plural(hidden, 'line')} more"] if hidden > 0 else [])
 
 
 def document(found: StateExplanation) -> dict[str, Any]:
-    """Return the document of `allocsim explain --json` for a state."""
-    source, refusal = found.source, found.refusal
+    source = found.source
     return {
-        "file": found.path,
-        "device": source.device,
-        "conf": source.conf,
+        **fields(found, "file=path device=source.device conf=source.conf"),
         "torch_version": source.torch_version,
         "device_memory": None if source.is_taken_full else source.device_memory,
         "notes": _notes(found),
         "requested_bytes": found.requested_bytes,
         "served": found.served or None,
         "largest_request_bytes": found.largest_request_bytes,
-        "refusal": None if refusal is None else _refusal_document(refusal),
+        "refusal": None if found.refusal is None else _refusal_document(found.refusal),
     }
 
 
 def _refusal_document(refusal: Refusal) -> dict[str, Any]:
-    blockers = refusal.findings.blockers
-    keys = ("way", "cost_bytes", "freed_bytes", "is_exact")
-    figures = asdict(refusal.figures)
     return {
-        "cause": refusal.cause,
-        "rounded_bytes": refusal.rounded_bytes,
-        "tried_bytes": refusal.tried_bytes,
-        "figures": {key: size for key, size in figures.items() if key.endswith("_bytes")},
+        **fields(refusal, "cause rounded_bytes tried_bytes"),
+        "figures": figures_document(refusal.figures),
         "kinds": refusal.findings.kinds,
         "blockers": [
-            {
-                "address": each.address,
-                "size": each.size,
-                "requested_bytes": each.requested_bytes,
-                "line": None if each.code is None else str(each.code),
-            }
+            fields(each, "address size requested_bytes")
+            | {"line": None if each.code is None else str(each.code)}
             for each in refusal.blockers
         ],
-        "blockers_summary": None if blockers is None else {k: getattr(blockers, k) for k in keys},
+        "blockers_summary": blockers_document(refusal.findings.blockers),
     }

@@ -105,7 +105,6 @@ def _object(verdict: Verdict) -> dict[str, Any]:
 
 
 def screen(verdicts: Sequence[Verdict]) -> Answer:
-    """Return the first screen for an error text; repeated errors are shown once."""
     listed = _listed(repeats_of(verdicts)) if len(verdicts) > 1 else ()
     return answer_of([part(listed), *verdict_of_text(verdicts)], _HIDDEN)
 
@@ -129,7 +128,6 @@ def verdict_of_text(verdicts: Sequence[Verdict]) -> list[AnswerPart]:
 
 
 def _listed(runs: Sequence[Sequence[Verdict]]) -> list[str]:
-    """Return a line for each group of equal errors, if a text has several errors."""
     lines = []
     for run in runs[-_SHOWN_ERRORS:]:
         first = run[0]

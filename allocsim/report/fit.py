@@ -14,7 +14,7 @@ from allocsim.fitting import BY_LAW, Advice, Change, Estimate, Fit, Ran
 from allocsim.report.answer import AnswerPart, answer_of, part
 from allocsim.report.layout import LABEL, WIDTH, exact_size, number, plural, row, table
 from allocsim.report.recommendation import paste_line
-from allocsim.report.spill import spill_document, spill_rows
+from allocsim.report.run_sections import spill_document, spill_rows
 from allocsim.units import format_range, format_size
 
 _IDLE = "reserved and not allocated"

@@ -15,6 +15,7 @@ from allocsim.report.layout import (
     WIDTH,
     and_more,
     clipped,
+    fields,
     number,
     paragraph,
     plural,
@@ -27,6 +28,10 @@ from allocsim.units import format_change, format_size
 _ROWS = 9
 _GROWN = "{:>12} {:>11} {:>11}  "
 _HOLDS = "{:>12}  "
+_MEASURED = (
+    "entry=first counts_held conf torch_version peak_allocated_bytes peak_requested_bytes "
+    "num_device_alloc=driver_calls fragmentation"
+)
 _NAMES = {"driver_calls": "driver calls"}
 
 
@@ -138,39 +143,20 @@ def _growth(each: LineGrowth) -> str:
 
 def document(found: Gate) -> dict[str, Any]:
     """Return the document of `allocsim gate --json`."""
-    measured, baseline = found.measured, found.baseline
+    measured = found.measured
     return {
         "passed": found.passed,
         "peak_reserved_bytes": measured.peak_reserved_bytes,
-        "baseline_bytes": None if baseline is None else baseline.peak_reserved_bytes,
-        "tolerance": found.tolerance,
-        "grown": [_growth_document(each) for each in found.grown],
-        "path": measured.path,
-        "device": measured.device,
-        "from": None if measured.at is None else " ".join(measured.at),
-        "entry": measured.first,
-        "counts_held": measured.counts_held,
-        "conf": measured.conf,
-        "torch_version": measured.torch_version,
-        "peak_allocated_bytes": measured.peak_allocated_bytes,
-        "peak_requested_bytes": measured.peak_requested_bytes,
-        "num_device_alloc": measured.driver_calls,
-        "fragmentation": measured.fragmentation,
-        "held": asdict(measured.held),
-        "checks": [
-            {**asdict(check), "passed": check.passed} for check in found.checks
+        **fields(found, "baseline_bytes=baseline.peak_reserved_bytes tolerance"),
+        "grown": [
+            fields(each, "owner was status bytes baseline_bytes=before now_bytes=now")
+            for each in found.grown
         ],
+        **fields(measured, "path device"),
+        "from": None if measured.at is None else " ".join(measured.at),
+        **fields(measured, _MEASURED),
+        "held": asdict(measured.held),
+        "checks": [{**asdict(check), "passed": check.passed} for check in found.checks],
         "owners": [{"owner": name, "bytes": size} for name, size in measured.owners.items()],
         "notes": list(measured.notes),
-    }  # fmt: skip
-
-
-def _growth_document(each: LineGrowth) -> dict[str, Any]:
-    return {
-        "owner": each.owner,
-        "was": each.was,
-        "status": each.status,
-        "bytes": each.bytes,
-        "baseline_bytes": each.before,
-        "now_bytes": each.now,
     }

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from allocsim.analysis.explain import HostExplanation
-from allocsim.host import HostTotals
-from allocsim.report.layout import WIDTH, and_more, clipped, number, paragraph, plural
+from allocsim.report.layout import WIDTH, and_more, clipped, fields, number, paragraph, plural
 from allocsim.units import format_size
 
 _ROWS = 4
+_TOTALS = "entry in_use_bytes=in_use waiting_bytes=waiting cached_bytes=cached"
 
 
 def text(answer: HostExplanation) -> str:
@@ -60,30 +60,17 @@ def document(answer: HostExplanation) -> dict[str, Any]:
     return {
         "path": answer.path,
         "pinned_host_memory": {
-            "start": _totals(course.start),
-            "peak": _totals(course.peak),
-            "end": _totals(course.end),
-            "requests": course.requests,
-            "released_bytes": course.released,
-            "choices_checked": course.checked,
+            "start": fields(course.start, _TOTALS),
+            "peak": fields(course.peak, _TOTALS),
+            "end": fields(course.end, _TOTALS),
+            **fields(course, "requests released_bytes=released choices_checked=checked"),
             "choices_equal": course.agreed,
             "causes": [
                 {"cause": cause.name.lower().replace("_", " "), "bytes": size}
                 for cause, size in answer.causes.items()
             ],
-            "lines": [
-                {"line": row.line, "bytes": row.bytes, "blocks": row.blocks} for row in answer.lines
-            ],
+            "lines": [fields(row, "line bytes blocks") for row in answer.lines],
             "sizes": [{"size": size, "bytes": total} for size, total in answer.sizes.items()],
             "advice": list(answer.advice),
         },
-    }
-
-
-def _totals(totals: HostTotals) -> dict[str, int]:
-    return {
-        "entry": totals.entry,
-        "in_use_bytes": totals.in_use,
-        "waiting_bytes": totals.waiting,
-        "cached_bytes": totals.cached,
     }

@@ -15,7 +15,7 @@ from allocsim.units import format_size
 if TYPE_CHECKING:
     from allocsim.analysis.picture import Instant, Picture, Still
     from allocsim.recording import CardMemory
-    from allocsim.simulation import Parting
+    from allocsim.simulation import Parting, SimulatedOom
 
 WIDTH = 80
 LABEL = 16
@@ -49,6 +49,37 @@ def warned(warnings: Sequence[str]) -> list[str]:
     return [line for each in warnings for line in row("Warning", each)] + [""] * bool(warnings)
 
 
+def fields(value: object, keys: str) -> dict[str, Any]:
+    """Return attributes of `value` by their keys in a JSON document.
+
+    keys: keys separated by spaces; "num_ooms=ooms" is the attribute `ooms` under another key, and
+        "size_bytes=form.size" an attribute of an attribute, or None if that is None.
+    """
+    found = {}
+    for each in keys.split():
+        key, _, path = each.partition("=")
+        part: Any = value
+        for name in (path or key).split("."):
+            part = None if part is None else getattr(part, name)
+        found[key] = part
+    return found
+
+
+def unproved(parting: Parting | None, entry: int | None = None) -> str:
+    """Return "unproved: " if the replay differs from the recording, else "".
+
+    entry: entry that the statement is about; None if it is about the whole run.
+    """
+    if parting is None or (entry is not None and not parting.is_before(entry)):
+        return ""
+    return "unproved: "
+
+
+def known_text(oom: SimulatedOom) -> str:
+    """Return if an out-of-memory error of a replay is also in the recording."""
+    return "as recorded" if oom.is_recorded else "not in the recording"
+
+
 def parting_document(parting: Parting | None) -> dict[str, Any] | None:
     """Return the first difference between replay and recording as JSON; None without one."""
     return None if parting is None else {"entry": parting.entry, "note": str(parting)}
@@ -62,14 +93,10 @@ def card_document(card: CardMemory | None) -> dict[str, Any] | None:
     if card is None:
         return None
     return {
-        "total_bytes": card.total,
-        "outside_bytes": card.outside,
-        "context_bytes": card.context,
+        **fields(card, "total_bytes=total outside_bytes=outside context_bytes=context"),
         "other_processes_bytes": card.others,
         "other_processes_range": [card.others_low, card.others_high],
-        "other_processes": card.processes,
-        "is_estimated": card.is_estimated,
-        "is_shared": card.is_shared,
+        **fields(card, "other_processes=processes is_estimated is_shared"),
     }
 
 

@@ -11,11 +11,10 @@ from dataclasses import asdict
 from typing import Any
 
 from allocsim.analysis.lint import Finding, Lint
-from allocsim.report.layout import row, rows
+from allocsim.report.layout import fields, row, rows
 
 
 def text(found: Lint) -> str:
-    """Return the text of `allocsim lint`."""
     lines = row("Verdict", found.headline())
     if found.path:
         lines += row("Recording", found.path)
@@ -39,14 +38,9 @@ def _about(finding: Finding) -> Iterator[str]:
 
 
 def document(found: Lint) -> dict[str, Any]:
-    """Return the document of `allocsim lint --json`."""
     return {
         "file": found.path or None,
-        "torch_version": found.torch_version,
-        "release_note": found.release_note,
-        "conf": found.conf,
-        "asked": found.asked,
-        "passed": found.passed,
+        **fields(found, "torch_version release_note conf asked passed"),
         "errors": found.count("error"),
         "warnings": found.count("warning"),
         "notes": found.count("note"),

@@ -40,7 +40,6 @@ class PackedPool:
 
     @property
     def rows(self) -> int:
-        """Number of rows into which the strip is cut."""
         at, wide = self.places[-1]
         return -(-(at + wide) // WIDTH)
 
@@ -75,7 +74,6 @@ def pool_text(*, is_small: bool, is_expandable: bool, pool: PoolId, stream: int)
 
 
 def segment_pool(segment: SegmentState) -> str:
-    """Describe the pool of a segment."""
     return pool_text(
         is_small=segment.is_small,
         is_expandable=segment.is_expandable,

@@ -11,12 +11,17 @@ from typing import Any
 
 from allocsim._repr import printable
 from allocsim.analysis.ranks import RankRun, Ranks
-from allocsim.report.layout import WIDTH, number, paragraph, plural, row
+from allocsim.report.layout import WIDTH, fields, number, paragraph, plural, row
 from allocsim.units import format_size
 
 _ROWS = 10
 _FIGURES = "{:>6} {:>11} {:>11} {:>11} {:>8} {:>5}  "
 _HEADS = ("rank", "reserved", "allocated", "unused", "retries", "OOMs")
+_RANK = (
+    "rank path device torch_version entries peak_reserved_bytes=reserved_bytes "
+    "peak_allocated_bytes=allocated_bytes unused_bytes num_alloc_retries=retries num_ooms=ooms "
+    "is_as_recorded smallest_device_bytes=smallest_device"
+)
 _APART = 1.02
 """Imbalance below which differences come from rounding."""
 
@@ -96,33 +101,13 @@ def _row(run: RankRun) -> str:
 
 
 def document(found: Ranks) -> dict[str, Any]:
-    """Return the document of `allocsim ranks --json`."""
     return {
-        "decides": found.decides.rank,
-        "peak_reserved_bytes": found.decides.reserved_bytes,
-        "median_reserved_bytes": found.median_bytes,
-        "imbalance": found.imbalance,
-        "allocated_imbalance": found.allocated_imbalance,
+        **fields(found, "decides=decides.rank peak_reserved_bytes=decides.reserved_bytes"),
+        **fields(found, "median_reserved_bytes=median_bytes imbalance allocated_imbalance"),
         "smallest_device_bytes": found.smallest_device,
         "out_of_memory": [run.rank for run in found.failed],
         "conf": found.conf,
-        "ranks": [
-            {
-                "rank": run.rank,
-                "path": run.path,
-                "device": run.device,
-                "torch_version": run.torch_version,
-                "entries": run.entries,
-                "peak_reserved_bytes": run.reserved_bytes,
-                "peak_allocated_bytes": run.allocated_bytes,
-                "unused_bytes": run.unused_bytes,
-                "num_alloc_retries": run.retries,
-                "num_ooms": run.ooms,
-                "is_as_recorded": run.is_as_recorded,
-                "smallest_device_bytes": run.smallest_device,
-            }
-            for run in found.runs
-        ],
+        "ranks": [fields(run, _RANK) for run in found.runs],
         "refused": [asdict(each) for each in found.refused],
         "notes": list(found.notes),
     }

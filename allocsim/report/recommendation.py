@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from allocsim.recommend import Recommendation
 from allocsim.replaying import Trial
-from allocsim.report.layout import LABEL, WIDTH, number, paragraph, plural, row
+from allocsim.report.layout import LABEL, WIDTH, fields, number, paragraph, plural, row
 from allocsim.simulation import Setting
 from allocsim.units import format_range, format_size
 
@@ -23,6 +23,10 @@ EXPANDABLE_NOTE = "expandable_segments is not available on Windows, WSL and Jets
 FITTED_NOTE = (
     "The value was fitted to the first half of this recording and also saves 5 % on the second "
     "half: use it for runs like this one."
+)
+_TRIAL = (
+    "conf oom_entry peak_reserved_bytes peak_allocated_bytes num_alloc_retries num_device_alloc "
+    "num_device_free"
 )
 NAME = "PYTORCH_CUDA_ALLOC_CONF"
 
@@ -82,7 +86,6 @@ def ends_after(entries_left: int, what: str) -> str:
 def paste_rows(
     found: Recommendation, devices: Iterable[Cure | DeviceExplanation] = ()
 ) -> list[str]:
-    """Return the lines of `paste_line`, then those of `paste_notes`."""
     notes = paste_notes(found, devices)
     return paste_line(found) + [line for note in notes for line in paragraph(note)]
 
@@ -139,16 +142,7 @@ def recommendation_document(found: Recommendation | None) -> dict[str, Any] | No
 
 def trial_document(trial: Trial) -> dict[str, Any]:
     """Return a trial (the replay of one setting) as JSON; keys are added, never renamed."""
-    return {
-        "conf": trial.conf,
-        "oom_entry": trial.oom_entry,
-        "peak_reserved_bytes": trial.peak_reserved_bytes,
-        "peak_allocated_bytes": trial.peak_allocated_bytes,
-        "num_alloc_retries": trial.num_alloc_retries,
-        "num_device_alloc": trial.num_device_alloc,
-        "num_device_free": trial.num_device_free,
-        **range_document(trial),
-    }
+    return fields(trial, _TRIAL) | range_document(trial)
 
 
 def range_document(trial: Trial) -> dict[str, int | None]:
@@ -159,10 +153,7 @@ def range_document(trial: Trial) -> dict[str, int | None]:
     """
     if trial.peak_range is None:
         return {}
-    return {
-        "peak_reserved_kept_bytes": trial.peak_kept,
-        "peak_reserved_anew_bytes": trial.peak_anew,
-    }
+    return fields(trial, "peak_reserved_kept_bytes=peak_kept peak_reserved_anew_bytes=peak_anew")
 
 
 def peak_text(trial: Trial) -> str:

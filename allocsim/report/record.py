@@ -9,32 +9,27 @@ from typing import Any
 
 from allocsim.phantom import ProcessRecording, Recorded, RecordedProgram
 from allocsim.replaying import routing_text
-from allocsim.report.layout import plural
+from allocsim.report.layout import fields, plural
 from allocsim.units import format_size
+
+_UNLESS_EMPTY = "oom=oom_text stopped_by reads_back guessed routing"
 
 
 def document(program: RecordedProgram, recorded: Recorded) -> dict[str, Any]:
-    """Return the document of `allocsim record --json`."""
-    gpu = program.gpu
     return {
         "exit_code": recorded.exit_code,
         "recordings": [
             {
                 "file": str(process.file),
                 "entries": process.entries,
-                "oom": process.oom_text or None,
-                "stopped_by": process.stopped_by or None,
-                "reads_back": process.reads_back or None,
-                "guessed": process.guessed or None,
-                "routing": process.routing or None,
+                **{key: found or None for key, found in fields(process, _UNLESS_EMPTY).items()},
             }
             for process in recorded.processes
         ],
-        "is_phantom": gpu is not None,
-        "device_name": gpu.name if gpu else None,
-        "device_memory": gpu.memory if gpu else None,
-        "context_memory": gpu.context_memory if gpu else None,
-        "torch_version": recorded.torch.version if recorded.torch else None,
+        "is_phantom": program.gpu is not None,
+        **fields(program, "device_name=gpu.name device_memory=gpu.memory"),
+        **fields(program, "context_memory=gpu.context_memory"),
+        **fields(recorded, "torch_version=torch.version"),
         "conf": program.conf,
     }
 
@@ -73,7 +68,6 @@ def text(program: RecordedProgram, recorded: Recorded) -> str:
 
 
 def _next(process: ProcessRecording, exit_code: int) -> str:
-    """Return a line with the command to run next on a recording, given how its program ended."""
     if process.oom_text:
         return f"next: allocsim explain {process.file}"
     if exit_code and not process.stopped_by:

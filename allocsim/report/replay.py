@@ -29,12 +29,12 @@ from allocsim.report.answer import (
     to_paste,
     warnings,
 )
-from allocsim.report.driver import driver_document, driver_rows
-from allocsim.report.edits import edit_document, edit_rows
 from allocsim.report.layout import (
     card_document,
     earlier_errors,
     exact_size,
+    fields,
+    known_text,
     number,
     paragraph,
     parting_document,
@@ -50,8 +50,15 @@ from allocsim.report.recommendation import (
     recommendation_document,
     trial_document,
 )
-from allocsim.report.spill import spill_document, spill_rows
-from allocsim.report.verdict import verdict_sentence
+from allocsim.report.run_sections import (
+    driver_document,
+    driver_rows,
+    edit_document,
+    edit_rows,
+    spill_document,
+    spill_rows,
+    verdict_sentence,
+)
 from allocsim.simulation import DeviceRun, PeakState, Run, Start, StartPeaks, TimelinePoint
 from allocsim.units import format_size
 
@@ -59,6 +66,10 @@ if TYPE_CHECKING:
     from allocsim.analysis.top import Top
 
 _SHOWN_OOMS = 3
+_PEAK = (
+    "entry reserved_bytes=reserved allocated_bytes=allocated active_bytes=active idle_bytes=idle "
+    "inactive_split_bytes=inactive_split"
+)
 
 Found = tuple[Recommendation, tuple[Cure, ...]]
 """Recommended setting, and the settings tried on each device."""
@@ -172,7 +183,6 @@ _BEGINS = {
 
 
 def _range(peaks: StartPeaks) -> list[str]:
-    """Return a line on how the peak depends on blocks from before entry 0."""
     if peaks.kept is None or peaks.anew is None:
         return row("", f"{_BEGINS[peaks.shown]}; the other way to start has no figure")
     other = Start.REALLOCATED if peaks.shown is Start.KEPT else Start.KEPT
@@ -183,7 +193,6 @@ def _range(peaks: StartPeaks) -> list[str]:
 
 
 def least_and_most(device: DeviceRun) -> list[str]:
-    """Return the unused memory at peak allocation, and the most unused memory."""
     busiest, idlest = device.timeline.busiest, device.timeline.idlest
     if busiest is None or idlest is None:
         return []
@@ -214,9 +223,8 @@ def _ooms(shortages: Sequence[Shortage]) -> list[str]:
     lines: list[str] = []
     for shortage in shortages[-_SHOWN_OOMS:]:
         oom = shortage.oom
-        known = "as recorded" if oom.is_recorded else "not in the recording"
         says = "; PyTorch's message:" if oom.message else ""
-        lines += row("Out of memory", f"at entry {number(oom.entry)}, {known}{says}")
+        lines += row("Out of memory", f"at entry {number(oom.entry)}, {known_text(oom)}{says}")
         lines += paragraph(oom.message, indent=4)
     return lines + earlier_errors(len(shortages) - _SHOWN_OOMS)
 
@@ -236,10 +244,7 @@ def document(
     cures = {} if found is None else {cure.device: cure for cure in found[1]}
     recommendation = {} if found is None else {"recommendation": recommendation_document(found[0])}
     return {
-        "file": run.path,
-        "conf": run.conf,
-        "torch_version": run.torch_version,
-        "device_memory": run.device_memory,
+        **fields(run, "file=path conf torch_version device_memory"),
         "card": card_document(run.card),
         "notes": [*run.warnings, *run.notes],
         "devices": [
@@ -261,18 +266,8 @@ def _spill(device: DeviceRun, top: Top | None) -> dict[str, Any]:
 
 def _device(device: DeviceRun, shortages: Sequence[Shortage], cure: Cure | None) -> dict[str, Any]:
     document: dict[str, Any] = {
-        "device": device.device,
-        "entries": device.entries,
-        "peak_allocated_bytes": device.peak_allocated_bytes,
-        "peak_reserved_bytes": device.peak_reserved_bytes,
-        "peak": {
-            "entry": device.peak.entry,
-            "reserved_bytes": device.peak.reserved,
-            "allocated_bytes": device.peak.allocated,
-            "active_bytes": device.peak.active,
-            "idle_bytes": device.peak.idle,
-            "inactive_split_bytes": device.peak.inactive_split,
-        },
+        **fields(device, "device entries peak_allocated_bytes peak_reserved_bytes"),
+        "peak": fields(device.peak, _PEAK),
         "busiest": _moment(device.timeline.busiest),
         "idlest": _moment(device.timeline.idlest),
         "stats": device.stats,
@@ -286,11 +281,8 @@ def _device(device: DeviceRun, shortages: Sequence[Shortage], cure: Cure | None)
     if (found := device.fidelity) is not None and found.is_compared:
         document["fidelity"] = {**asdict(found), "is_exact": found.is_exact}
     if (peaks := device.peaks) is not None:
-        document["peak_reserved_range"] = {
-            "start": str(peaks.shown),
-            "kept_bytes": peaks.kept,
-            "anew_bytes": peaks.anew,
-        }
+        sizes = fields(peaks, "kept_bytes=kept anew_bytes=anew")
+        document["peak_reserved_range"] = {"start": str(peaks.shown), **sizes}
     if device.peaks_left_open is not None:
         document["peak_reserved_left_open"] = list(device.peaks_left_open)
     if cure is not None:
@@ -299,24 +291,13 @@ def _device(device: DeviceRun, shortages: Sequence[Shortage], cure: Cure | None)
 
 
 def _moment(moment: TimelinePoint | None) -> dict[str, int] | None:
-    if moment is None:
-        return None
-    return {
-        "entry": moment.entry,
-        "allocated_bytes": moment.allocated,
-        "reserved_bytes": moment.reserved,
-        "idle_bytes": moment.idle,
-    }
+    keys = "entry allocated_bytes=allocated reserved_bytes=reserved idle_bytes=idle"
+    return None if moment is None else fields(moment, keys)
 
 
 def _oom(shortage: Shortage) -> dict[str, Any]:
-    return {
-        **asdict(shortage.oom),
-        "cause": shortage.cause,
-        "idle_bytes": shortage.idle_bytes,
-        "total_bytes": shortage.figures.total_bytes,
-        "free_bytes": shortage.figures.free_bytes,
-    }
+    keys = "cause idle_bytes total_bytes=figures.total_bytes free_bytes=figures.free_bytes"
+    return asdict(shortage.oom) | fields(shortage, keys)
 
 
 def _cure(cure: Cure) -> dict[str, Any]:
@@ -335,7 +316,6 @@ _RANGE_WIDTHS = (30, 16, 25, 9)
 
 
 def _cured(cure: Cure) -> list[str]:
-    """Return the lines of a table of the settings tried; [] if there were none."""
     if not cure.trials:
         return []
     where = "no limit" if cure.device_memory is None else format_size(cure.device_memory)
@@ -366,7 +346,6 @@ def screen(
     top: Top | None = None,
     edited: Sequence[EditedDevice] = (),
 ) -> Answer:
-    """Return the first screen of `allocsim replay`; parameters as in `text`."""
     shown = most_urgent(run.devices)
     parts = [warnings(run)]
     for device in shown:

@@ -25,6 +25,7 @@ from allocsim.report.answer import (
 )
 from allocsim.report.layout import (
     exact_size,
+    fields,
     number,
     paragraph,
     parting_document,
@@ -32,6 +33,7 @@ from allocsim.report.layout import (
     row,
     rows,
     table,
+    unproved,
     warned,
 )
 from allocsim.report.recommendation import paste_rows, recommendation_document
@@ -84,10 +86,9 @@ def _span(span: Span, scale: int, *, is_bounded: bool) -> str:
 
 
 def _closest_rows(risk: Risk) -> list[str]:
-    """Return lines about the request that failed, or came closest to failing."""
     if risk.device_run.ooms:
         oom = risk.device_run.ooms[0]
-        return _failed(oom, _unproved(risk, oom.entry))
+        return _failed(oom, unproved(risk.device_run.parting, oom.entry))
     point = risk.tightest
     if point is None:
         return row("Closest call", "no request needed memory from the driver")
@@ -95,7 +96,7 @@ def _closest_rows(risk: Risk) -> list[str]:
     if risk.device_run.device_memory is not None:
         lines = row(
             "Closest call",
-            f"{_unproved(risk, point.entry)}entry {number(point.entry)}: "
+            f"{unproved(risk.device_run.parting, point.entry)}entry {number(point.entry)}: "
             f"{format_size(point.headroom_bytes)} more were available, "
             f"{format_size(point.free_bytes)} free and "
             f"{format_size(point.returnable_bytes)} that PyTorch could release",
@@ -109,22 +110,16 @@ def _closest_rows(risk: Risk) -> list[str]:
     return lines
 
 
-def _unproved(risk: Risk, entry: int) -> str:
-    parting = risk.device_run.parting
-    return "unproved: " if parting is not None and parting.is_before(entry) else ""
-
-
-def _failed(oom: SimulatedOom, unproved: str) -> list[str]:
+def _failed(oom: SimulatedOom, prefix: str) -> list[str]:
     missing = max(oom.tried_bytes - oom.free_bytes, 0)
     what = (
-        f"{unproved}at entry {number(oom.entry)}: {format_size(oom.tried_bytes)} tried, "
+        f"{prefix}at entry {number(oom.entry)}: {format_size(oom.tried_bytes)} tried, "
         f"{format_size(oom.free_bytes)} free, {format_size(missing)} short"
     )
     return rows("It fails", [what, "allocsim explain gives the cause"])
 
 
 def _largest_rows(risk: Risk) -> list[str]:
-    """Return lines about the largest request, and the reserved memory that it could not use."""
     if risk.largest_entry is None:
         return []
     found = [f"{format_size(risk.largest_bytes)}, first at entry {number(risk.largest_entry)}"]
@@ -179,14 +174,10 @@ def _measures(found: Measures) -> list[str]:
 
 
 def document(risk: Risk) -> dict[str, Any]:
-    """Return the document of `allocsim risk --json`."""
     device_run, worst = risk.device_run, risk.most_unusable
     return {
-        "file": risk.run.path,
-        "device": device_run.device,
-        "conf": risk.run.conf,
-        "torch_version": risk.run.torch_version,
-        "device_memory": device_run.device_memory,
+        **fields(risk, "file=run.path device=device_run.device conf=run.conf"),
+        **fields(risk, "torch_version=run.torch_version device_memory=device_run.device_memory"),
         "notes": [*risk.run.warnings, *risk.run.named_notes],
         "parting": parting_document(device_run.parting),
         "fits": not device_run.ooms,
@@ -204,9 +195,7 @@ def document(risk: Risk) -> dict[str, Any]:
         "recommendation": recommendation_document(risk.recommendation),
         "measures": {
             **asdict(risk.measures),
-            "utilization": risk.measures.utilization,
-            "avoidable_bytes": risk.measures.avoidable_bytes,
-            "open_bytes": risk.measures.open_bytes,
+            **fields(risk.measures, "utilization avoidable_bytes open_bytes"),
         },
     }
 
@@ -216,23 +205,20 @@ def _point(point: HeadroomPoint) -> dict[str, int]:
 
 
 def _need(need: Need) -> dict[str, Any]:
-    found = need.capacity
-    if found is None:
-        return {"conf": need.conf, "min_device_memory_bytes": None}
-    return {
-        "conf": need.conf,
-        "min_device_memory_bytes": found.device_memory,
-        "smaller_fails_at": found.fails_at,
-        "num_alloc_retries": found.trial.num_alloc_retries,
-        "peak_reserved_bytes": found.unlimited.peak_reserved_bytes,
-    }
+    document = fields(need, "conf min_device_memory_bytes=capacity.device_memory")
+    if need.capacity is None:
+        return document
+    keys = (
+        "smaller_fails_at=fails_at num_alloc_retries=trial.num_alloc_retries "
+        "peak_reserved_bytes=unlimited.peak_reserved_bytes"
+    )
+    return document | fields(need.capacity, keys)
 
 
 def screen(risk: Risk, top: Top | None = None) -> Answer:
-    """Return the first screen of `allocsim risk`; `top` is as in `text`."""
     parts = [warnings(risk.run)]
     tone = Tone.FAILURE if risk.device_run.ooms else Tone.GOOD
-    parts.append(part(row("Verdict", _risk_verdict(risk)), tone))
+    parts.append(part(row("Verdict", unproved(risk.device_run.parting) + _verdict(risk)), tone))
     parts.append(part(_closest_rows(risk)))
     parts.append(part(memory(risk.run, risk.device_run)))
     parts.append(part(_largest_rows(risk), rank=3))
@@ -244,23 +230,19 @@ def screen(risk: Risk, top: Top | None = None) -> Answer:
         for need in needs
         if need.capacity is not None
     )
-    unproved = "" if risk.device_run.parting is None else "unproved: "
-    parts.append(part(rows("Smallest device", (f"{unproved}{size}" for size in sizes))))
+    prefix = unproved(risk.device_run.parting)
+    parts.append(part(rows("Smallest device", (prefix + size for size in sizes))))
     parts += to_paste(risk.recommendation)
     return answer_of([*parts, of_owners(top, rank=2)], TABLES)
 
 
-def _risk_verdict(risk: Risk) -> str:
+def _verdict(risk: Risk) -> str:
     device, point = risk.device_run, risk.tightest
-    unproved = "" if device.parting is None else "unproved: "
     if device.ooms:
-        return (
-            f"{unproved}it does not fit: a request fails at entry {number(device.ooms[0].entry)}."
-        )
+        return f"it does not fit: a request fails at entry {number(device.ooms[0].entry)}."
     if device.device_memory is None:
         peak = format_size(device.peak_reserved_bytes)
-        return f"{unproved}the memory of the device is unknown; {peak} are always enough."
+        return f"the memory of the device is unknown; {peak} are always enough."
     if point is None:
-        return f"{unproved}it fits: no request needed memory from the driver."
-    spare = format_size(point.headroom_bytes)
-    return f"{unproved}it fits, with {spare} to spare at the closest call."
+        return "it fits: no request needed memory from the driver."
+    return f"it fits, with {format_size(point.headroom_bytes)} to spare at the closest call."

@@ -18,7 +18,7 @@ from allocsim.fitting.scale import (
     ScalingLaw,
 )
 from allocsim.report.explain import code_text
-from allocsim.report.layout import exact_size, number, plural, row, table
+from allocsim.report.layout import exact_size, fields, number, plural, row, table
 from allocsim.units import format_size
 
 Prediction = Scaled | LargestSize | ScaleFrontier
@@ -76,7 +76,6 @@ def _value(found: LargestSize) -> str:
 
 
 def _fails(found: Scaled) -> list[str]:
-    """Return lines about the failed request; [] if the program fits."""
     if found.oom is None:
         return []
     tried = format_size(found.oom.tried_bytes or found.oom.rounded_bytes)
@@ -123,7 +122,6 @@ def _grounds(scaling: Scaling, *founds: Scaled) -> list[str]:
 
 
 def _law(scaling: Scaling) -> list[str]:
-    """Return lines on how the requests grow with each size, and which parts repeat."""
     law = scaling.law
     squared = [name for name, degree in law.degrees.items() if degree > 1]
     shape = f"with the square of {' and '.join(squared)}" if squared else "affine in each size"
@@ -139,7 +137,6 @@ def _law(scaling: Scaling) -> list[str]:
 
 
 def _beyond(law: ScalingLaw | Growing) -> str:
-    """Return a sentence on the assumption for sizes outside the recorded range."""
     kernels = (
         "at some sizes PyTorch's kernels make other requests (two-pass reductions, sorts), which "
         "the law does not contain; a recording nearer to that size would show them"
@@ -160,7 +157,6 @@ def _checked(check: LawCheck) -> str:
 
 
 def document(scaling: Scaling, found: Prediction) -> dict[str, Any]:
-    """Return the document of `allocsim scale --json`; `found` is as in `text`."""
     law = scaling.law
     grows = None
     if isinstance(law, Growing):
@@ -181,13 +177,8 @@ def document(scaling: Scaling, found: Prediction) -> dict[str, Any]:
         "torch_version": scaling.torch_version,
         "samples": [{"path": each.path, "at": dict(each.at)} for each in law.samples],
         "checks": [
-            {
-                "path": each.path,
-                "at": each.text,
-                "peak_reserved_bytes": each.peak_reserved_bytes,
-                "requests_missed": each.missed,
-                "largest_miss_bytes": each.largest_miss,
-            }
+            fields(each, "path at=text peak_reserved_bytes requests_missed=missed")
+            | {"largest_miss_bytes": each.largest_miss}
             for each in scaling.checks
         ],
         "is_proved": bool(scaling.checks),
@@ -207,17 +198,8 @@ def _largest(found: LargestSize) -> dict[str, Any]:
 
 
 def _scaled(found: Scaled) -> dict[str, Any]:
-    oom = found.oom
-    return {
-        "at": dict(found.at),
-        "conf": found.conf,
-        "device_memory": found.device_memory,
-        "fits": found.fits,
-        "is_between": found.is_between,
-        "requests_rounded": found.rounded,
-        "peak_reserved_bytes": found.peak_reserved_bytes,
-        "peak_allocated_bytes": found.peak_allocated_bytes,
-        "num_alloc_retries": found.num_alloc_retries,
-        "fails_at": None if oom is None else oom.entry,
-        "tried_bytes": None if oom is None else oom.tried_bytes,
-    }
+    keys = (
+        "conf device_memory fits is_between requests_rounded=rounded peak_reserved_bytes "
+        "peak_allocated_bytes num_alloc_retries fails_at=oom.entry tried_bytes=oom.tried_bytes"
+    )
+    return {"at": dict(found.at), **fields(found, keys)}

@@ -13,10 +13,11 @@ from typing import Any
 from allocsim._repr import printable
 from allocsim.analysis.stats import DeviceSummary, Stats
 from allocsim.recording import ROWS
-from allocsim.report.layout import WIDTH, number, plural, row
+from allocsim.report.layout import WIDTH, fields, number, plural, row
 from allocsim.units import format_size
 
 _LABEL = 12
+_UNLESS_EMPTY = "packing=form.packing torch_version device_name device_memory command"
 _EPOCH_US = 946_684_800_000_000
 """Microseconds at the year 2000: earlier times are counts of a model, not of a clock."""
 _BEGINS = {
@@ -28,7 +29,6 @@ _BEGINS = {
 
 
 def text(found: Stats) -> str:
-    """Return the text of `allocsim stats`."""
     lines = [*_about_file(found)]
     for device in found.devices:
         if len(found.devices) > 1:
@@ -118,27 +118,16 @@ def _stacks(found: Stats) -> str:
 
 
 def document(found: Stats) -> dict[str, Any]:
-    """Return the document of `allocsim stats --json`."""
-    form = found.form
+    known = {key: value or None for key, value in fields(found, _UNLESS_EMPTY).items()}
     return {
         "file": found.path,
-        "size_bytes": None if form is None else form.size,
-        "sha256": None if form is None else form.sha256,
-        "kind": None if form is None else form.kind,
-        "packing": None if form is None else form.packing or None,
-        "protocol": None if form is None else form.protocol,
-        "layout": found.layout,
-        "releases": list(found.releases),
-        "torch_version": found.torch_version or None,
-        "device_name": found.device_name or None,
-        "device_memory": found.device_memory or None,
+        **fields(found, "size_bytes=form.size sha256=form.sha256 kind=form.kind"),
+        "packing": known.pop("packing"),
+        **fields(found, "protocol=form.protocol layout releases"),
+        **{key: known[key] for key in ("torch_version", "device_name", "device_memory")},
         "is_phantom": found.is_phantom,
-        "command": found.command or None,
+        "command": known["command"],
         "conf": found.conf,
         "devices": [asdict(device) for device in found.devices],
-        "stacks": found.stacks,
-        "frames": found.frames,
-        "deepest": found.deepest,
-        "annotations": found.annotations,
-        "marks": found.marks,
+        **fields(found, "stacks frames deepest annotations marks"),
     }

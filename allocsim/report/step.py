@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from allocsim.analysis.step import Candidate, Decision, Moved
-from allocsim.report.layout import WIDTH, number, paragraph, parting_document, row, rows
+from allocsim.report.layout import WIDTH, fields, number, paragraph, parting_document, row, rows
 from allocsim.simulation import Parting
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import format_size
@@ -48,7 +48,6 @@ def _answer(decision: Decision) -> list[str]:
 
 
 def _candidates(candidates: Sequence[Candidate]) -> list[str]:
-    """Return lines of free blocks: the neighbours in size of the chosen block, or the largest."""
     at = next((i for i, c in enumerate(candidates) if c.verdict == "taken"), len(candidates) - 1)
     first = max(at - _SHOWN_CANDIDATES, 0)
     last = min(at + 1 + _SHOWN_CANDIDATES, len(candidates))
@@ -175,14 +174,6 @@ def document(
 
 def _segment_document(segment: SegmentState) -> dict[str, Any]:
     return {
-        "address": segment.address,
-        "size": segment.total_size,
-        "stream": segment.stream,
-        "is_small": segment.is_small,
-        "pool_id": segment.pool_id,
-        "is_expandable": segment.is_expandable,
-        "blocks": [
-            {key: getattr(block, key) for key in ("address", "size", "requested_size", "state")}
-            for block in segment.blocks
-        ],
+        **fields(segment, "address size=total_size stream is_small pool_id is_expandable"),
+        "blocks": [fields(each, "address size requested_size state") for each in segment.blocks],
     }

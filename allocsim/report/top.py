@@ -13,7 +13,7 @@ from allocsim._repr import printable
 from allocsim.analysis.top import Holding, Top, TopRow
 from allocsim.ownership import Moment
 from allocsim.recording import HOST, Frame
-from allocsim.report.layout import WIDTH, and_more, clipped, number, paragraph, plural
+from allocsim.report.layout import WIDTH, and_more, clipped, fields, number, paragraph, plural
 from allocsim.units import format_size
 
 _ROWS = 12
@@ -131,7 +131,6 @@ def _categories(top: Top) -> list[str]:
 
 
 def moment_document(at: Moment) -> dict[str, Any]:
-    """Return a moment as JSON."""
     return {
         "entry": at.entry,
         "what": at.what,
@@ -141,27 +140,15 @@ def moment_document(at: Moment) -> dict[str, Any]:
 
 
 def document(top: Top) -> dict[str, Any]:
-    """Return the document of `allocsim top --json`."""
     return {
-        "path": top.path,
-        "device": top.device,
+        **fields(top, "path device"),
         "at": moment_document(top.at) | {"requested_bytes": top.at.requested_bytes},
-        "by": top.by,
-        "allocated_bytes": top.allocated_bytes,
-        "blocks": top.blocks,
-        "pending_bytes": top.pending_bytes,
-        "pending_blocks": top.pending_blocks,
-        "categories": top.categories,
+        **fields(top, "by allocated_bytes blocks pending_bytes pending_blocks categories"),
         "rows": [
             {
-                "owner": row.owner,
-                "category": row.category,
-                "bytes": row.bytes,
-                "blocks": row.blocks,
-                "largest_bytes": row.largest_bytes,
+                **fields(row, "owner category bytes blocks largest_bytes"),
                 "share": row.bytes / max(top.allocated_bytes, 1),
-                "where": row.where,
-                "categories": row.categories,
+                **fields(row, "where categories"),
                 "reason": row.reason or None,
             }
             for row in top.rows

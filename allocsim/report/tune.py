@@ -25,10 +25,9 @@ from allocsim.report.answer import (
     said_first,
     to_paste,
 )
-from allocsim.report.driver import costs_document, driver_note
-from allocsim.report.edits import tried_edit_rows, tried_edits_document
 from allocsim.report.layout import (
     exact_size,
+    fields,
     number,
     paragraph,
     plural,
@@ -45,7 +44,15 @@ from allocsim.report.recommendation import (
     paste_setting,
     recommendation_document,
 )
-from allocsim.report.spill import Loan, tuning_spill_document, tuning_spill_rows
+from allocsim.report.run_sections import (
+    Loan,
+    costs_document,
+    driver_note,
+    tried_edit_rows,
+    tried_edits_document,
+    tuning_spill_document,
+    tuning_spill_rows,
+)
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
@@ -54,6 +61,12 @@ if TYPE_CHECKING:
 _WIDTHS = (40, 12, 8, 9, 11)
 _MOST_ROWS = 12
 _SHOWN_EDITS = 2
+_ROW = (
+    "conf memory_fraction peak_reserved_bytes peak_allocated_bytes min_device_memory_bytes "
+    "device_without_retries_bytes=unrefused_device num_alloc_retries num_device_alloc "
+    "num_device_free num_ooms retries_on_min_device=device_point.retries survives is_baseline "
+    "is_as_recorded dropped_at same_as=same_as.conf error"
+)
 _SHELLS = (("bash", "bash"), ("powershell", "PowerShell"), ("cmd", "cmd"), ("python", "Python"))
 
 
@@ -83,7 +96,6 @@ def text(
 
 
 def _devices(tuning: Tuning) -> list[str]:
-    """Return a text with the memory of each device, preceded by its name if there are several."""
     found = []
     for file, device, memory in tuning.parts:
         name = ""
@@ -140,7 +152,6 @@ def _further_rows(tuning: Tuning) -> list[str]:
 
 
 def _row_figures(tuning: Tuning, found: SettingRow) -> str:
-    """Return a text with the peak, the retries and the smallest device under a setting."""
     if found.error is not None:
         return found.error
     retries = plural(found.num_alloc_retries, "retry", "retries")
@@ -242,13 +253,9 @@ def _work(tuning: Tuning) -> list[str]:
 def document(
     tuning: Tuning, loan: Loan | None = None, tried: Sequence[EditTrial] = ()
 ) -> dict[str, Any]:
-    """Return the document of `allocsim tune --json`; parameters as in `text`."""
     best = tuning.best
     return {
-        "files": list(tuning.files),
-        "torch_version": tuning.torch_version,
-        "device_memory": tuning.device_memory,
-        "find_device": tuning.by_device,
+        **fields(tuning, "files torch_version device_memory find_device=by_device"),
         "notes": [*tuning.warnings, *tuning.notes],
         "is_proved": not tuning.warnings,
         "devices": [
@@ -259,9 +266,7 @@ def document(
         "rows": [_row(tuning, row) for row in tuning.rows],
         "best": None if best is None else _best(tuning, best),
         "recommendation": recommendation_document(tuning.recommendation),
-        "further": None if tuning.further is None else tuning.further.conf,
-        "helps": tuning.helps,
-        "reason": tuning.reason,
+        **fields(tuning, "further=further.conf helps reason"),
         "front": [row.conf for row in tuning.front],
         "duplicates": [
             {"conf": each.conf, "memory_fraction": each.call_fraction, "same_as": same.conf}
@@ -271,10 +276,7 @@ def document(
         "costs": costs_document(tuning.costs),
         **({"edits": tried_edits_document(tried)} if tried else {}),
         "seconds": round(tuning.seconds, 3),
-        "entries": tuning.entries,
-        "entries_replayed": tuning.entries_replayed,
-        "entries_skipped": tuning.entries_skipped,
-        "rows_from_results": tuning.known,
+        **fields(tuning, "entries entries_replayed entries_skipped rows_from_results=known"),
         **tuning_spill_document(tuning, loan),
     }
 
@@ -300,26 +302,9 @@ def _part(part: Trial) -> dict[str, Any]:
 
 
 def _row(tuning: Tuning, row: SettingRow) -> dict[str, Any]:
-    point = row.device_point
     ends = {} if row.peak_range is None else {"peak_reserved_range_bytes": list(row.peak_range)}
     return {
-        "conf": row.conf,
-        "memory_fraction": row.memory_fraction,
-        "peak_reserved_bytes": row.peak_reserved_bytes,
-        "peak_allocated_bytes": row.peak_allocated_bytes,
-        "min_device_memory_bytes": row.min_device_memory_bytes,
-        "device_without_retries_bytes": row.unrefused_device,
-        "num_alloc_retries": row.num_alloc_retries,
-        "num_device_alloc": row.num_device_alloc,
-        "num_device_free": row.num_device_free,
-        "num_ooms": row.num_ooms,
-        "retries_on_min_device": None if point is None else point.retries,
-        "survives": row.survives,
-        "is_baseline": row.is_baseline,
-        "is_as_recorded": row.is_as_recorded,
-        "dropped_at": row.dropped_at,
-        "same_as": None if row.same_as is None else row.same_as.conf,
-        "error": row.error,
+        **fields(row, _ROW),
         "driver_us": round(row.cost.total, 1),
         "churn_us": round(row.cost.churn, 1),
         "is_thrashing": row.cost.is_thrashing,
@@ -337,7 +322,6 @@ def screen(
     tried: Sequence[EditTrial] = (),
     top: Top | None = None,
 ) -> Answer:
-    """Return the first screen of `allocsim tune`; parameters as in `text`."""
     base, found = tuning.baseline, tuning.recommendation
     label = "As recorded" if base.is_as_recorded else "Baseline"
     unproved = "unproved: " if tuning.warnings else ""
@@ -368,7 +352,6 @@ def screen(
 
 
 def _searched(tuning: Tuning, top: Top | None) -> list[AnswerPart]:
-    """Return the optional parts of the screen: bounds, better settings, owners, trial counts."""
     bounds = tuning.bounds
     ideal = (
         f"{format_size(bounds.peak_live_bytes)} live at once, the least for any allocator; "

@@ -15,7 +15,7 @@ from allocsim.analysis.watch import Arrival, Unreadable
 from allocsim.report.answer import AnswerPart
 from allocsim.report.explain import verdict_of_run
 from allocsim.report.explain_text import verdict_of_text
-from allocsim.report.layout import plural, row
+from allocsim.report.layout import fields, plural, row
 from allocsim.report.recommendation import paste_line
 from allocsim.simulation import Run
 from allocsim.units import format_size
@@ -62,7 +62,6 @@ def _line(arrived: Arrival) -> str:
 
 
 def _of_run(run: Run, devices: Sequence[DeviceExplanation]) -> list[str]:
-    """Return lines with the cause of the failure, and the setting to paste for all devices."""
     lines = _lines(verdict_of_run(run, devices))
     return lines + (paste_line(devices[0].recommendation) if devices else [])
 
@@ -77,7 +76,6 @@ def document(
     verdicts: Sequence[Verdict] = (),
     problem: str = "",
 ) -> dict[str, Any]:
-    """Return the document of `allocsim watch --json` for one file; see `text`."""
     if isinstance(arrived, Unreadable):
         return {"path": arrived.path, "error": arrived.reason}
     causes = [verdict.cause for verdict in verdicts]
@@ -86,11 +84,6 @@ def document(
     return {
         "path": arrived.path,
         "error": problem or None,
-        "rank": arrived.rank,
-        "captured": arrived.captured,
-        "entries": arrived.entries,
-        "reserved_bytes": arrived.reserved_bytes,
-        "allocated_bytes": arrived.allocated_bytes,
-        "num_ooms": arrived.ooms,
+        **fields(arrived, "rank captured entries reserved_bytes allocated_bytes num_ooms=ooms"),
         "causes": causes,
     }

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from allocsim.cli import main
-from allocsim.cli.parser import _COMMANDS
+from allocsim.cli import _COMMANDS, main
 from tests.cli.command_lines import COMMAND_LINES, words_of
 
 ROOT = Path(__file__).parents[2]
@@ -120,7 +119,7 @@ def test_a_shell_may_close_them(  # noqa: PLR0917  (a row of the table)
 def test_no_file_gets_the_number_of_a_closed_stream(file: Path, tmp_path: Path) -> None:
     """The output of a started program must not go into the file."""
     code = (
-        "import os; from allocsim.cli.streams import standard_streams\n"
+        "import os; from allocsim.cli.output import standard_streams\n"
         "with standard_streams():\n"
         "    is_null = os.fstat(1).st_rdev == os.stat('/dev/null').st_rdev\n"
         f"    number = open({str(file)!r}).fileno()\n"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from allocsim.cli import build_parser
 from allocsim.cli.fit_ways import EFFECTS, ENGINES_OF, Way, way_of
-from allocsim.cli.parser import build_parser
 from tests.cli.conftest import Done
 
 Cli = Callable[..., Done]

@@ -89,8 +89,8 @@ def test_a_command_loads_its_own_file_and_page_and_no_others(tmp_path: Path) -> 
     assert {"allocsim.cli.report", "allocsim.report.html.html_report"} <= loaded
     others = (
         *("allocsim.cli.tune", "allocsim.cli.fit", "concurrent.futures", "logging"),
-        *("allocsim.report.html.compare_page", "allocsim.report.html.ranks_page"),
-        *("allocsim.report.html.still_report", "allocsim.recording.log_figures"),
+        *("allocsim.report.html.static_pages", "allocsim.report.html.still_report"),
+        "allocsim.recording.log_figures",
         *("allocsim.analysis.explain.of_state", "allocsim.analysis.compare"),
     )
     assert not loaded.intersection(others)

@@ -15,8 +15,7 @@ from allocsim.analysis.top import StackAnswers, TopRow, answers_of_run
 from allocsim.recommend import Offer, Recommendation, WhyNot, recommend
 from allocsim.replaying import Trial
 from allocsim.report.html import DevicePage, html_report
-from allocsim.report.html.answer_panel import to_paste
-from allocsim.report.html.owners_table import owners_tables
+from allocsim.report.html.panels import owners_tables, to_paste
 from allocsim.simulation import Setting
 from allocsim.units import MIB
 from allocsim.workload.programs import oom

@@ -31,7 +31,7 @@ from allocsim.report.figures import (
     save_figure,
     segments_figure,
 )
-from allocsim.report.figures.theme import LEAST, MOST, pixels
+from allocsim.report.figures.canvas import LEAST, MOST, pixels
 from allocsim.units import GIB, MIB
 from allocsim.workload.programs import oom, streams
 

@@ -11,7 +11,7 @@ import pytest
 from allocsim import load, top
 from allocsim.analysis.top import Holding, Top
 from allocsim.recording import Frame
-from allocsim.report.html.flame_panel import flame_panel
+from allocsim.report.html.panels import flame_panel
 
 from .page import Page
 

@@ -15,7 +15,7 @@ from allocsim.recording import load
 from allocsim.replaying import Trial, replay
 from allocsim.report.replay import document as replay_document
 from allocsim.report.replay import text as replay_text
-from allocsim.report.verdict import verdict_sentence
+from allocsim.report.run_sections import verdict_sentence
 from allocsim.simulation import Fidelity, Mismatch, Run, Setting, Timeline
 from allocsim.units import GIB
 

@@ -1,7 +1,8 @@
-"""Chart of memory over the run: reserved, allocated, requested and ideal, with errors.
+"""Charts over a run: memory curves with errors and driver calls, and the map of addresses.
 
 If the run has more entries than the image has columns, a curve is drawn by its minimum and maximum
-in each column, and the caption says so.
+in each column, and the caption says so. A pixel of the map shows which share of the entries and
+bytes that it covers is in use (`allocsim/analysis/picture/address_map.py`).
 """
 
 from __future__ import annotations
@@ -10,29 +11,32 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from allocsim.analysis.picture import Picture, Still
+from allocsim._repr import printable
+from allocsim.analysis.picture import AddressMap, Picture, Still, address_map
 from allocsim.analysis.top import Course
 from allocsim.metrics import extremes_of
 from allocsim.report.figures.canvas import (
+    LIGHT,
+    Theme,
     caption,
     legend,
     legend_above,
     new_figure,
+    pixels,
     styled,
     unit_of,
     whole_numbers,
 )
-from allocsim.report.figures.theme import LIGHT
 from allocsim.report.layout import number, plural, shown_of
-from allocsim.units import format_size
+from allocsim.units import MIB, format_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
     from numpy.typing import NDArray
 
-    from allocsim.report.figures.theme import Theme
 
 COLUMNS = 1500
 """Number of columns that the figure can resolve."""
@@ -185,7 +189,6 @@ def _errors(axes: Axes, picture: Picture, theme: Theme, unit: int) -> None:
 
 
 def _device(axes: Axes, picture: Picture, theme: Theme, unit: int) -> None:
-    """Draw a line at the memory of the device, if the curves come close to it."""
     memory = picture.device_run.device_memory
     if memory is None or memory >= 2 * picture.curve.reserved.max(initial=1):
         return
@@ -231,3 +234,83 @@ def _driver_calls(axes: Axes, picture: Picture, theme: Theme, step: int) -> None
     axes.axhline(0, color=theme.ink, linewidth=0.6)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{abs(y):.0f}"))
+
+
+SHAPE = (700, 1500)
+"""Number of pixel rows and columns."""
+
+_LONGEST_NAME = 34
+
+
+def address_map_figure(picture: Picture, theme: Theme = LIGHT, colouring: str = "state") -> Figure:
+    """Draw the address map of a run.
+
+    colouring: property that gives blocks their colour: "state", "size" or "owner".
+    """
+    found = address_map(picture.lives, picture.trace.frame_table, colouring, SHAPE)
+    colours = _colours(theme, colouring, len(found.layers))
+    figure, (axes,) = new_figure(theme)
+    top = max(found.axis_bytes, MIB)
+    unit, name = unit_of(top)
+    axes.imshow(
+        pixels(found.reserved, list(found.layers.values()), colours, theme.free, theme.page),
+        origin="lower", aspect="auto", interpolation="nearest",
+        extent=(0, found.n_entries, 0, top / unit),
+    )  # fmt: skip
+    styled(axes, theme, "time (entry of the recording)", f"address, gaps removed ({name})")
+    axes.grid(visible=False)
+    axes.set_xlim(0, found.n_entries * 1.008)
+    whole_numbers(axes.xaxis)
+    ooms = np.array([oom.entry for oom in picture.device_run.ooms])
+    marks = mark_ooms(axes, ooms, theme)
+    marks.set_label("out of memory")
+    patches = _patches(picture, theme, list(found.layers), colours)
+    legend_above(axes, theme, [*patches, marks] if len(ooms) else patches)
+    caption(
+        figure,
+        theme,
+        title_of(picture, f"address map by {colouring}"),
+        *warnings_of(picture),
+        f"{plural(found.n_blocks, 'block')}, {plural(found.n_entries, 'entry', 'entries')}.",
+        _density(found),
+    )
+    return figure
+
+
+def _density(found: AddressMap) -> str:
+    if not found.axis_bytes:
+        return "Nothing was ever reserved."
+    return (
+        f"A pixel is {plural(max(1, round(found.entries_per_column)), 'entry', 'entries')} wide "
+        f"and {format_size(max(1, round(found.bytes_per_row)))} high and shows what was in it by "
+        "its share; none is skipped, and what is smaller than a quarter of its pixel is drawn as a "
+        "quarter. Addresses that were never reserved are left out."
+    )
+
+
+def _colours(theme: Theme, colouring: str, count: int) -> list[str]:
+    if colouring == "size":
+        return list(theme.sizes)
+    if colouring == "state":
+        return list(theme.kinds[:2])
+    return list(theme.kinds[:count])
+
+
+def _patches(picture: Picture, theme: Theme, names: list[str], colours: list[str]) -> list[Patch]:
+    from matplotlib.patches import Patch  # noqa: PLC0415
+
+    waits = bool(np.any(picture.lives.blocks.completed > picture.lives.blocks.freed))
+    return [
+        *(
+            Patch(color=colour, label=_short(name))
+            for name, colour in zip(names, colours, strict=True)
+            if waits or not name.startswith("freed")
+        ),
+        Patch(facecolor=theme.free, label="reserved, free"),
+        Patch(facecolor=theme.page, edgecolor=theme.faint, label="not reserved"),
+    ]
+
+
+def _short(name: str) -> str:
+    name = printable(name)
+    return name if len(name) <= _LONGEST_NAME else f"…{name[1 - _LONGEST_NAME :]}"

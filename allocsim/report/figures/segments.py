@@ -1,7 +1,9 @@
-"""Chart of the segments at one moment: a bar for each segment, divided into its blocks.
+"""Charts of one moment: a bar for each segment, divided into its blocks, and sizes of blocks.
 
-Segments up to 2 MiB are in one panel, larger segments in another; each panel has one scale.  If
-there are too many bars, the segments of each pool are placed one after another in rows.
+Segments up to 2 MiB are in one panel, larger segments in another; each panel has one scale. If
+there are too many bars, the segments of each pool are placed one after another in rows. Both
+histograms of sizes have the same bins, powers of two, so free memory is above the requests that
+could use it.
 """
 
 from __future__ import annotations
@@ -9,27 +11,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from allocsim.analysis.picture import Instant, Picture, Still
+import numpy as np
+
+from allocsim.analysis.picture import Instant, Picture, Still, block_sizes
 from allocsim.report.figures.canvas import (
     HEIGHT,
+    LIGHT,
+    Theme,
     caption,
+    legend,
     legend_above,
     new_figure,
     styled,
     unit_of,
 )
 from allocsim.report.figures.memory import title_of, warnings_of
-from allocsim.report.figures.theme import LIGHT
 from allocsim.report.layout import number, plural, when
 from allocsim.report.packing import WIDTH, PackedPool, packed, pieces_of
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, SegmentState
-from allocsim.units import KIB, MIB, format_size
+from allocsim.units import GIB, KIB, MIB, format_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from allocsim.report.figures.theme import Theme
 
 _MOST_BARS = 48
 _SMALL_SEGMENT = 2 * MIB
@@ -83,7 +88,6 @@ def segments_figure(
 
 
 def _strips(picture: Picture | Still, instant: Instant, theme: Theme) -> Figure:
-    """Draw many segments in rows, pool by pool."""
     pools = packed(instant)
     rows = sum(pool.rows + 1 for pool in pools)
     figure, (axes,) = new_figure(theme, height=_FRAME_HEIGHT + _STRIP_HEIGHT * rows)
@@ -114,7 +118,6 @@ def _strips(picture: Picture | Still, instant: Instant, theme: Theme) -> Figure:
 
 
 def _strip(axes: Axes, pool: PackedPool, top: int, theme: Theme) -> None:
-    """Draw the segments of a pool; `top` is the first row of the axes that it fills."""
     found: dict[tuple[int, str], list[tuple[float, float]]] = {}
     for segment, (at, wide) in zip(pool.segments, pool.places, strict=True):
         for row, first, last in pieces_of(at, at + wide):
@@ -180,3 +183,62 @@ def _legend(axes: Axes, instant: Instant, theme: Theme, lift: float = _TITLE_HEI
         if state != PENDING or instant.held(PENDING)
     ]
     legend_above(axes, theme, handles, lift=lift)
+
+
+_FEW = 200
+"""Height of the tallest bar below which an axis with decades only would have too few labels."""
+
+
+def block_sizes_figure(
+    picture: Picture | Still, theme: Theme = LIGHT, at: str | int | None = None
+) -> Figure:
+    """Draw two histograms by block size: number of blocks over the run, memory at one moment.
+
+    at: moment of the memory, as in `Picture.at`; None for the peak of reserved memory.
+    """
+    instant = picture.at(at)
+    is_still = isinstance(picture, Still)
+    sizes = block_sizes(None if isinstance(picture, Still) else picture.lives, instant)
+    figure, (above, below) = new_figure(theme, 2, 1, sharex=True)
+    x = np.arange(len(sizes.handed_out))
+    above.bar(x, sizes.handed_out, width=0.9, color=theme.allocated)
+    _count_axis(above, int(sizes.handed_out.max(initial=1)))
+    most = int(max(sizes.used_bytes.max(initial=0), sizes.free_bytes.max(initial=0)))
+    unit, name = (GIB, "GiB") if most >= GIB else (MIB, "MiB")
+    below.bar(x - 0.22, sizes.used_bytes / unit, width=0.44, color=theme.kinds[0], label="in use")
+    below.bar(x + 0.22, sizes.free_bytes / unit, width=0.44, color=theme.alarm, label="free")
+    styled(above, theme, "", f"blocks {'in use' if is_still else 'allocated'} (count)")
+    styled(below, theme, "size of the block (from, in bytes)", f"memory ({name})")
+    below.set_ylim(0, 1.05 * max(most, MIB) / unit)
+    below.set_xticks(x, [_text(int(edge)) for edge in sizes.edges[:-1]], rotation=45, ha="right")
+    legend(below, theme, loc="lower right", bbox_to_anchor=(1, 0.97), ncols=2)
+    total = int(sizes.handed_out.sum())
+    caption(
+        figure,
+        theme,
+        title_of(picture, "block sizes"),
+        *warnings_of(picture),
+        f"Above: {plural(total, 'block')} "
+        f"{'in use' if is_still else 'over the whole recording'}. Below: the blocks "
+        f"{when(instant)}.",
+        "A bar at 1 MiB holds sizes from 1 MiB up to, not including, 2 MiB.",
+    )
+    return figure
+
+
+def _count_axis(axes: Axes, most: int) -> None:
+    """Make the y axis logarithmic for counts from 0 to `most`, and label minor ticks if few fit."""
+    from matplotlib.ticker import StrMethodFormatter, SymmetricalLogLocator  # noqa: PLC0415
+
+    axes.set_yscale("symlog", linthresh=1)
+    axes.set_ylim(0, 1.3 * most)
+    steps = (1, 2, 5) if most < _FEW else (1,)
+    axes.yaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=1, subs=steps))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+
+
+def _text(size: int) -> str:
+    for unit, name in ((GIB, "Gi"), (MIB, "Mi"), (KIB, "Ki")):
+        if size >= unit:
+            return f"{size // unit} {name}B"
+    return f"{size} B"

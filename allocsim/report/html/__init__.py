@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from allocsim._lazy import lazily
 
 if TYPE_CHECKING:
-    from allocsim.report.html.compare_page import compare_page
     from allocsim.report.html.embedding import Packer
     from allocsim.report.html.html_report import DevicePage, html_report
     from allocsim.report.html.markup import json_text, stylesheet
-    from allocsim.report.html.ranks_page import ranks_page
+    from allocsim.report.html.static_pages import compare_page, ranks_page
     from allocsim.report.html.still_report import still_report
 
 __all__ = [
@@ -21,11 +20,10 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "compare_page": "compare_page",
     "embedding": "Packer",
     "html_report": "DevicePage html_report",
     "markup": "json_text stylesheet",
-    "ranks_page": "ranks_page",
+    "static_pages": "compare_page ranks_page",
     "still_report": "still_report",
 }
 

@@ -160,7 +160,6 @@ def _time(packer: Packer, picture: Picture) -> None:
 
 
 def _segments(packer: Packer, picture: Picture) -> list[str]:
-    """Add the segments to `packer`, each with the index of its pool.  Return the pools' names."""
     segments = picture.lives.segments
     place = axis_of(picture.lives).place(segments.address)
     names, group = _pools(picture)
@@ -231,7 +230,6 @@ class Packer:
         self._offset += len(data) + padding
 
     def text(self) -> str:
-        """Return all added columns, compressed, as base64."""
         packed = gzip.compress(b"".join(self._parts), _LEVEL, mtime=0)
         return base64.b64encode(packed).decode("ascii")
 

@@ -1,28 +1,25 @@
-"""Pages and charts without scripts.
+"""Charts of a report for readers without scripts.
 
-`static_page` is a whole page, whose content security policy forbids scripts and external resources.
-`still_curve` and `packed_strip` are the charts of a report for readers without scripts.  If a run
-has more than `_STRETCHES` entries, each point of its curve is the maximum of several entries.
-Allocated memory is visible in a strip however small it is; strip.js draws the same strips.
+If a run has more than `_STRETCHES` entries, each point of its curve is the maximum of several
+entries. Allocated memory is visible in a strip however small it is; strip.js draws the same strips.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from string import Template
 
 from allocsim.analysis.picture import Instant, Picture
 from allocsim.analysis.top import Course
-from allocsim.metrics import Outline, extremes_of
-from allocsim.report.html.markup import legend, page_part, steps, stylesheet, text
+from allocsim.metrics import extremes_of
+from allocsim.report.html.markup import legend, steps, text
 from allocsim.report.layout import number
 from allocsim.report.packing import WIDTH, PackedPool, packed, pieces_of
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, SegmentState
 from allocsim.units import format_size
 
-_SERIES = ("reserved", "allocated")
+SERIES = ("reserved", "allocated")
 _STRETCHES = 300
 _WIDTH, _HEIGHT = 1000, 240
 """Size of a curve in image units; the image is scaled to the width of the page."""
@@ -33,65 +30,6 @@ _SHADES = 16
 _COLOURS = (("--kind-0", ALLOCATED), ("--kind-1", PENDING))
 
 
-def static_page(title: str, verdict: Iterable[str], sections: Iterable[tuple[str, str]]) -> str:
-    """Return a page without scripts.
-
-    verdict: sentences at the top.
-    sections: pairs of heading and HTML.
-    """
-    return Template(page_part("static.html")).substitute(
-        title=text(title),
-        verdict="".join(f'<p class="verdict">{text(line)}</p>\n' for line in verdict),
-        sections="".join(
-            f"<section>\n<h2>{text(name)}</h2>\n{content}</section>\n" for name, content in sections
-        ),
-        style=stylesheet("page.css"),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """Common scale of all curves of a page: from 0 to `top` bytes, and over `entries` entries."""
-
-    top: int
-    entries: int
-
-    def note(self, what: str) -> str:
-        """Return the HTML of a legend and of a sentence on the scale.
-
-        what: first word of the sentence, e.g. "Both".
-        """
-        size, entries = format_size(self.top), number(self.entries)
-        note = f"{what} from 0 to {size} upwards and over {entries} entries."
-        shown = legend((name, f"--{name}") for name in _SERIES)
-        return f'{shown}<p class="note">{text(note)}</p>\n'
-
-    def curve(self, outline: Outline, size: tuple[int, int]) -> str:
-        """Return an SVG of the curves of reserved and allocated memory.
-
-        outline: points of the curves.
-        size: width and height in pixels.
-        """
-        width, height = size
-        wide = width * outline.entries / max(self.entries, 1)
-        scale = (height - 2) / max(self.top, 1)
-        lines = "".join(
-            f'<polyline points="{steps(getattr(outline, name), wide, height - 1, scale)}" '
-            f'fill="none" stroke="var(--{name})"/>'
-            for name in _SERIES
-        )
-        return (
-            f'<svg class="outline" viewBox="0 0 {width} {height}" width="{width}" '
-            f'height="{height}" aria-hidden="true">{lines}</svg>'
-        )
-
-
-def scale_of(outlines: Sequence[Outline]) -> Scale:
-    """Return a scale on which the highest and the longest of the curves fit."""
-    top = max(max(outline.reserved) for outline in outlines)
-    return Scale(top, max(outline.entries for outline in outlines))
-
-
 def still_curve(picture: Picture, course: Course | None) -> str:
     """Return the HTML of a run's memory curve.
 
@@ -100,7 +38,7 @@ def still_curve(picture: Picture, course: Course | None) -> str:
     curve, n = picture.curve, len(picture.curve)
     step = max(1, -(-n // _STRETCHES))
     top = max(int(curve.reserved.max(initial=0)), 1)
-    highs = {name: extremes_of(getattr(curve, name), step).high.tolist() for name in _SERIES}
+    highs = {name: extremes_of(getattr(curve, name), step).high.tolist() for name in SERIES}
     lines = "".join(
         f'<polyline points="{steps(high, _WIDTH, _HEIGHT, _HEIGHT / top)}" '
         f'fill="none" stroke="var(--{name})" stroke-width="1.5"/>'
@@ -111,7 +49,7 @@ def still_curve(picture: Picture, course: Course | None) -> str:
         f'y2="{_HEIGHT}" stroke="var(--alarm)" stroke-dasharray="6 4"/>'
         for oom in picture.device_run.ooms[-_STRETCHES:]
     )
-    items = [(name, f"--{name}") for name in _SERIES]
+    items = [(name, f"--{name}") for name in SERIES]
     bands = "" if course is None else "".join(_bands(course, n))
     if course is not None and bands:
         kinds = sorted({int(kind) for kind in course.phase} - {0})
@@ -143,7 +81,6 @@ def _bands(course: Course, n: int) -> Iterator[str]:
 
 
 def state_legend(instant: Instant) -> str:
-    """Return the HTML of a legend with the block states and the bytes in each state."""
     states = (
         ("allocated", ALLOCATED, "--kind-0"),
         ("waiting", PENDING, "--kind-1"),

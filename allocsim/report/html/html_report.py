@@ -15,14 +15,12 @@ from allocsim.analysis.explain import DeviceExplanation, Shortage
 from allocsim.analysis.picture import Picture, WhatIf
 from allocsim.analysis.top import Course, StackAnswers, Top
 from allocsim.report.html import sections
-from allocsim.report.html.answer_panel import device_tabs, to_paste, verdict
 from allocsim.report.html.embedding import embedded
 from allocsim.report.html.fallback import packed_strip, state_legend, still_curve
-from allocsim.report.html.flame_panel import flame_panel
 from allocsim.report.html.markup import json_text, page_part, stylesheet, text
-from allocsim.report.html.owners_table import owners_tables
+from allocsim.report.html.panels import device_tabs, flame_panel, owners_tables, to_paste, verdict
 from allocsim.report.layout import plural, shown_of
-from allocsim.report.verdict import verdict_sentence
+from allocsim.report.run_sections import verdict_sentence
 from allocsim.simulation import Parting
 
 _SCRIPTS = (
@@ -55,7 +53,6 @@ class DevicePage:
 
     @property
     def number(self) -> int:
-        """Device number."""
         return self.picture.device_run.device
 
     @property
@@ -151,7 +148,6 @@ def _tables(page: DevicePage) -> str:
 
 
 def _data(page: DevicePage) -> str:
-    """Return HTML script elements with the numbers that the device's charts draw."""
     about, columns = embedded(page.picture, page.answers)
     number = page.number
     return (

@@ -1,5 +1,5 @@
 // The address map: the exact share of each pixel that each kind of block covers, as in
-// allocsim/analysis/picture/address_map.py; tones as in allocsim/report/figures/theme.py.
+// allocsim/analysis/picture/address_map.py; tones as in allocsim/report/figures/canvas.py.
 
 const LEAST = 0.25;
 const MOST = 0.9;

@@ -36,7 +36,6 @@ def stylesheet(*names: str) -> str:
 
 
 def text(words: object) -> str:
-    """Escape text for HTML."""
     return html.escape(printable(str(words)))
 
 

@@ -12,7 +12,7 @@ from allocsim.metrics import extremes_of
 from allocsim.report.explain import CAUSES, because, blockers_text, code_text
 from allocsim.report.html.embedding import SERIES
 from allocsim.report.html.markup import definitions, moment_link, sparkline, table, text
-from allocsim.report.layout import exact_size, number, plural, when
+from allocsim.report.layout import exact_size, known_text, number, plural, unproved, when
 from allocsim.report.packing import segment_pool
 from allocsim.report.recommendation import peak_text
 from allocsim.report.replay import least_and_most
@@ -119,31 +119,28 @@ def ooms_section(
     parting: first difference between replay and recording; None if they are equal.
     """
     if not shortages:
-        unproved = "" if parting is None else "Unproved: "
-        return f"<p>{unproved}No request failed.</p>\n"
+        return f"<p>{unproved(parting).capitalize()}No request failed.</p>\n"
     advice: Sequence[Sequence[str]] = () if explanation is None else explanation.advice
     parts = []
     if (hidden := len(shortages) - _SHOWN_OOMS) > 0:
         parts.append(f"<p>Not listed: {plural(hidden, 'earlier error')}.</p>\n")
     for i, shortage in list(enumerate(shortages))[-_SHOWN_OOMS:]:
-        is_proved = parting is None or not parting.is_before(shortage.oom.entry)
-        parts.append(_oom(shortage, advice[i] if i < len(advice) else (), is_proved=is_proved))
+        parts.append(_oom(shortage, advice[i] if i < len(advice) else (), parting))
     return "".join(parts)
 
 
-def _oom(shortage: Shortage, advice: Sequence[str], *, is_proved: bool) -> str:
-    oom, unproved = shortage.oom, "" if is_proved else "unproved: "
-    known = "as recorded" if oom.is_recorded else "not in the recording"
+def _oom(shortage: Shortage, advice: Sequence[str], parting: Parting | None) -> str:
+    oom = shortage.oom
     parts = [
         f"<article><h3>Entry {number(oom.entry)}: {text(shortage.cause.replace('_', ' '))}, "
         f"{format_size(shortage.tried_bytes)} tried</h3>\n"
         f"<p>{moment_link(oom.entry, f'Show entry {number(oom.entry)}', is_button=True)}</p>\n",
         definitions(
             [
-                ("Cause", unproved + CAUSES[shortage.cause]),
+                ("Cause", unproved(parting, oom.entry) + CAUSES[shortage.cause]),
                 ("Because", because(shortage)),
                 ("Code", code_text(shortage.code)),
-                ("Known", known),
+                ("Known", known_text(oom)),
                 *([("PyTorch's message", oom.message)] if oom.message else []),
                 *(("Advice", sentence) for sentence in advice),
             ]

@@ -15,9 +15,8 @@ from allocsim.analysis.top import Top
 from allocsim.metrics import code_of
 from allocsim.replaying import StateSource
 from allocsim.report.html.fallback import packed_strip, state_legend
-from allocsim.report.html.flame_panel import flame_panel
 from allocsim.report.html.markup import definitions, page_part, stylesheet, table, text
-from allocsim.report.html.owners_table import owners_tables
+from allocsim.report.html.panels import flame_panel, owners_tables
 from allocsim.report.layout import exact_size, number, plural, shown_of
 from allocsim.report.packing import segment_pool
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
@@ -184,10 +183,6 @@ def _segments(still: Still) -> str:
 
 
 def _bar(segment: SegmentState, longest: int) -> str:
-    """Return the SVG of a segment's blocks; free blocks are the background.
-
-    longest: bytes of the segment with the longest bar.
-    """
     scale = _BAR_WIDTH / longest
     ground = f'<rect width="{segment.total_size * scale:.1f}" height="100%" fill="var(--free)"/>'
     blocks = "".join(

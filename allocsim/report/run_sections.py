@@ -1,0 +1,315 @@
+"""Parts of the answer about a replay that several commands share, as text and as JSON.
+
+They are the verdict, the driver calls with their estimated time, edits of the program, and device
+memory that the driver keeps in host memory when the card is full. Such memory is called spilled:
+its bytes come from a replay on a card enlarged by host memory, and the slowdown is estimated as a
+range, because no recording contains it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from allocsim.analysis.explain import Shortage
+from allocsim.editing import EditedDevice, EditTrial
+from allocsim.recommend import Costs, driver_time
+from allocsim.report.layout import fields, number, plural, row, rows, unproved
+from allocsim.simulation import DeviceRun, Run, Spill, TimelinePoint
+from allocsim.units import format_change, format_size
+
+if TYPE_CHECKING:
+    from allocsim.analysis.top import Top
+    from allocsim.analysis.tune import SettingRow, Tuning
+
+
+def verdict_sentence(device: DeviceRun, shortages: Sequence[Shortage]) -> str:
+    """Return a sentence: the replay of one device fits, or runs out of memory, and why."""
+    if shortages:
+        last = shortages[-1]
+        return unproved(device.parting, last.oom.entry) + _causes(last)[last.cause]
+    what = "it fits: no request failed"
+    if device.spill is not None and device.spill.most_bytes:
+        size = format_size(device.spill.most_bytes)
+        what = f"no request failed, because {size} of host memory extend the card"
+    if device.device_memory is None:
+        what = "no request failed; the memory of the device is unknown"
+    sentence = f"{unproved(device.parting)}{what}."
+    busiest = device.timeline.busiest
+    if busiest is None:
+        return sentence
+    idle = _idle_part(busiest)
+    return f"{sentence} At peak allocation, {idle} were unused."
+
+
+def _idle_part(moment: TimelinePoint) -> str:
+    """Return the unused part of reserved memory, e.g. "1.50 GiB of 2.00 GiB reserved".
+
+    "all but 2.00 MiB of 2.00 GiB reserved" is for sizes that are equal after rounding.
+    """
+    idle, reserved = format_size(moment.idle), format_size(moment.reserved)
+    if idle == reserved and moment.idle != moment.reserved:
+        return f"all but {format_size(moment.reserved - moment.idle)} of {reserved} reserved"
+    return f"{idle} of {reserved} reserved"
+
+
+def _causes(shortage: Shortage) -> dict[str, str]:
+    tried = format_size(shortage.tried_bytes)
+    idle = format_size(shortage.idle_bytes)
+    free = shortage.figures.free_bytes
+    free_text = "unknown" if free is None else format_size(free)
+    reach = format_size(shortage.figures.within_reach or 0)
+    held = format_size(shortage.oom.allocated_bytes)
+    total = format_size(shortage.oom.total_bytes)
+    return {
+        "impossible": f"impossible. {tried} were requested at once, more than the whole device "
+        f"has ({total}).",
+        "host_fallback": f"more is allocated ({held}) than the device has ({total}).",
+        "pending_free": f"a block was freed too late. {tried} were requested; a large enough "
+        "block waited for another stream, and PyTorch does not search again after the wait.",
+        "private_pool": f"a private pool holds the memory. {tried} were requested; the idle memory "
+        "of a private pool (a CUDA graph, a MemPool) would have been enough.",
+        "fraction_limit": f"a memory fraction was reached. PyTorch was limited to a part of "
+        f"the device's {total}; {free_text} of the device were free.",
+        "free_above_request": f"not the allocator. {tried} were requested with {free_text} free on "
+        "the device: something outside PyTorch's allocator refused.",
+        "fragmentation": f"fragmentation. {tried} were requested while PyTorch held {idle} "
+        "idle: enough, but in pieces that are too small, or kept for another stream or pool.",
+        "fragmentation_likely": f"fragmentation likely. {tried} were requested. {idle} idle "
+        f"in PyTorch and {free_text} free on the device, {reach} together, would be enough, but "
+        "not in one piece.",
+        "full": f"the device is full. {tried} were requested. {idle} idle in PyTorch and "
+        f"{free_text} free on the device, {reach} together, are too little. {held} were in use.",
+        "no_figures": f"{tried} were requested and not found; too little is known of the device's "
+        "memory to give the cause.",
+    }
+
+
+_USUAL = 20 << 20
+"""Bytes for which `costs_document` gives times: the segment of a request below 10 MiB."""
+
+
+def driver_note(costs: Costs) -> str:
+    """Return a sentence about the card behind the estimate, and its error on recorded runs."""
+    table = costs.table
+    if not costs.uses_table:
+        return "with the given times"
+    return (
+        f"based on an {table.name}; in half of that card's recordings, calls took "
+        f"{table.low:g} to {table.high:g} times as long, and longer with other busy processes"
+    )
+
+
+def driver_rows(run: DeviceRun, is_expandable: bool) -> list[str]:
+    """Return lines with the numbers of a replay's driver calls and retries, and their time."""
+    stats, costs = run.stats, Costs()
+    retries = plural(stats["num_alloc_retries"], "retry", "retries")
+    calls = [f"{retries} after cached memory was released to the driver"]
+    if "num_device_alloc" in stats:  # from 2.3 on
+        take, give = ("mappings", "unmappings") if is_expandable else ("cudaMalloc", "cudaFree")
+        allocated, freed = number(stats["num_device_alloc"]), number(stats["num_device_free"])
+        calls.insert(0, f"{allocated} {take}, {freed} {give}")
+    time = driver_time(run.driver_calls, costs)
+    calls.append(f"about {time / 1000:,.1f} ms without waits, {driver_note(costs)}")
+    return rows("Driver calls", calls)
+
+
+def driver_document(run: DeviceRun) -> dict[str, Any]:
+    costs = Costs()
+    return {
+        "driver_us": round(driver_time(run.driver_calls, costs), 1),
+        "driver_times": _table_document(costs),
+    }
+
+
+def costs_document(costs: Costs) -> dict[str, Any]:
+    """Return the time of each kind of driver call as JSON.
+
+    Calls whose time depends on the size are given for 20 MiB.
+    """
+    times = {
+        "cuda_malloc": costs.of_call("malloc", _USUAL),
+        "cuda_free": costs.of_call("free", _USUAL),
+        "map_handle": costs.of_call("create", _USUAL) + costs.of_call("map", _USUAL),
+        "unmap_handle": costs.of_call("unmap", _USUAL),
+    }
+    return {
+        **{name: round(time, 1) for name, time in times.items()},
+        "synchronize": costs.synchronize,
+        "thrashing_above": costs.thrashing_above,
+        "driver_times": _table_document(costs) if costs.uses_table else None,
+    }
+
+
+def _table_document(costs: Costs) -> dict[str, Any]:
+    table = costs.table
+    return {
+        "card": table.card,
+        "driver": table.driver,
+        "recorded_over_estimated": [table.low, table.high],
+    }
+
+
+def edit_rows(devices: Sequence[EditedDevice], run: Run) -> list[str]:
+    """Return lines with each edit, its effect on the peaks, its code and its assumptions."""
+    lines: list[str] = []
+    for edit in devices[0].edits:
+        lines += row("Edit", edit.text)
+        lines += row("", f"code: {edit.code}")
+    for edited, device_run in zip(devices, run.devices, strict=True):
+        name = f"device {device_run.device}: " if len(run.devices) > 1 else ""
+        lines += row("Effect", f"{name}{_effect(edited, device_run)}")
+    said = dict.fromkeys(edit.assumes for edit in devices[0].edits)
+    return lines + row("Assumed", "; ".join(said))
+
+
+def _effect(edited: EditedDevice, device_run: DeviceRun) -> str:
+    before = edited.baseline.peak_reserved_bytes
+    after = device_run.peak_reserved_bytes
+    change = f"{format_size(abs(after - before))} {'more' if after > before else 'less'}"
+    if after == before:
+        change = "as much"
+    text = f"{format_size(after)} reserved at the peak, {change} than without the edit"
+    calls = _calls(device_run) - _calls(edited.baseline)
+    if calls:
+        text += f"; {number(abs(calls))} {'more' if calls > 0 else 'fewer'} driver calls"
+    return text.replace("as much than", "as much as")
+
+
+def _calls(device_run: DeviceRun) -> int:
+    return sum(count for _, _, count in device_run.driver_calls)
+
+
+def edit_document(devices: Sequence[EditedDevice]) -> Iterator[dict[str, Any]]:
+    """Yield the JSON object of each edit, with the recorded program's peak on each device."""
+    for edit in devices[0].edits:
+        without = [each.baseline.peak_reserved_bytes for each in devices]
+        keys = fields(edit, "edit=text code assumes")
+        yield keys | {"peak_reserved_bytes_without": without}
+
+
+def tried_edit_rows(tried: Sequence[EditTrial], most: int) -> list[str]:
+    """Return up to `most` lines, one for each of the best edits: peak, change of the peak, code."""
+    lines: list[str] = []
+    for trial in tried[:most]:
+        (edit,) = trial.devices[0].edits
+        before = max(each.baseline.peak_reserved_bytes for each in trial.devices)
+        peak = f"{format_size(trial.peak_reserved_bytes)} reserved at the peak"
+        change = format_change(trial.peak_reserved_bytes - before)
+        failed = "" if trial.is_whole else ", and a request fails"
+        lines += row("" if lines else "Edits", f"{edit.text}: {peak} ({change}){failed}")
+        place = f"; in the loop at {trial.place}" if trial.place else ""
+        lines += row("", f"  {edit.code}{place}")
+    return lines + row("", "Each assumes that all requests stay the same; --edit EDIT shows one.")
+
+
+def tried_edits_document(tried: Sequence[EditTrial]) -> list[dict[str, Any]]:
+    return [
+        next(edit_document(trial.devices)) | fields(trial, "place peak_reserved_bytes is_whole")
+        for trial in tried
+    ]
+
+
+SLOWER = (10, 63)
+"""Range of the slowdown of a byte over PCIe against the card's memory.
+
+From a T4 (320 GB/s) with PCIe 4.0 x16 (32 GB/s) to an RTX 4090 (1,008 GB/s) with PCIe 3.0 x16 (16
+GB/s).
+"""
+_CATEGORIES = 4
+
+
+def slowdown(device: DeviceRun, spill: Spill) -> tuple[float, float]:
+    """Return the lowest and highest factor by which a training step becomes slower.
+
+    The lowest factor is 1, for a step that does not use the spilled memory. The highest is for a
+    step that does nothing but read every byte once, spilled bytes over the slowest link.
+    """
+    held = max(device.peak_device_bytes, 1)
+    return 1.0, 1 + spill.most_bytes / held * (SLOWER[1] - 1)
+
+
+def spill_rows(device: DeviceRun, top: Top | None = None) -> list[str]:
+    """Return lines with the spilled bytes, the first and the worst moment, and the slowdown.
+
+    top: code that requested memory after the card was full; None if it is listed elsewhere.
+    Returns [] for a device without host memory.
+    """
+    spill = device.spill
+    if spill is None:
+        return []
+    lent = format_size(spill.lent_bytes)
+    if spill.began is None:
+        return row("Spill", f"nothing: everything fitted on the card, none of {lent} was used")
+    began = "from the start" if spill.began < 0 else f"from entry {number(spill.began)} on"
+    worst = "at the start" if spill.worst < 0 else f"after entry {number(spill.worst)}"
+    _, most = slowdown(device, spill)
+    whose = "Held by, below, lists what was requested since then"
+    if top is not None:
+        largest = [(name, size) for name, size in top.categories.items() if size][:_CATEGORIES]
+        shares = (f"{name} {format_size(size)}" for name, size in largest)
+        whose = f"requested since then and in use: {', '.join(shares) or 'nothing'}"
+    return rows(
+        "Spill",
+        [
+            f"at most {format_size(spill.most_bytes)} of {lent} in host memory, {worst}; "
+            f"{began}; {format_size(spill.end_bytes)} at the end",
+            f"steps take 1 to {most:.0f} times as long, depending on how often they access it: a "
+            f"byte takes {SLOWER[0]} to {SLOWER[1]} times as long over PCIe",
+            f"the driver chooses which bytes it moves; {whose}",
+        ],
+    )
+
+
+def spill_document(device: DeviceRun, spill: Spill, top: Top | None) -> dict[str, Any]:
+    """Return the spilled memory as JSON; `top` has the code that requested it."""
+    low, high = slowdown(device, spill)
+    return {
+        **fields(spill, "lent_bytes most_bytes began worst end_bytes"),
+        "slowdown": [low, round(high, 3)],
+        "owners": {} if top is None else {each.owner: each.bytes for each in top.rows},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """Host memory lent to a simulated card: a card of `card` bytes, enlarged by `lent` bytes."""
+
+    card: int
+    lent: int
+
+    def spilled(self, tuning: Tuning, found: SettingRow) -> int:
+        """Return the bytes in host memory at the peak under the setting of `found`."""
+        context = 0 if tuning.prepared is None else tuning.prepared.context_memory
+        return max(found.peak_reserved_bytes + context - self.card, 0)
+
+
+def tuning_spill_rows(tuning: Tuning, loan: Loan | None) -> list[str]:
+    """Return lines with the spilled bytes under the recorded and the best setting.
+
+    Returns [] if `loan` is None.
+    """
+    if loan is None:
+        return []
+    base = format_size(loan.spilled(tuning, tuning.baseline))
+    text = f"{base} of {format_size(loan.lent)} in host memory under the recorded settings"
+    if tuning.best is not None and tuning.best is not tuning.baseline:
+        text += f", {format_size(loan.spilled(tuning, tuning.best))} under the best"
+    return row("Spill", f"{text}; the card has {format_size(loan.card)}")
+
+
+def tuning_spill_document(tuning: Tuning, loan: Loan | None) -> dict[str, Any]:
+    """Return the spilled bytes under every setting as JSON; {} if `loan` is None."""
+    if loan is None:
+        return {}
+    return {
+        "spill": {
+            "card_bytes": loan.card,
+            "lent_bytes": loan.lent,
+            "baseline_bytes": loan.spilled(tuning, tuning.baseline),
+            "rows": {
+                each.conf: loan.spilled(tuning, each) for each in tuning.rows if each.survives
+            },
+        }
+    }
