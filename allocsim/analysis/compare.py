@@ -90,12 +90,7 @@ class Side:
 
 
 def side_of_run(prepared: Prepared, device_run: DeviceRun, conf: str, at: str | int | None) -> Side:
-    """Return the peaks and owners of a finished replay, as one side of a comparison.
-
-    conf: PYTORCH_CUDA_ALLOC_CONF to report.
-    at: moment at which owners are compared, as in `compare`.
-    Raises RecordingError if the moment `at` does not exist.
-    """
+    """Return the peaks and owners of a finished replay, as one side of a comparison."""
     trace = prepared.trace
     scene = scene_of_run(trace, prepared.start, device_run.timeline)
     timeline = device_run.timeline
@@ -123,10 +118,7 @@ def side_of_run(prepared: Prepared, device_run: DeviceRun, conf: str, at: str | 
 
 
 def side_of_state(recording: Recording, trace: Trace, at: str | int | None) -> Side:
-    """Return the sizes and owners of a recording without entries, as one side of a comparison.
-
-    at: moment at which owners are compared; such a recording has only "end".
-    """
+    """Return the sizes and owners of a recording without entries, as one side of a comparison."""
     moment = moment_of_state(recording.path, at)
     refuse_contradictions(recording)
     scene = scene_of_state(trace)
@@ -194,10 +186,7 @@ class Change:
 
 
 def changes_of(a: Held, b: Held, by: str) -> tuple[Change, ...]:
-    """Return the changes of all owners from A to B, largest first.
-
-    by: grouping of owners: "line", "stack", "module", "category", "stream" or "pool".
-    """
+    """Return the changes of all owners from A to B, largest first."""
     first, second = _Owned(a, by), _Owned(b, by)
     named = moved_lines(first.indices, second.indices) if by in ("line", "stack", "module") else {}
     moved = {was: now for now, was in named.items()}

@@ -70,10 +70,7 @@ def rank_in_name(path: str) -> int | None:
 
 
 def _by_difference(paths: Sequence[str]) -> list[int | None] | None:
-    """Return the only number that differs between the paths, for each path.
-
-    Return None if the paths differ in anything else.
-    """
+    """Return the only number that differs between the paths, for each path."""
     numbers = [[int(each) for each in _NUMBER.findall(path)] for path in paths]
     if len(paths) == 1 or len({_NUMBER.sub("#", path) for path in paths}) > 1:
         return None
@@ -133,11 +130,8 @@ class RankRun:
 def run_of(
     path: str, conf: str | None = None, torch_version: str | None = None, *, smallest: bool = False
 ) -> RankRun:
-    """Load a recording and replay its busiest device.
+    """Load a recording and replay its busiest device; see `ranks` for the parameters.
 
-    conf: PYTORCH_CUDA_ALLOC_CONF; None for the recorded value.
-    torch_version: release to model; None for the recorded release.
-    smallest: find the smallest sufficient device, which takes about ten replays.
     Raises RecordingError for an invalid recording, ConfigError for a setting that the release
     refuses.
     """

@@ -90,10 +90,7 @@ def known_explanation(gap: Gap) -> Explanation | None:
 
 
 def explanations(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> list[Explanation]:
-    """Return the possible explanations of `gap`, most likely first.
-
-    allocator: in the state before the gap.
-    """
+    """Return the possible explanations of `gap`, most likely first."""
     ways = _inferred(gap, allocator, facts)
     if not facts.empties:
         ways = [each for each in ways if each.cause is not Cause.EMPTY_CACHE]
@@ -321,10 +318,7 @@ def _completions(entries: Sequence[RecordedEntry]) -> Iterator[Planned]:
 
 
 def _wait_order(entries: Sequence[RecordedEntry]) -> Iterator[Planned]:
-    """Yield an AWAIT step for each free in `entries`, in the order of a full device's waiting.
-
-    A single free needs none.
-    """
+    """Yield an AWAIT step for each free in `entries`, in the order of a full device's waiting."""
     if len(entries) > 1:
         for entry in entries:
             yield (StepKind.AWAIT, *_row(entry))

@@ -155,11 +155,7 @@ def calls_of(
 
 
 def classify(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> EntryMasks:
-    """Return the masks of the entries of `trace`.
-
-    pools: private pool of each entry.
-    calls: known calls of the program, in order.
-    """
+    """Return the masks of the entries of `trace`."""
     action = trace.action
     is_requested = any_of(action, (Action.FREE_REQUESTED,))
     completes = completes_at_once(action, trace.addr)

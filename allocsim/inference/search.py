@@ -201,10 +201,7 @@ class _Along(Drive):
             self._compare()
 
     def explained(self, steps: Sequence[Planned], before_request: Watch | None) -> None:
-        """Run on the allocator the steps that explain a gap.
-
-        before_request: called before each request; None for no call.
-        """
+        """Run on the allocator the steps that explain a gap."""
         for kind, _, addr, size, stream in steps:
             if before_request is not None and kind in (StepKind.ALLOC, StepKind.OOM):
                 before_request(self.allocator)

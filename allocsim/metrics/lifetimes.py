@@ -158,11 +158,7 @@ def _lifetimes_of(trace: Trace, stop: int, answered: Sequence[int], until: Actio
 
 
 def _kept(trace: Trace, unfreed: NDArray[np.intp], states: Sequence[str]) -> list[int]:
-    """Return the bytes of each block that is live before and after all entries.
-
-    unfreed: rows of allocations without a free; the blocks at their addresses are not older.
-    states: states of a block that count as live.
-    """
+    """Return the bytes of each block that is live before and after all entries."""
     younger = set(trace.addr[unfreed].tolist())
     return [
         block.size

@@ -104,10 +104,7 @@ def code_at(trace: Trace, entry: int) -> Code | None:
 
 
 def _followed(trace: Trace, before: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Sequence[Frame]:
-    """Return the stack after the longest earlier sequence that equals the last stacks, or ().
-
-    before: `alloc` entries before the entry in question.
-    """
+    """Return the stack after the longest earlier sequence that equals the last stacks, or ()."""
     stacks = trace.frames[before]
     if len(stacks) < 2:
         return ()
@@ -125,10 +122,7 @@ def _followed(trace: Trace, before: np.ndarray[tuple[int], np.dtype[np.intp]]) -
 
 
 def code_of(stack: Sequence[Frame], inferred: str = "") -> Code | None:
-    """Return the code of `stack`, whose innermost frame is first; None for an empty stack.
-
-    inferred: see `Code`.
-    """
+    """Return the code of `stack`, whose innermost frame is first; None for an empty stack."""
     if not stack:
         return None
     for depth, frame in enumerate(stack):

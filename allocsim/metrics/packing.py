@@ -107,12 +107,7 @@ class _EqualPeriods:
 def _equal_periods(
     events: _Ints, moment: _Ints, size: _Ints, periods: _Ints
 ) -> Iterator[_EqualPeriods]:
-    """Yield the periods that allocate and free the same sizes in the same order.
-
-    events, moment: see `_events`.
-    size: bytes of each block.
-    periods: first entry of each period.
-    """
+    """Yield the periods that allocate and free the same sizes in the same order."""
     n = len(size)
     for first, end, length in equal_periods(moment, periods):
         table = events[first:end].reshape(-1, length)

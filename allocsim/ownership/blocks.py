@@ -64,11 +64,7 @@ class Blocks:
 
 
 def blocks_of(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline) -> Blocks:
-    """Return the blocks of a recording with the sizes of its baseline replay.
-
-    start: segments before the first entry.
-    timeline: allocated bytes after each entry of the baseline replay.
-    """
+    """Return the blocks of a recording with the sizes of its baseline replay."""
     pools = pools_of(trace)
     before = _Rows.of_state(start, pools.ids)
     rows = np.flatnonzero(any_of(trace.action, BLOCK_ACTIONS))
@@ -151,10 +147,7 @@ def _next_free(
 
 
 def _ends(action: NDArray[np.uint8], row: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Return a mask of the entry numbers in `row` that are a free_completed.
-
-    The number -1, for a missing entry, gives False.
-    """
+    """Return a mask of the entry numbers in `row` that are a free_completed."""
     found: NDArray[np.bool_] = (row >= 0) & (np.append(action, 255)[row] == Action.FREE_COMPLETED)
     return found
 

@@ -46,7 +46,6 @@ def moment_of(
 ) -> Moment:
     """Return the moment that the user selected.
 
-    path: file name for errors.
     at: "peak" (of allocated bytes), "oom" (the last out-of-memory error), "end" or an entry number.
         None for "oom" if the recording has an out-of-memory error, else "peak".
 
@@ -179,10 +178,7 @@ def scene_of_run(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeli
 
 
 def scene_of_state(trace: Trace) -> Scene:
-    """Return the blocks of a recording without entries.
-
-    Each block has the training phase and the kind of code that requested it.
-    """
+    """Return the blocks of a recording without entries."""
     return _scene(trace, blocks_of_state(trace), is_state_only=True)
 
 

@@ -168,12 +168,7 @@ class Scene:
 def scene_of(
     blocks: Blocks, kinds: dict[int, StackKind], *, is_state_only: bool, marks: Sequence[Mark] = ()
 ) -> Scene:
-    """Return `blocks` with the training phase and the kind of code that requested each.
-
-    kinds: classification of each stack, by stack number.
-    is_state_only: True if the recording has no entries.
-    marks: marks of the program in the recording, in order.
-    """
+    """Return `blocks` with the training phase and the kind of code that requested each."""
     numbers = np.array(sorted(kinds), dtype=np.int64)
     which = np.searchsorted(numbers, blocks.stack) if len(numbers) else np.zeros(0, np.intp)
     table = [kinds[number] for number in numbers.tolist()]

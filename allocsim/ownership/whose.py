@@ -126,10 +126,7 @@ def _part(frame: Frame) -> str:
 def whose_of(
     scene: Scene, rows: NDArray[np.intp], table: FrameTable, activations: NDArray[np.bool_]
 ) -> list[Whose]:
-    """Return the owner of each block in `rows`.
-
-    activations: mask of the blocks that were kept for backward.
-    """
+    """Return the owner of each block in `rows`."""
     blocks = scene.blocks
     python: dict[int, tuple[Frame, ...]] = {}
     between: dict[tuple[int, ...], Whose] = {}
@@ -236,11 +233,7 @@ def _numbers(name: str) -> list[int]:
 
 
 def status_of(change: int, *, was_there: bool, is_there: bool) -> str:
-    """Return "new", "gone", "larger", "smaller" or "same".
-
-    change: change of the owner's bytes.
-    was_there, is_there: True if the owner has blocks before and after; they may have 0 bytes.
-    """
+    """Return "new", "gone", "larger", "smaller" or "same"."""
     if not was_there:
         return "new"
     if not is_there:

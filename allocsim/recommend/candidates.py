@@ -247,11 +247,7 @@ _PARTS = (1, 2)
 
 
 def usual_settings(recorded: AllocatorConfig, *, expandable: bool = True) -> tuple[Setting, ...]:
-    """Return the usual settings that the release accepts and that differ from `recorded`.
-
-    recorded: settings in force in the recording.
-    expandable: False to leave out expandable segments.
-    """
+    """Return the usual settings that the release accepts and that differ from `recorded`."""
     return tuple(_accepted(_USUAL, recorded, expandable=expandable))
 
 
@@ -265,7 +261,6 @@ def proposals(
 
     parts: devices of one program.
     recorded: settings in force in the recording.
-    expandable: False to leave out expandable segments.
     """
     may_expand = expandable and all(allows_expandable(part) for part in parts)
     options = (*_USUAL, *_BESIDE, *_fitted(parts))
@@ -276,10 +271,7 @@ def proposals(
 def rescues(
     parts: Sequence[Prepared], recorded: AllocatorConfig, *, expandable: bool = True
 ) -> tuple[Setting, ...]:
-    """Return further settings that may avoid an out-of-memory error that no proposal avoids.
-
-    The parameters are those of `proposals`.
-    """
+    """Return further settings that may avoid an out-of-memory error that no proposal avoids."""
     may_expand = expandable and all(allows_expandable(part) for part in parts)
     sizes = merged(tuple(sizes_of(part) for part in parts))
     found = candidates(sizes, recorded, expandable=may_expand, limits=False)
@@ -367,10 +359,7 @@ def _shared_peak(prepared: Prepared) -> int:
 
 
 def overflows(prepared: Prepared, memory: int | None) -> bool:
-    """Return True if the live requests, including failed requests, exceed `memory` bytes.
-
-    memory: bytes of the device; None if unknown.
-    """
+    """Return True if the live requests, including failed requests, exceed `memory` bytes."""
     if memory is None:
         return False
     failed = np.flatnonzero(prepared.trace.action == Action.OOM).tolist()
@@ -379,10 +368,7 @@ def overflows(prepared: Prepared, memory: int | None) -> bool:
 
 
 def was_refused(prepared: Prepared, oom_entry: int | None) -> bool:
-    """Return True if the request at `oom_entry` failed although the device had room for it.
-
-    oom_entry: first entry that fails in the baseline; None if no entry does.
-    """
+    """Return True if the request at `oom_entry` failed although the device had room for it."""
     if oom_entry is None:
         return False
     trace, at_start = prepared.trace, prepared.in_force(prepared.recorded)

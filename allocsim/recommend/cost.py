@@ -203,10 +203,7 @@ def cost_of(trial: Trial, costs: Costs) -> Cost:
 
 
 def driver_time(calls: Iterable[tuple[str, int, int]], costs: Costs) -> float:
-    """Return the microseconds of driver calls.
-
-    calls: (name, bytes, number of calls).
-    """
+    """Return the microseconds of driver calls."""
     calls = list(calls)
     # On average, half of the segments are already held when a segment is obtained.
     held = sum(n for call, _, n in calls if call == "malloc") / 2

@@ -208,8 +208,6 @@ def _standing(
     """Return the memory and retries that `setting` must beat to be chosen; None while all fail.
 
     This must agree with `_simplest`, which makes the choice.
-    found: offers that were replayed before.
-    needed: see `_needed_by`.
     """
     known = [Standing(baseline.memory, baseline.retries)] if baseline.goes_through else []
     good = [
@@ -238,11 +236,7 @@ def _standing(
 def _offer(
     cases: Sequence[Case], setting: Setting, base: Setting, standing: Standing | None
 ) -> Offer | None:
-    """Replay a setting on every device; return None if PyTorch refuses it or stops under it.
-
-    base: recorded setting.
-    standing: replays that can no longer beat these numbers are given up; None for none.
-    """
+    """Replay a setting on every device; return None if PyTorch refuses it or stops under it."""
     found = [
         case.trials.under(setting, case.device_run.device_memory, standing=standing)
         for case in cases
@@ -264,10 +258,7 @@ def choose(
 ) -> Recommendation:
     """Choose the recommended setting among replayed candidates.
 
-    baseline: replay under the recorded settings.
-    offers: replays of the candidates.
     late: function from a setting to its peak reserved bytes in the second half of the recording.
-    release: modelled release.
     possible: releases that the recording can come from.
     """
     tried, late = tuple(offers), cache(late)  # each call of `late` is a replay
@@ -316,10 +307,7 @@ def _nearest(baseline: Offer, offers: Sequence[Offer]) -> list[Offer]:
 
 
 def _needed_by(release: Release, possible: Sequence[str]) -> Callable[[Setting], str | None]:
-    """Return a function from a setting to the releases that read it as intended, in words.
-
-    The function returns None if every release in `possible` does.
-    """
+    """Return a function from a setting to the releases that read it as intended, in words."""
     return lambda each: releases_needed(each.conf, release, possible)
 
 

@@ -203,10 +203,7 @@ class _Question:
 
 
 def _ways(ask: _Question, free: CardRun) -> Iterator[Way]:
-    """Yield the result for the programs as given, and for each change that applies to them.
-
-    free: run of the programs as given on an unlimited card.
-    """
+    """Yield the result for the programs as given, and for each change that applies to them."""
     given = "as given"
     yield Way(given, free.peak if free.failure is None else None, _smallest(ask, free, given))
     changed = []
@@ -232,10 +229,7 @@ def _ways(ask: _Question, free: CardRun) -> Iterator[Way]:
 
 
 def _smallest(ask: _Question, free: CardRun, name: str) -> int | None:
-    """Return the bytes of the smallest card on which every request succeeds; None if unknown.
-
-    free: run on an unlimited card.
-    """
+    """Return the bytes of the smallest card on which every request succeeds; None if unknown."""
     if free.failure is not None:
         return None
     depends = any(each.prepared.depends_on_device(each.setting) for each in ask.programs)

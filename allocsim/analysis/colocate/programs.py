@@ -191,10 +191,7 @@ class Turn:
 
 
 def sleeps_of(texts: Sequence[str], programs: Sequence[Program]) -> tuple[Sleep, ...]:
-    """Parse `KIND` for all programs and `B:KIND` for one; return the sleep of each program.
-
-    Raises ConfigError for an unknown kind or program, and for "exit" of a program that goes on.
-    """
+    """Parse `KIND` for all programs and `B:KIND` for one; return the sleep of each program."""
     found = dict.fromkeys((each.letter for each in programs), Sleep.NONE)
     for text in texts:
         letter, _, kind = text.rpartition(":")
@@ -209,11 +206,7 @@ def sleeps_of(texts: Sequence[str], programs: Sequence[Program]) -> tuple[Sleep,
 def phases_of(
     text: str | None, programs: Sequence[Program], sleeps: Sequence[Sleep]
 ) -> tuple[Phase, ...]:
-    """Parse `--phases`; None for one phase of each program, in order.
-
-    Raises ConfigError for a text that is not phases, for a phase without an end that is known, and
-    for a program without a phase.
-    """
+    """Parse `--phases`; None for one phase of each program, in order."""
     given = text or ",".join(f"{each.letter}:{each.letter}" for each in programs)
     parsed = [_parsed(part, programs) for part in given.split(",")]
     for number, program in enumerate(programs):

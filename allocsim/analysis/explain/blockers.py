@@ -221,13 +221,7 @@ def _traced(
     *,
     is_taken: bool,
 ) -> list[_Unit]:
-    """Return the chosen units of the knapsack by following its decisions from the last unit back.
-
-    was_taken: for each unit and number of pages, if the unit before it is taken, when this unit is
-        left and when it is taken.
-    pages: number of pages to cover.
-    is_taken: True if the last unit is taken.
-    """
+    """Return the chosen units by following the decisions of the knapsack backwards."""
     chosen = []
     for unit, (before_left, before_taken) in zip(reversed(units), reversed(was_taken), strict=True):
         if is_taken:

@@ -69,10 +69,7 @@ class Cure:
 
 
 def cures_of(recommendation: Recommendation, cases: Sequence[Case]) -> tuple[Cure, ...]:
-    """Return for each device the trials and the best setting of a recommendation.
-
-    cases: the replayed devices for which `recommendation` was computed, in the same order.
-    """
+    """Return for each device the trials and the best setting of a recommendation."""
     best = recommendation.best
     return tuple(
         Cure(
@@ -223,10 +220,7 @@ def explain_device(
 ) -> DeviceExplanation:
     """Return the errors of one replayed device, the changes that avoid them, and advice.
 
-    case: the device with its replay.
-    run: baseline replay of all devices.
-    shortages: the device's explained errors.
-    recommendation: recommended setting for all devices.
+    run, recommendation: baseline replay and recommended setting of all devices.
     index: index of the device in `run` and in the trials of `recommendation`.
     """
     device_run = case.device_run

@@ -159,10 +159,7 @@ def _spans(text: str) -> Iterator[_Span]:
 def _continues(
     text: str, current: _Span, last: int, match: re.Match[str], has_request: bool
 ) -> bool:
-    """Return True if the opening words `match` belong to the current error.
-
-    last: end of the previous opening words of this error.
-    """
+    """Return True if the opening words `match` belong to the current error."""
     start = match.start()
     between = text[last : min(start, last + _APART)]
     if start - last >= _APART or start - current.start >= _LONGEST:
@@ -205,10 +202,8 @@ def _message(text: str, span: _Span, floor: int, line: int) -> OomMessage:
 
 
 def _backend(lead: str, words: str) -> str:
-    """Return the backend that the text names, preferably directly before "out of memory".
-
-    Other names are less reliable, since ROCm prints "torch.cuda" as well.
-    """
+    """Return the backend that the text names, preferably directly before "out of memory"."""
+    # Other names are less reliable, since ROCm prints "torch.cuda" as well.
     found = _NAMED.findall(lead + words) or _BACKEND.findall(lead)[-1:]
     found = found or _BACKEND.findall(words[:_LEAD])
     return found[0].upper() if found else ""

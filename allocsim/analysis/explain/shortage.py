@@ -213,10 +213,7 @@ def findings_of(state: StateAtError) -> Findings:
 
 
 def _late(state: StateAtError) -> int:
-    """Return the bytes of the largest sequence of free and pending blocks that would have served.
-
-    A pending block is freed, but its memory still waits for another stream.
-    """
+    """Return the bytes of the largest run of free and pending blocks that would have served."""
     usable = [segment for segment in state.segments if state.request.may_use(segment)]
     runs = (
         sum(block.size for block in run)

@@ -100,10 +100,8 @@ class StateAtError:
         recorded: Mapping[int, Block] | None = None,
         others: int = 0,
     ) -> StateAtError:
-        """Copy the state of `allocator` after a request failed.
+        """Copy the state of `allocator` after a request of `rounded` bytes failed.
 
-        rounded: bytes of the request after rounding.
-        stream: stream of the request.
         recorded: blocks in use, by their address in the recording.
         others: bytes of the device that other processes hold.
         """

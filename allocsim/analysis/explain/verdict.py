@@ -63,16 +63,7 @@ def judge_text(
     torch_version: str | None = None,
     device_memory: int | None = None,
 ) -> tuple[Verdict, ...]:
-    """Return a verdict on every out-of-memory error in `text`.
-
-    A text without an error has one verdict, with the cause `no_figures`.
-
-    conf: value of PYTORCH_CUDA_ALLOC_CONF when the error occurred.
-    torch_version: release, such as "1.13" or "2.9.1"; None to infer it from the words of the text.
-    device_memory: the card's memory in bytes if the text does not print it, else the memory of
-        another card on which the request might fit.
-    Raises ConfigError for a conf that the release refuses and for an unknown release.
-    """
+    """Return a verdict on every out-of-memory error in `text`; see `explain`."""
     release = None if torch_version is None else text_release(torch_version)
     config, is_async = _settings(conf, release)
     messages = find_messages(text) or (OomMessage(text="", line=1, figures=Figures()),)

@@ -276,11 +276,7 @@ def _figures(found: dict[str, int], others: list[tuple[int, int]]) -> Figures:
 def _of_others(
     others: list[tuple[int, int]], process: int | None, *, this_process: int | None
 ) -> int | None:
-    """Return the bytes of the other processes; None if the text lists none.
-
-    process: bytes of this process, which may be one of the listed processes.
-    this_process: the same, if the text says which process it is.
-    """
+    """Return the bytes of the other processes; None if the text lists none."""
     sizes = [size for _, size in others]
     if this_process is None and process in sizes:
         sizes.remove(process)

@@ -138,10 +138,7 @@ def found(
 
 
 def gathered(recording: Recording, findings: Iterable[Defect]) -> Iterable[Finding]:
-    """Convert defects that the reader of recordings found into lint findings.
-
-    A defect that makes a replay impossible stays an error.
-    """
+    """Convert defects that the reader of recordings found into lint findings."""
     for each in findings:
         row = CHECKS[each.check]
         is_error = each.severity == "error"

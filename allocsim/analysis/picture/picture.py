@@ -160,10 +160,7 @@ def others_of(recording: Recording, prepared: Prepared) -> tuple[int, ...]:
 def prepare_one(
     recording: Recording, device: int | None, torch_version: str | None, hints: Hints | None = None
 ) -> Prepared:
-    """Prepare one device of a recording for a replay.
-
-    device: device number; None for the first device with entries.
-    """
+    """Prepare one device of a recording for a replay."""
     return prepare(recording, shown_device(recording, device), torch_version, hints=hints)[0]
 
 

@@ -187,11 +187,7 @@ class BlockSizes:
 
 
 def block_sizes(lives: Lives | None, instant: Instant) -> BlockSizes:
-    """Count blocks by size over a run, and their memory by size at one moment.
-
-    lives: lifetimes of all blocks; None if only one moment is recorded.
-    instant: segments and blocks at the moment.
-    """
+    """Count blocks by size over a run, and their memory by size at one moment."""
     there = [block for segment in instant.segments for block in segment.blocks]
     used = np.array([block.size for block in there if block.state != INACTIVE], dtype=np.int64)
     free = np.array([block.size for block in there if block.state == INACTIVE], dtype=np.int64)

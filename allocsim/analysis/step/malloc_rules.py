@@ -188,10 +188,8 @@ class _Malloc:
         return Rule("no fit", BEST_FIT, f"{text}: too small")
 
     def _refused(self, candidate: Candidate) -> Rule:
-        """Return the rule by which an option refuses the best fit.
-
-        Such a refusal ends the search (semantics 1.6).
-        """
+        """Return the rule by which an option refuses the best fit."""
+        # A refusal ends the search (semantics 1.6).
         size, limit = f"{candidate.size:,} bytes fit, but", self.config.max_split_size
         if limit != UNLIMITED and self.rounded < limit <= candidate.size:
             text = f"{size} a block of max_split_size_mb or more serves no smaller request"

@@ -144,10 +144,7 @@ def step(allocator: CachingAllocator, request: Request) -> Decision:
 
 
 def decide(allocator: CachingAllocator, request: Request, act: Callable[[], None]) -> Decision:
-    """Call `act`, and return the allocator's decision about the request that `act` makes.
-
-    request: description of the request.
-    """
+    """Call `act`, and return the allocator's decision about the request that `act` makes."""
     seen = _observe(allocator, request, act)
     rules, candidates = explain_request(allocator, seen)
     stats = ((key, seen.stats_before.get(key, 0), now) for key, now in seen.stats_after.items())

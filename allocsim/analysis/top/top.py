@@ -359,8 +359,7 @@ def top_host(
 ) -> Top:
     """Return the owners of the pinned memory that the program used at a moment.
 
-    path: file name for errors.
-    trace: result of `load_host`.
+    trace: result of `load_host` for the file at `path`.
     at: "peak" (default) for most bytes in use, "end", or an entry number.
     by, frames: as for `top`.
     Raises RecordingError if there is no such moment.

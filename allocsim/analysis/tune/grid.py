@@ -138,10 +138,7 @@ class Search:
         return self._jobs(baseline, (), None, is_whole=True, as_recorded=True)
 
     def _promise(self, setting: Setting) -> int:
-        """Return a sort key that puts settings first that are likely good.
-
-        Replays of later settings can then end early.
-        """
+        """Return a sort key that puts settings first that are likely good."""
         try:
             config = setting.config(self.asked.release)
         except ConfigError:
@@ -170,15 +167,12 @@ class Search:
         )
 
     def _distinct(self, settings: Sequence[Setting]) -> list[Setting]:
-        """Return the settings whose effect no earlier setting has.
-
-        A setting that PyTorch refuses is returned too, so that its row has the error.
-        """
+        """Return the settings whose effect no earlier setting has."""
         fresh = []
         for setting in settings:
             try:
                 effect = self._effect(setting)
-            except ConfigError:
+            except ConfigError:  # the row of a refused setting has the error
                 effect = setting
             like = self._effects.setdefault(effect, setting)
             if like is setting:
@@ -294,10 +288,7 @@ class Search:
         ]
 
     def _known(self, job: Job) -> Trial | None:
-        """Return the trial of a job from the results file.
-
-        Return None if it has no such trial, or if the job might now give another one.
-        """
+        """Return the trial of a job from the results file."""
         trial = None if self.results is None else self.results.known.get(job.key)
         if trial is None or trial.error is not None:
             return None
@@ -321,11 +312,8 @@ def lost_trial(job: Job, error: BaseException) -> Trial:
 
 
 def _batches(settings: Sequence[Setting]) -> Iterator[Sequence[Setting]]:
-    """Yield batches of 4, 8, 16, … settings.
-
-    The first batches are small, so that later replays can end early.  The later batches are large,
-    so that few workers wait for the end of a batch.
-    """
+    """Yield batches of 4, 8, 16, … settings."""
+    # Replays of later batches can end early.  Large batches keep all workers busy.
     start, length = 0, _FIRST_CHUNK
     while start < len(settings):
         yield settings[start : start + length]

@@ -149,10 +149,7 @@ class Demand:
         }
 
     def _changes_by_class(self, size_class: NDArray[np.int64]) -> dict[int, _Changes]:
-        """Return the allocations and frees of each request class.
-
-        The last few results are cached, since most settings have the same size classes.
-        """
+        """Return the allocations and frees of each request class."""
         key = size_class.tobytes()
         if key not in self._sorted:
             if len(self._sorted) == _SORTED:

@@ -54,10 +54,7 @@ def propose(search: Search, baseline: Setting, *, expandable: bool) -> tuple[Set
 def recommendation_of(
     search: Search, baseline: SettingRow, proposed: Sequence[Setting]
 ) -> Recommendation:
-    """Return the recommendation, or the reason why there is none.
-
-    proposed: settings that may be recommended.
-    """
+    """Return the recommendation, or the reason why there is none."""
     asked = search.asked
     release, parts = asked.release, asked.parts
     base = Offer(baseline.setting, baseline.parts)
@@ -91,10 +88,7 @@ def recommendation_of(
 
 
 def further_of(rows: Sequence[SettingRow], best: SettingRow | None) -> SettingRow | None:
-    """Return the first row if it reserves at least 5 % less than the recommended `best`, else None.
-
-    rows: all rows, best first.
-    """
+    """Return the first row if it reserves at least 5 % less than the recommended `best`."""
     first = rows[0]
     if best is None or not first.survives or first.num_alloc_retries > best.num_alloc_retries:
         return None

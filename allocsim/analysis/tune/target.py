@@ -71,12 +71,9 @@ def parts_of(
 ) -> tuple[Target, ...]:
     """Return every device of every recording, prepared for one release.
 
-    torch_version: release to model; None for the release of the first recording.
     scratch: folder for NPZ files (see `write_columns`); None if worker processes read the given
         files.
-    device: number of the only device to use; None for all devices.
-    device_memory: bytes, as given by the user.
-    hints: facts about the recorded programs that the recordings do not contain.
+    The other parameters are those of `tune`.
     Raises ConfigError if there is no recording, RecordingError for a file that cannot be replayed.
     """
     found: list[Target] = []
@@ -121,14 +118,12 @@ def _looked_through(prepared: Prepared) -> Sizes:
     """Return the requested sizes, and find the repeated training steps ahead of the replays.
 
     Worker processes inherit the repeated steps from the cache of `prepared`.
-
-    NumPy releases the interpreter lock in both computations, so two threads save a quarter of the
-    time of a long recording.
     """
     if len(prepared.trace) < LONG:
         period_starts(prepared)
         return sizes_of(prepared)
     prepared.free_plan  # noqa: B018  (computed here, since both threads need it)
+    # NumPy releases the interpreter lock, so two threads save a quarter of the time.
     with ThreadPoolExecutor(1) as beside:
         rounds = beside.submit(period_starts, prepared)
         sizes = sizes_of(prepared)

@@ -214,10 +214,8 @@ def _asked(
 
 
 def _tricks(parts: tuple[Target, ...]) -> Tricks:
-    """Return the shortcuts of the search that are valid for every device.
-
-    If a recorded program changes settings while it runs, no shortcut is valid.
-    """
+    """Return the shortcuts of the search that are valid for every device."""
+    # A recorded program may change settings while it runs.
     changes = any(part.prepared.plan.changes for part in parts)
     return EXHAUSTIVE if changes else Tricks()
 

@@ -276,10 +276,7 @@ def _empties(prepared: Prepared, drive: Drive) -> bool:
 
 
 def _as_recorded(prepared: Prepared, job: Job) -> Trial | None:
-    """Return the trial of the replay under the recorded setting, release and device.
-
-    Return None if the job differs in one of these.
-    """
+    """Return the trial of the replay under the recorded setting, release and device."""
     memory = job.device_memory
     asked = None if memory == device_of(prepared)[0] else memory
     is_same = job.setting == prepared.recorded and prepared.is_own_release
