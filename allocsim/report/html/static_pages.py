@@ -195,7 +195,7 @@ def _bar(change: int, most: int) -> str:
     )
 
 
-_HEADS = ("rank", "reserved", "allocated", "unused", "retries", "OOMs", "smallest device", "file")
+_HEADS = ("rank", "reserved", "allocated", "unused", "retries", "OOMs")
 
 
 def ranks_page(found: Ranks) -> str:
@@ -250,18 +250,24 @@ def _caption(run: RankRun) -> str:
 
 
 def _rows(found: Ranks) -> str:
+    has_smallest = any(run.smallest_device is not None for run in found.runs)
     rows = [
         [
             text(run.rank),
             *map(text, map(format_size, (run.reserved_bytes, run.allocated_bytes))),
             text(format_size(run.unused_bytes)),
             *(text("" if count is None else number(count)) for count in (run.retries, run.ooms)),
-            text("" if run.smallest_device is None else format_size(run.smallest_device)),
+            *([text(_smallest(run))] if has_smallest else []),
             text(run.path),
         ]
         for run in found.runs
     ]
-    return table("By rank, at their peaks", _HEADS, rows, ends_in_words=True)
+    heads = (*_HEADS, *(["smallest device"] if has_smallest else []), "file")
+    return table("By rank, at their peaks", heads, rows, ends_in_words=True)
+
+
+def _smallest(run: RankRun) -> str:
+    return "" if run.smallest_device is None else format_size(run.smallest_device)
 
 
 def _refused(found: Ranks) -> Iterator[tuple[str, str]]:
