@@ -147,6 +147,21 @@ def _shown(name: str) -> str:
     return name if near.startswith("..") else near
 
 
+def leave_out_frames(snapshot: dict[str, Any], folder: str) -> None:
+    """Remove the frames of files whose names begin with `folder` from all stacks, in place.
+
+    The hook calls PyTorch for the program from its own files, such as `values.py`.
+    """
+    segments = [*snapshot["segments"], *snapshot.get("host_segments", ())]
+    blocks = [block for segment in segments for block in segment["blocks"]]
+    traces = [*snapshot["device_traces"], snapshot.get("host_traces", ())]
+    owners = chain(segments, blocks, *traces)
+    stacks = {id(owner["frames"]): owner["frames"] for owner in owners if "frames" in owner}
+    for stack in stacks.values():
+        # Entries share their stacks, so each stack is changed in place.
+        stack[:] = [frame for frame in stack if not frame["filename"].startswith(folder)]
+
+
 _TEXTS = {"compile_context", "user_metadata"}
 """Fields for which PyTorch creates a new string object in each entry."""
 

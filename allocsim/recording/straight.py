@@ -34,7 +34,7 @@ _MOST_SHAPES = 4
 
 
 def read_straight(file: BinaryIO, operations: int) -> object:
-    """Return the value pickled in `file`, with `Packed` in place of lists in device_traces.
+    """Return the value pickled in `file`, with `Packed` in place of lists of entries.
 
     operations: largest number of operations that are read one at a time.
     Raises OtherForm if the limit is exceeded, and for anything but a valid pickle of plain values
@@ -52,13 +52,17 @@ def _with_columns(value: object, packed: dict[int, tuple[list[Any], Packed]]) ->
     if not packed:
         return value
     traces = value.get("device_traces") if isinstance(value, dict) else None
-    numbers = [id(trace) for trace in traces] if isinstance(traces, list) else []
-    if not isinstance(value, dict) or sorted(packed) != sorted(n for n in numbers if n in packed):
+    if not isinstance(value, dict) or not isinstance(traces, list):
+        raise OtherForm("rows in another place")
+    host = value.get("host_traces")
+    numbers = [id(trace) for trace in (*traces, host)]
+    if sorted(packed) != sorted(n for n in numbers if n in packed):
         raise OtherForm("rows in another place")
     for rest, entries in packed.values():
         entries.add_rows(rest)
-    found = (packed.get(id(trace), (trace, trace)) for trace in value["device_traces"])
-    return value | {"device_traces": [entries for _, entries in found]}
+    found = [packed.get(id(trace), (trace, trace))[1] for trace in (*traces, host)]
+    host_found = {"host_traces": found[-1]} if id(host) in packed else {}
+    return value | {"device_traces": found[:-1]} | host_found
 
 
 class _Machine:

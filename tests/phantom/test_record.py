@@ -18,11 +18,12 @@ from typing import Any
 import pytest
 
 from allocsim.phantom import UnavailableError
+from allocsim.phantom.at_exit import leave_out_frames
 from allocsim.phantom.cards import find_gpu
 from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.launch import find_torch
 from allocsim.phantom.record import Recorded, RecordedProgram, record
-from allocsim.recording import Mark, MarkKind, load
+from allocsim.recording import Mark, MarkKind, load, load_host
 from allocsim.replaying import replay
 from allocsim.units import GIB
 from tests.pythons import NEEDS_TORCH, PYTHONS
@@ -381,6 +382,30 @@ def test_a_build_without_cuda_is_refused_by_name(pretend: Path) -> None:
         find_torch(sys.executable)
 
 
+def test_record_turns_on_pinned_memory_if_the_release_can(pretend: Path) -> None:
+    program = (
+        "import torch\n"
+        "def record(enabled, record_pinned_host_memory=False, **named):\n"
+        "    torch.cuda.log.append(record_pinned_host_memory)\n"
+        "torch.cuda.memory._record_memory_history = record\n"
+        "torch.cuda.init()\n"
+        "raise SystemExit(torch.cuda.log == [True])\n"
+    )
+    assert run(pretend, program).exit_code == 1
+
+
+def test_stacks_have_no_frames_of_the_hook() -> None:
+    program, hook = ({"filename": name, "name": "f", "line": 1} for name in ("/a.py", "/hook/b.py"))
+    shared: list[object] = [hook, program]
+    entries: list[dict[str, Any]] = [{"frames": shared}, {"frames": shared}, {"frames": [hook]}, {}]
+    segment = {"frames": [program], "blocks": [{"frames": [hook, hook, program]}]}
+    snapshot = {"segments": [segment], "device_traces": [entries]}
+    leave_out_frames(snapshot, "/hook")
+    assert entries == [{"frames": [program]}, {"frames": [program]}, {"frames": []}, {}]
+    assert entries[0]["frames"] is entries[1]["frames"]
+    assert segment == {"frames": [program], "blocks": [{"frames": [program]}]}
+
+
 def recorded_by_torch(python: str, folder: Path, program: str) -> tuple[dict[str, Any], str]:
     """Return the document of `allocsim record` on a phantom A100 and the program's output."""
     path = folder / "program.py"
@@ -413,6 +438,30 @@ def test_real_pytorch_finds_the_card_that_is_not_there(python: str, tmp_path: Pa
     assert document["recordings"][0]["entries"] == len(recording.devices[0])
     assert document["recordings"][0]["reads_back"] is None
     assert document["recordings"][0]["guessed"] == "cuDNN"
+
+
+@pytest.mark.slow
+@NEEDS_TORCH
+@pytest.mark.parametrize("python", PYTHONS)
+def test_real_pytorch_records_stacks_and_pinned_memory_of_the_program(
+    python: str, tmp_path: Path
+) -> None:
+    """Autograd runs backward in a thread of its own, without frames of Python."""
+    program = (
+        "import torch\n"
+        "net = torch.nn.Sequential(torch.nn.Embedding(100, 64), torch.nn.Linear(64, 8)).cuda()\n"
+        "net(torch.randint(0, 100, (32,)).cuda()).pow(2).mean().backward()\n"
+        "pinned = torch.empty(3 << 20, dtype=torch.uint8, pin_memory=True)\n"
+    )
+    recorded_by_torch(python, tmp_path, program)
+    snapshot = pickle.loads((tmp_path / "out.pickle").read_bytes())
+    stacks = [entry.get("frames", []) for entry in snapshot["device_traces"][0]]
+    assert not [f for stack in stacks for f in stack if "allocsim" in f["filename"]]
+    assert [] in stacks
+    assert any(frame["name"] == "<module>" for stack in stacks for frame in stack)
+    if "host_traces" in snapshot:
+        pinned = load_host(tmp_path / "out.pickle")
+        assert pinned.size.tolist() == [4 << 20] * len(pinned)
 
 
 @pytest.mark.slow

@@ -285,3 +285,13 @@ def test_what_is_wrong_in_a_large_file_has_its_name(
     monkeypatch.setattr(LOAD, "_LARGE", 1)
     with pytest.raises(RecordingError, match=r"entry 500: .* has size -1"):
         load(path)
+
+
+def test_rows_of_pinned_memory_are_read_to_columns_too() -> None:
+    snapshot = training_step().snapshot()
+    rows = [dict(row) for row in snapshot["device_traces"][0] for _ in range(9)]
+    snapshot |= {"device_traces": [rows], "host_traces": [dict(row) for row in rows]}
+    data = pickle.dumps(snapshot, protocol=4)
+    value: Any = read_straight(io.BytesIO(data), ALL)
+    assert isinstance(value["host_traces"], Packed)
+    assert_alike(by_bytes(data), read_snapshot("a", snapshot, len(data)))

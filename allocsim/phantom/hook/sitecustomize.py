@@ -17,6 +17,7 @@ import ctypes
 import functools
 import importlib.machinery
 import importlib.util
+import inspect
 import json
 import os
 import pickle
@@ -27,6 +28,8 @@ import time
 FOLDER = os.environ.get("ALLOCSIM_RECORD_FOLDER")
 # Placeholder for the program's exit code, which is overwritten in place when it is known.
 UNKNOWN_EXIT = -(1 << 31)
+# Folder of allocsim.phantom; the files that this hook loads have names that begin with it.
+BESIDE = os.path.join(os.path.dirname(__file__), os.pardir)
 GRACE_S = 10.0
 POLL_S = 0.02
 # Keys of the recording that are copied to the summary.
@@ -86,9 +89,15 @@ class Recorder:
 
     def on_cuda(self):
         """Start the recording; called between the initialisation of CUDA and the first request."""
+        record = self.torch.cuda.memory._record_memory_history
+        has_host = "record_pinned_host_memory" in inspect.signature(record).parameters
         # The ring grows as needed up to this bound, so nothing is lost.
-        self.torch.cuda.memory._record_memory_history(
-            "all", context="alloc", stacks="python", max_entries=1 << 40
+        record(
+            "all",
+            context="alloc",
+            stacks="python",
+            max_entries=1 << 40,
+            **({"record_pinned_host_memory": True} if has_host else {}),
         )
         with contextlib.suppress(Exception):  # optional information
             self.conf_at_start = conf_of(self.torch.cuda.memory._snapshot())
@@ -200,6 +209,8 @@ class Recorder:
             trace if any(entry["action"] != "snapshot" for entry in trace) else []
             for trace in snapshot["device_traces"]
         ]
+        if memory is not None:
+            beside("at_exit").leave_out_frames(snapshot, BESIDE)
         self.add_marks(snapshot)
         snapshot["allocsim"]["exit_code"] = UNKNOWN_EXIT  # the last value of the pickle
         about = {name: snapshot["allocsim"][name] for name in PRINTED}
@@ -254,7 +265,7 @@ def beside(name, folder=""):
     The module is not imported, because the program's interpreter may lack allocsim, and because a
     folder of allocsim in `sys.path` could hide modules of the program.
     """
-    place = os.path.join(os.path.dirname(__file__), os.pardir, folder, name + ".py")
+    place = os.path.join(BESIDE, folder, name + ".py")
     spec = importlib.util.spec_from_file_location("allocsim.phantom." + name, place)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
