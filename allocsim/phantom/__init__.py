@@ -19,11 +19,25 @@ from allocsim.phantom.build import (
     digest_of,
     find_compiler,
 )
-from allocsim.phantom.cards import CARDS, find_gpu
 from allocsim.phantom.engines import Starter, starter_of
-from allocsim.phantom.gpu import CONTEXT_MEMORY_SEEN, Gpu, Limits, context_range, limits_of
-from allocsim.phantom.launch import find_torch, phantom_environment
-from allocsim.phantom.record import ProcessRecording, Recorded, RecordedProgram, has_gpu, record
+from allocsim.phantom.gpu import (
+    CARDS,
+    CONTEXT_MEMORY_SEEN,
+    Gpu,
+    Limits,
+    context_range,
+    find_gpu,
+    limits_of,
+)
+from allocsim.phantom.record import (
+    ProcessRecording,
+    Recorded,
+    RecordedProgram,
+    find_torch,
+    has_gpu,
+    phantom_environment,
+    record,
+)
 from allocsim.phantom.wheel import Wheel, cached_wheel, fetch_wheel, full_version
 
 __all__ = [

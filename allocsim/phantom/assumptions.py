@@ -1,4 +1,4 @@
-"""Replace values that a phantom GPU does not have: experts, end of generation, random numbers.
+"""Replace values that a phantom GPU does not have, and answers of other ranks.
 
 Rule: this file runs in the program's interpreter, loaded by the hook from its path, so it imports
 only the standard library.
@@ -13,10 +13,14 @@ it ends when the sequences have the maximum length.
 Random numbers: large host tensors are not initialised, to save time.  Adapters of a model with 70
 billion parameters have 300 million numbers, and drawing them takes three seconds.  Device tensors
 and small host tensors are still filled, because sizes may depend on them.
+
+Ranks: one rank of a distributed job runs without the others.  Only results that depend on values of
+other ranks are replaced, with the same allocations as the replaced code.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import threading
 from typing import Any
@@ -40,9 +44,7 @@ class Router:
     def choose(self, scores: Any, chosen: Any, dim: int) -> Any:
         """Return assumed expert indices as the result of a top-k along `dim`, as a host tensor.
 
-        A phantom GPU does not compute the scores, so balanced or skewed experts are assumed.
-        scores: input of the top-k; only its shape is used.
-        chosen: index tensor of the top-k on the device; only its shape is used.
+        scores, chosen: input and index tensor of the top-k; only their shapes are used.
         Returns None if the top-k does not look like a choice of experts.
         """
         if scores.dim() < 2 or dim % scores.dim() != scores.dim() - 1:
@@ -104,3 +106,70 @@ def leave_unfilled(torch: Any) -> None:
         return fill(tensor, *args, **named)
 
     torch.Tensor.uniform_ = uniform_
+
+
+_DIFFERS = "DDP expects same model across all ranks"
+
+
+def answer_for_others(torch: Any) -> None:
+    """Patch `torch` so that DistributedDataParallel does not wait for other ranks."""
+    dist = torch.distributed
+    if not dist.is_available() or not hasattr(dist, "_verify_params_across_processes"):
+        return
+    dist._verify_params_across_processes = _verifying(torch, dist._verify_params_across_processes)
+    if hasattr(dist, "Reducer"):
+        dist.Reducer = _reducing(torch, dist.Reducer)
+    for name in ("shutdown", "_shutdown", "abort"):
+        if hasattr(dist.ProcessGroup, name):
+            setattr(dist.ProcessGroup, name, _finishing(getattr(dist.ProcessGroup, name)))
+
+
+def _finishing(end: Any) -> Any:
+
+    @functools.wraps(end)
+    def ended(group: Any, *args: Any, **named: Any) -> Any:
+        # The method waits for the GPU, and a phantom GPU completes work only on request.
+        ctypes.CDLL(None).device_finish_all()
+        return end(group, *args, **named)
+
+    return ended
+
+
+def _verifying(torch: Any, verify: Any) -> Any:
+
+    @functools.wraps(verify)
+    def verified(group: Any, tensors: Any, *more: Any) -> None:
+        device = ctypes.CDLL(None)
+        # DDP copies values to the host here; the program must not be reported for it.
+        device.device_watch_reads(0)
+        try:
+            verify(group, tensors, *more)
+        except RuntimeError as error:
+            if _DIFFERS not in str(error):
+                raise
+            # If all ranks agree, PyTorch copies all sizes and strides to the device temporarily.
+            n_numbers = sum(2 * tensor.dim() for tensor in tensors)
+            torch.zeros(n_numbers, dtype=torch.long).to(tensors[0].device)
+        finally:
+            device.device_watch_reads(1)
+
+    return verified
+
+
+def _reducing(torch: Any, make: Any) -> Any:
+    """Return a constructor of DDP's reducer that takes this rank's gradients as the sum of all."""
+
+    def as_they_are(_: Any, bucket: Any) -> Any:
+        future = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    @functools.wraps(make, updated=())
+    def made(*args: Any, **named: Any) -> Any:
+        reducer = make(*args, **named)
+        group = args[3] if len(args) > 3 else named.get("process_group")
+        if torch.distributed.get_backend(group) == "fake":
+            torch.distributed._register_comm_hook(reducer, None, as_they_are)
+        return reducer
+
+    return made

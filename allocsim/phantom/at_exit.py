@@ -1,7 +1,11 @@
-"""Prepare the file that a recorded program writes at its end.
+"""Let the processes of a program write their recordings, and prepare these files.
 
 Rule: this file runs in the program's interpreter, loaded by the hook from its path, so it imports
 only the standard library and is compatible with Python 3.9.
+
+A process that `multiprocessing` forked ends without the functions of atexit.  A server terminates
+its engine and kills it seconds later, or immediately, which can be before the recording is written.
+While a process records, a file named after it marks that it must not be killed yet.
 
 A read is a copy of values from a phantom GPU to the host.  The file lists the lines of the program
 that read values, and the libraries whose workspace sizes are guesses.
@@ -13,13 +17,69 @@ stores once.  The file, and the time to write and read it, are a third of those 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import linecache
 import os
-from collections.abc import Iterable
+import signal
+import time
+from collections.abc import Callable, Iterable
 from itertools import chain
 from pathlib import Path
 from typing import Any
+
+WRITE_S = 120.0
+"""Longest time to wait for a recording."""
+_POLL_S = 0.02
+
+
+def begin(folder: str) -> None:
+    """Create the file in `folder` that marks that this process records."""
+    with contextlib.suppress(OSError):
+        _marker(folder, os.getpid()).touch()
+
+
+def end(folder: str) -> None:
+    with contextlib.suppress(OSError):
+        _marker(folder, os.getpid()).unlink()
+
+
+def _marker(folder: str, pid: int) -> Path:
+    return Path(folder) / f"{pid}.recording"
+
+
+def wait_before_kill(folder: str) -> None:
+    """Patch os.kill so that processes marked in `folder` can write before they are killed."""
+    kill, terminated = os.kill, set()
+
+    @functools.wraps(kill)
+    def kill_later(pid: int, number: int) -> None:
+        if number == signal.SIGTERM:
+            terminated.add(pid)
+        elif number == signal.SIGKILL and pid in terminated:
+            until = time.monotonic() + WRITE_S
+            while _marker(folder, pid).exists() and time.monotonic() < until and _is_alive(pid):
+                time.sleep(_POLL_S)
+        kill(pid, number)
+
+    os.kill = kill_later
+
+
+def _is_alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def call_in_forks(owner: Any, function: Callable[[Any], None], util: Any) -> None:
+    """Call `function(owner)` at the end of each process that multiprocessing forks."""
+
+    def at_end(owner: Any) -> None:
+        util.Finalize(None, function, (owner,), exitpriority=0)
+
+    util.register_after_fork(owner, at_end)
+
 
 Frame = tuple[str, int]
 """File and line number."""
@@ -39,10 +99,7 @@ class _ReadFrame(ctypes.Structure):
 
 
 class _ReadSite(ctypes.Structure):
-    """One call stack that read values; struct device_read_site of the stubs.
-
-    Its frames follow it in memory.
-    """
+    """One call stack that read values; struct device_read_site of the stubs."""
 
     _fields_ = (("times", ctypes.c_size_t), ("most", ctypes.c_size_t), ("depth", ctypes.c_size_t))
 
@@ -97,10 +154,7 @@ def driver_counts() -> dict[str, int]:
 
 
 def places_of(sites: Iterable[Site]) -> list[tuple[str, int]]:
-    """Return (file and line, number of reads) of each line of the program that read values.
-
-    Lines that probably only log a number are last.
-    """
+    """Return (file and line, number of reads) of the program's lines; those that log are last."""
     places: dict[Frame, tuple[int, int]] = {}
     for times, most, frames in sites:
         inner = [frame for frame in frames if _is_the_programs(frame[0])] or frames
@@ -113,11 +167,7 @@ def places_of(sites: Iterable[Site]) -> list[tuple[str, int]]:
 
 
 def reads_text(places: list[tuple[str, int]]) -> str:
-    """Return a text with the lines of the program that read values of the phantom GPU.
-
-    It has the first `SHOWN` lines and the number of the others; "" without lines.
-    places: (file and line, number of reads).
-    """
+    """Return a text with the first `SHOWN` places and the number of the others; "" if none."""
     texts = [f"{place} ({times:,} times)" if times > 1 else place for place, times in places]
     more = len(texts) - SHOWN
     rest = [f"{more} more {'place' if more == 1 else 'places'}"] if more > 0 else []
@@ -125,7 +175,6 @@ def reads_text(places: list[tuple[str, int]]) -> str:
 
 
 def _is_the_programs(name: str) -> bool:
-    """Return True if the file `name` belongs to the program and not to a library."""
     if Path(name).resolve().is_relative_to(Path(__file__).resolve().parent):
         return False
     libraries = ("/site-packages/", "/dist-packages/", str(Path(os.__file__).parent), "<frozen")
@@ -133,16 +182,11 @@ def _is_the_programs(name: str) -> bool:
 
 
 def _is_logged(place: Frame, size: int) -> bool:
-    """Return True if the line at `place` probably logs one number, such as a loss.
-
-    size: bytes of the largest copy from the device to the host that the line made.
-    """
     text = linecache.getline(*place)
     return size in _OF_A_FLOAT and (".item()" in text or "float(" in text)
 
 
 def _shown(name: str) -> str:
-    """Return the path `name`, relative to the current folder if the file is inside it."""
     near = os.path.relpath(name) if Path(name).is_absolute() else name
     return name if near.startswith("..") else near
 
@@ -181,11 +225,6 @@ def columns_of(entries: list[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _shared(lists: list[Any]) -> list[Any]:
-    """Return the call stacks `lists`, with equal stacks replaced by one object.
-
-    Frames are compared by identity, because PyTorch has one dictionary for each line of code, and
-    one list of frames for all entries of a block.
-    """
     stacks: dict[tuple[int, ...], Any] = {}
     unique = {id(frames): frames for frames in lists if frames is not None}
     one = {

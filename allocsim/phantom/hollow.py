@@ -71,7 +71,6 @@ class Hollow:
 
 
 def _hollow_flashinfer(module: Any) -> None:
-    """Replace the modules that FlashInfer would compile; keep installed modules."""
     build = module.JitSpec.build_and_load
 
     @functools.wraps(build)
@@ -109,10 +108,6 @@ def _hollow_triton(module: Any) -> None:
 
 
 def _completes_prompt(runner: Any, batch: Any) -> Any:
-    """Return an array with True for each request whose prompt is complete after this step.
-
-    runner, batch: vLLM's model runner, and the requests of the step.
-    """
     if hasattr(batch, "prefill_len_np"):
         computed, lengths = batch.num_computed_prefill_tokens_np, batch.prefill_len_np
     else:  # up to vLLM 0.22

@@ -137,7 +137,6 @@ class Known:
         self._view(contents.known, tensor, 1).fill_(False)
 
     def _of(self, tensor: Any) -> _Contents | None:
-        """Return the stored contents of the storage of `tensor`; None if missing or out of date."""
         storage = tensor.untyped_storage()
         contents = self._by_storage.get(storage._cdata)
         if contents is None or contents.pointer != storage.data_ptr():
@@ -153,7 +152,6 @@ class Known:
         return contents
 
     def _add(self, storage: Any) -> _Contents:
-        """Return new, empty contents for `storage`, which `write` fills."""
         if len(self._by_storage) >= self._prune_at:
             self._prune()
         before = self._by_storage.get(storage._cdata)
@@ -170,7 +168,6 @@ class Known:
         return contents
 
     def _data(self, contents: _Contents) -> Any:
-        """Return the bytes of a storage as a host tensor, which is created at the first call."""
         if contents.data is None:
             torch = self.torch
             contents.data = torch.empty(contents.size, dtype=torch.uint8, device="cpu")
@@ -181,7 +178,6 @@ class Known:
         return contents.data
 
     def _prune(self) -> None:
-        """Drop the contents of freed storages."""
         kind = self.torch.UntypedStorage
         for key, contents in list(self._by_storage.items()):
             if kind._expired(contents.weak):

@@ -1,7 +1,8 @@
 """Run an unmodified program and record its memory history, with or without a GPU.
 
-Rule: output, signals and exit code of the program are not changed.  Recordings are in a temporary
-folder until the program ends, so an output file is complete or absent.
+Rule: the program, its PyTorch, output, signals and exit code are not changed. Environment variables
+preload the stub libraries and describe the phantom GPU, so child processes find it too. Recordings
+are in a temporary folder until the program ends, so an output file is complete or absent.
 """
 
 from __future__ import annotations
@@ -20,13 +21,141 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from functools import partial
 from pathlib import Path
 
-from allocsim.phantom.build import UnavailableError
+from allocsim.phantom.build import Stubs, UnavailableError, build_once, build_stubs, digest_of
 from allocsim.phantom.gpu import Gpu
-from allocsim.phantom.launch import TorchInstall, find_torch, phantom_environment
-from allocsim.phantom.wheel import cache_root
+from allocsim.phantom.wheel import PLANS_WITHOUT_DEVICE, cache_root
+
+BASE_ADDRESS = 0x7000_0000_0000
+"""First address of device memory, far above the addresses of host memory."""
+
+_PATIENCE_S = 120
+# The script reads torch's version.py without importing torch, which takes seconds.
+_NO_TORCH = "null"
+_FIND = """
+import importlib.util, json, os, runpy
+spec = importlib.util.find_spec("torch")
+if spec is None or not spec.origin:
+    print("null")
+else:
+    place = os.path.join(os.path.dirname(spec.origin), "version.py")
+    version = runpy.run_path(place)
+    print(json.dumps([version["__version__"], version.get("cuda"), version.get("hip")]))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TorchInstall:
+    """PyTorch installation of one interpreter.
+
+    python: path of the interpreter.
+    version: such as "2.15.0".
+    cuda: release of CUDA, such as "13.2".
+    """
+
+    python: str
+    version: str
+    cuda: str
+
+    @property
+    def release(self) -> str:
+        return ".".join(self.version.split(".")[:2])
+
+    @property
+    def cuda_major(self) -> int:
+        return int(self.cuda.split(".")[0])
+
+
+def _answer_in(output: str) -> tuple[str, str, str] | None:
+    try:
+        version, cuda, hip = json.loads(output.splitlines()[-1])
+    except (IndexError, ValueError, TypeError):
+        return None
+    return version, cuda, hip
+
+
+def find_torch(python: str) -> TorchInstall:
+    """Return the PyTorch that `python` would import.
+
+    Raises UnavailableError if there is none or it was built without CUDA.
+    """
+    try:
+        done = subprocess.run(  # noqa: S603
+            [python, "-c", _FIND], capture_output=True, text=True, check=False, timeout=_PATIENCE_S
+        )
+    except subprocess.TimeoutExpired:
+        raise UnavailableError(
+            f"{python} did not say within {_PATIENCE_S} s whether it has PyTorch"
+        ) from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise UnavailableError(f"{python} cannot be started ({why}); expected a Python") from None
+    if done.returncode or done.stdout.strip() == _NO_TORCH:
+        raise UnavailableError(f"{python} has no PyTorch; expected a CUDA build of torch")
+    answer = _answer_in(done.stdout)
+    if answer is None:
+        raise UnavailableError(f"{python} does not answer as a Python does; expected a Python")
+    version, cuda, hip = answer
+    if not cuda:
+        kind = "ROCm" if hip else "CPU-only"
+        raise UnavailableError(
+            f"{python} has torch {version}, a {kind} build; expected a CUDA build"
+        )
+    return TorchInstall(python, version.split("+")[0], cuda)
+
+
+def phantom_environment(
+    torch: TorchInstall,
+    gpu: Gpu,
+    *,
+    address_policy: str = "driver",
+    work: str = "when-waited",
+    devices: int = 1,
+) -> dict[str, str]:
+    """Return the variables to add to a program's environment; build the stubs if needed.
+
+    address_policy: "driver" (the addresses that the CUDA driver chooses), "bump" (no address is
+        used again) or "firstfit" (the lowest free address).
+    work: time when the work of a stream completes: "when-waited" (at a synchronisation, as late as
+        possible) or "at-once" (as early as possible).
+    devices: number of equal phantom GPUs; a process can use one.
+    Raises UnavailableError if the stubs cannot be built.
+    """
+    stubs = _stubs(torch.cuda_major)
+    variables = {
+        "LD_PRELOAD": f"{stubs.preload} {os.environ.get('LD_PRELOAD', '')}".rstrip(),
+        "ALLOCSIM_PHANTOM_MEMORY": str(gpu.memory),
+        "ALLOCSIM_PHANTOM_CONTEXT": str(gpu.context_memory),
+        "ALLOCSIM_PHANTOM_CONTEXT_CHUNKS": gpu.context_chunks,
+        "ALLOCSIM_PHANTOM_POLICY": address_policy,
+        "ALLOCSIM_PHANTOM_BASE": str(BASE_ADDRESS),
+        "ALLOCSIM_PHANTOM_WORK": work,
+        "ALLOCSIM_PHANTOM_NAME": gpu.name,
+        "ALLOCSIM_PHANTOM_CAPABILITY": ".".join(map(str, gpu.capability)),
+        "ALLOCSIM_PHANTOM_MULTIPROCESSORS": str(gpu.multiprocessors),
+        "ALLOCSIM_PHANTOM_DEVICES": str(devices),
+        "ALLOCSIM_PHANTOM_LIMITS": " ".join(map(str, astuple(gpu.limits))),
+        # The user's value may hide all devices.
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(devices))),
+        # Triton links its launchers to the driver and would otherwise search the system for it.
+        "TRITON_LIBCUDA_PATH": str(stubs.folder),
+        # Servers load NCCL themselves, with ctypes.
+        "VLLM_NCCL_SO_PATH": str(stubs.nccl),
+        "SGLANG_NCCL_SO_PATH": str(stubs.nccl),
+    }
+    if tuple(map(int, torch.version.split(".")[:2])) < PLANS_WITHOUT_DEVICE:
+        variables["TORCH_CUDNN_V8_API_DISABLED"] = "1"
+    return variables
+
+
+def _stubs(cuda_major: int) -> Stubs:
+    folder = cache_root() / "stubs" / f"cuda{cuda_major}-{digest_of(str(cuda_major))}"
+    build_once(folder, partial(build_stubs, cuda_major=cuda_major))
+    return Stubs.in_folder(folder, cuda_major)
+
 
 HOOK = Path(__file__).parent / "hook"
 _CONF_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -179,10 +308,7 @@ def _environment(
 
 
 def _caches_of_engines(gpu: Gpu) -> dict[str, str]:
-    """Return the variables that keep what serving engines compile and tune for `gpu`.
-
-    A server starts in half the time with a warm cache.
-    """
+    # A server starts in half the time with a warm cache.
     place = cache_root() / "engines" / "".join(filter(str.isalnum, gpu.name))
     return {
         "VLLM_CACHE_ROOT": str(place / "vllm"),
@@ -193,11 +319,7 @@ def _caches_of_engines(gpu: Gpu) -> dict[str, str]:
 
 
 def _interpreter(command: Sequence[str]) -> str:
-    """Return the path of the Python interpreter that `command` runs.
-
-    It is the command itself, the interpreter of its script, or python3 on the PATH.
-    """
-    # The shebang names the interpreter of an installed script, such as torchrun.
+    # The shebang of an installed script, such as torchrun, names its interpreter.
     path = shutil.which(command[0])
     if path is None:
         raise UnavailableError(f"{command[0]!r} is no command; expected a program to run")
@@ -213,10 +335,6 @@ def _interpreter(command: Sequence[str]) -> str:
 
 
 def _run(program: RecordedProgram, environment: dict[str, str]) -> int:
-    """Run the program and return its exit code.
-
-    An interrupt from the terminal also reaches the program, which decides how to react.
-    """
     with ExitStack() as stack:
         output = sys.stderr.fileno() if program.output_to_stderr else None
         if program.log is not None:
@@ -226,6 +344,7 @@ def _run(program: RecordedProgram, environment: dict[str, str]) -> int:
             program.command, env=environment, stdout=output, stderr=errors
         )
         try:
+            # An interrupt also reaches the program, which decides how to react.
             with _interrupts_ignored():
                 code = process.wait()
         finally:
@@ -237,7 +356,6 @@ def _run(program: RecordedProgram, environment: dict[str, str]) -> int:
 
 @contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """Ignore interrupts while the program runs; only the main thread receives them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -249,7 +367,6 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 def _write_exit_code(file: Path, exit_code: int) -> None:
-    """Write the exit code of the program into the place that the recording reserves for it."""
     data = file.read_bytes()
     at = data.rfind(_UNKNOWN_EXIT)
     if at >= 0:
@@ -259,7 +376,6 @@ def _write_exit_code(file: Path, exit_code: int) -> None:
 
 
 def _deliver(found: Sequence[Path], out: Path) -> tuple[ProcessRecording, ...]:
-    """Move the recordings `found` to `out`; add the rank or process id if there are several."""
     if len(found) == 1:
         return (_move(found[0], out),)
     suffixes = "".join(out.suffixes[-2:] if out.suffix == ".gz" else out.suffixes[-1:])

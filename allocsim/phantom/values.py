@@ -55,7 +55,6 @@ class Values:
         self._library = torch.library.Library("aten", "IMPL")
 
     def install(self) -> None:
-        """Register a kernel for each operator that is computed."""
         for name, kind in self.operators.names():
             for overload in self.operators.overloads(self.torch, name):
                 self._register(overload, getattr(self, kind), is_choosing=kind == "chosen")
@@ -79,8 +78,7 @@ class Values:
     def _number(self, first: Any, number: complex) -> Any:
         """Return `number`, the argument after the floating-point tensor `first`, as a tensor.
 
-        The tensor has the type of `first` if that changes neither type nor value of the result,
-        else the type that PyTorch gives to the number.
+        The tensor has the type of `first` if that changes neither type nor value of the result.
         """
         torch, dtype = self.torch, first.dtype
         is_same = dtype in self._wide or (first.dim() == 0 and type(number) is float)
@@ -94,7 +92,6 @@ class Values:
         return made
 
     def _without_numbers(self, op: Any, operands: list[int], args: Any) -> list[Any]:
-        """Return the arguments with numbers converted to tensors that keep the result's type."""
         torch = self.torch
         deciding = [n for n in self.operators.promoted(op) if n < len(args)][:2]
         replaced = [n for n in operands if n < len(args) and type(args[n]) in _NUMBERS]
@@ -163,7 +160,6 @@ class Values:
         self._library.impl(full, chosen, "BackendSelect", with_keyset=True)
 
     def _concerns(self, args: Any, kwargs: Any) -> bool:
-        """Return True if an argument is an integer or boolean tensor of the device."""
         tensor, types = self.torch.Tensor, self.known.types
         for each in args:
             if isinstance(each, tensor):
@@ -264,7 +260,6 @@ class Values:
         return out
 
     def telling(self, kind: int, value: int = 0) -> _Telling:
-        """Return a context manager for the mode of copies; `value` is copied in mode _ANSWERED."""
         return _Telling(self._tell, self._mode, (kind, value))
 
     def _read(self, tensor: Any) -> tuple[Any, bool] | None:
@@ -376,7 +371,6 @@ class _Telling:
 
 
 def _natural_type(torch: Any, number: complex) -> Any:
-    """Return the type that PyTorch gives to the tensor of a Python number."""
     if isinstance(number, bool):
         return torch.bool
     if isinstance(number, int):
@@ -385,7 +379,6 @@ def _natural_type(torch: Any, number: complex) -> Any:
 
 
 def _tensors(torch: Any, value: Any) -> Iterator[Any]:
-    """Yield the tensors in `value`, which is a tensor, a list of values, or anything else."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -394,7 +387,6 @@ def _tensors(torch: Any, value: Any) -> Iterator[Any]:
 
 
 def install(torch: Any, known: Any, router: Any, operators: Any) -> Values:
-    """Start to compute integer and boolean tensors on the host; return the `Values`."""
     values = Values(torch, known, router, operators)
     values.install()
     return values

@@ -118,7 +118,6 @@ def cache_root() -> Path:
 
 
 def cache_folder(torch_version: str) -> Path:
-    """Return the folder in the cache for the files of a PyTorch release; it may not exist."""
     return cache_root() / full_version(torch_version)
 
 
@@ -162,7 +161,6 @@ def _fill(folder: Path, version: str, say: Callable[[str], None]) -> Wheel:
 
 
 def _fetch_torch(version: str, folder: Path, say: Callable[[str], None]) -> str:
-    """Extract libraries and headers of torch into `folder`; return the text of its METADATA."""
     refusals = []
     for tag in _PYTHON_TAGS:
         try:
@@ -193,11 +191,6 @@ def _cuda_version(folder: Path, version: str) -> str:
 
 
 def _fetch_headers(metadata: str, cuda: str, folder: Path, say: Callable[[str], None]) -> None:
-    """Extract the headers of CUDA into `folder`, from NVIDIA's wheels.
-
-    metadata: METADATA of torch, which names the wheels that it needs.
-    cuda: release of CUDA.
-    """
     major = int(cuda.split(".", maxsplit=1)[0])
     suffix = f"-cu{major}" if major < 13 else ""
     exact = re.search(rf"nvidia-cuda-runtime{suffix} ?\(?==([\d.]+)", metadata)

@@ -11,7 +11,7 @@ import pytest
 
 from allocsim.errors import ConfigError
 from allocsim.phantom import CARDS, CONTEXT_MEMORY_SEEN, Gpu, Limits, find_gpu, limits_of
-from allocsim.phantom.launch import find_torch, phantom_environment
+from allocsim.phantom.record import find_torch, phantom_environment
 from allocsim.units import GIB, KIB, MIB
 from tests.pythons import NEEDS_TORCH, PYTHONS
 

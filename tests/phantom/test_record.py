@@ -19,10 +19,8 @@ import pytest
 
 from allocsim.phantom import UnavailableError
 from allocsim.phantom.at_exit import leave_out_frames
-from allocsim.phantom.cards import find_gpu
-from allocsim.phantom.gpu import Gpu
-from allocsim.phantom.launch import find_torch
-from allocsim.phantom.record import Recorded, RecordedProgram, record
+from allocsim.phantom.gpu import Gpu, find_gpu
+from allocsim.phantom.record import Recorded, RecordedProgram, find_torch, record
 from allocsim.recording import Mark, MarkKind, load, load_host
 from allocsim.replaying import replay
 from allocsim.units import GIB
@@ -446,7 +444,7 @@ def test_real_pytorch_finds_the_card_that_is_not_there(python: str, tmp_path: Pa
 def test_real_pytorch_records_stacks_and_pinned_memory_of_the_program(
     python: str, tmp_path: Path
 ) -> None:
-    """Autograd runs backward in a thread of its own, without frames of Python."""
+    """Autograd runs backward in another thread, without frames of Python."""
     program = (
         "import torch\n"
         "net = torch.nn.Sequential(torch.nn.Embedding(100, 64), torch.nn.Linear(64, 8)).cuda()\n"

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from allocsim import load, replay
-from allocsim.phantom.cards import find_gpu
-from allocsim.phantom.gpu import Gpu
+from allocsim.phantom.gpu import Gpu, find_gpu
 from allocsim.phantom.record import Recorded, RecordedProgram, record
 from allocsim.units import GIB, MIB
 from tests.pythons import NEEDS_TORCH, PYTHONS

@@ -18,9 +18,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from allocsim.phantom.cards import find_gpu
-from allocsim.phantom.launch import find_torch
-from allocsim.phantom.record import RecordedProgram, record
+from allocsim.phantom.gpu import find_gpu
+from allocsim.phantom.record import RecordedProgram, find_torch, record
 
 FOLDER = Path(__file__).parent
 PROGRAM = FOLDER / "program.py"

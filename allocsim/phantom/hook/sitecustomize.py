@@ -62,7 +62,7 @@ class Recorder:
         self.calls = None
         self.values = None
         self.hollow = None
-        self.children = beside("children")
+        self.ending = beside("at_exit")
 
     def on_import(self, torch):
         """Prepare the recording when the program has imported `torch`."""
@@ -102,7 +102,7 @@ class Recorder:
         with contextlib.suppress(Exception):  # optional information
             self.conf_at_start = conf_of(self.torch.cuda.memory._snapshot())
         self.is_recording = True
-        self.children.begin(self.folder)
+        self.ending.begin(self.folder)
         if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
             with contextlib.suppress(Exception):  # optional information
                 ctypes.CDLL(None).device_watch_reads(1)
@@ -115,7 +115,7 @@ class Recorder:
                         self.torch, known, router, beside("operators")
                     )
             with contextlib.suppress(Exception):  # needed only by distributed programs
-                beside("ranks").answer_for_others(self.torch)
+                beside("assumptions").answer_for_others(self.torch)
 
     def entries(self):
         """Return the number of allocations, frees and out-of-memory errors up to now."""
@@ -167,7 +167,7 @@ class Recorder:
                     self.is_ending = True
                     with beside("collector", os.pardir).collector_paused():
                         self.write()
-                    self.children.end(self.folder)
+                    self.ending.end(self.folder)
                     finish_work(self.torch)
                 return
             except SystemExit:
@@ -199,7 +199,7 @@ class Recorder:
             "rank": rank,
             "oom_text": self.oom_text or "",
             "stopped_by": self.stopped_by or "",
-            **phantom_reports(),
+            **self.reports(),
             "routing": self.routing(),
             "hollow": self.hollow.hollow_modules() if self.hollow else "",
             "invented": self.hollow.invented_values() if self.hollow else "",
@@ -210,13 +210,13 @@ class Recorder:
             for trace in snapshot["device_traces"]
         ]
         if memory is not None:
-            beside("at_exit").leave_out_frames(snapshot, BESIDE)
+            self.ending.leave_out_frames(snapshot, BESIDE)
         self.add_marks(snapshot)
         snapshot["allocsim"]["exit_code"] = UNKNOWN_EXIT  # the last value of the pickle
         about = {name: snapshot["allocsim"][name] for name in PRINTED}
         about["entries"] = sum(map(len, snapshot["device_traces"]))
         if self.by_column:
-            columns_of = beside("at_exit").columns_of
+            columns_of = self.ending.columns_of
             snapshot["device_traces"] = list(map(columns_of, snapshot["device_traces"]))
         with open(place + ".part", "wb") as file:
             pickle.dump(snapshot, file)
@@ -225,20 +225,26 @@ class Recorder:
         os.replace(place + ".part", place)
         self.is_written = True
 
-    def rank(self):
-        """Return the rank of this process in its job; "" without one.
+    def reports(self):
+        """Return what the stubs counted, by name; empty texts and 0 on a real GPU."""
+        reports = {"reads_back": "", "guessed": "", "device_peak_bytes": 0, "driver": {}}
+        if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
+            ending = self.ending
+            with contextlib.suppress(Exception):  # optional information
+                reports["guessed"] = ending.guesses()
+                reports["device_peak_bytes"] = ending.device_peak_bytes()
+                reports["driver"] = ending.driver_counts()
+                reports["reads_back"] = ending.reads_text(ending.places_of(ending.read_sites()))
+        return reports
 
-        Ranks that are numbered by a server have no variable, but one phantom device each.
-        """
+    def rank(self):
+        """Return the rank of this process in its job; "" without one."""
         if int(os.environ.get("ALLOCSIM_PHANTOM_DEVICES") or 1) > 1:
             return str(ctypes.CDLL(None).device_owner())
         return os.environ.get("RANK", "")
 
     def routing(self):
-        """Return the assumed distribution of tokens over experts: "balanced" or "skewed".
-
-        The result is "" if no size and no value on the host depended on it.
-        """
+        """Return the assumed distribution of tokens over experts; "" if no result depended on it."""
         if self.values is None or not self.values.routed_reads:
             return ""
         return os.environ["ALLOCSIM_PHANTOM_VALUES"]
@@ -285,10 +291,6 @@ def finish_work(torch):
 
 
 def memory_of(torch, card):
-    """Return bytes of a real GPU's memory by use, such as "total"; empty if unknown.
-
-    card: index of the GPU.
-    """
     with contextlib.suppress(Exception):  # optional information
         free, total = torch.cuda.mem_get_info()
         reserved = torch.cuda.memory_reserved()
@@ -302,30 +304,12 @@ def memory_of(torch, card):
     return {}
 
 
-def phantom_reports():
-    """Return what the stubs counted, by name; empty texts and 0 on a real GPU.
-
-    "reads_back": lines that read values from the device.  "guessed": libraries with guessed
-    workspaces.  "device_peak_bytes": largest use of the device.  "driver": loaded kernels and graphs.
-    """
-    reports = {"reads_back": "", "guessed": "", "device_peak_bytes": 0, "driver": {}}
-    if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
-        with contextlib.suppress(Exception):  # optional information
-            module = beside("at_exit")
-            reports["guessed"] = module.guesses()
-            reports["device_peak_bytes"] = module.device_peak_bytes()
-            reports["driver"] = module.driver_counts()
-            reports["reads_back"] = module.reads_text(module.places_of(module.read_sites()))
-    return reports
-
-
 def conf_of(snapshot):
     """Return the conf in a snapshot; None before PyTorch 2.3, which does not write it."""
     return snapshot.get("allocator_settings", {}).get("PYTORCH_CUDA_ALLOC_CONF")
 
 
 def quietly(patch):
-    """Return a function that calls `patch` with a module and ignores its errors."""
 
     def patched(module):
         with contextlib.suppress(Exception):  # optional for most programs
@@ -363,8 +347,8 @@ if FOLDER:
         generation = {"transformers.generation.utils": beside("assumptions").end_at_max_length}
         for name, patch in {**generation, **recorder.hollow.PATCHES}.items():
             sys.meta_path.insert(0, Finder(name, quietly(patch)))
-    recorder.children.wait_before_kill(FOLDER)
-    at_end = functools.partial(recorder.children.call_in_forks, recorder, Recorder.at_exit)
+    recorder.ending.wait_before_kill(FOLDER)
+    at_end = functools.partial(recorder.ending.call_in_forks, recorder, Recorder.at_exit)
     sys.meta_path.insert(0, Finder("multiprocessing.util", quietly(at_end)))
     watch_exceptions(recorder)
     # Registered twice: the guard's SystemExit may arrive in the first line of the first call.
