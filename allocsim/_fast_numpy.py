@@ -1,11 +1,12 @@
-"""Faster replacements for some NumPy functions on long columns.
+"""Faster replacements for some NumPy functions on long columns, and `keep_pages` for its memory.
 
-Each function returns exactly what the NumPy call named in its docstring returns.
+Each replacement returns exactly what the NumPy call named in its docstring returns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from struct import pack
 from typing import Any, TypeVar
 
@@ -47,9 +48,7 @@ def distinct(numbers: NDArray[_Number]) -> NDArray[_Number]:
     return ordered.compress(is_first)
 
 
-def numbered(
-    numbers: NDArray[_Number],
-) -> tuple[NDArray[_Number], NDArray[np.intp]]:
+def numbered(numbers: NDArray[_Number]) -> tuple[NDArray[_Number], NDArray[np.intp]]:
     """Return `np.unique(numbers, return_inverse=True)`.
 
     Fast for columns with few distinct values, such as streams and pools, since it does not sort
@@ -84,9 +83,7 @@ def _words(values: Sequence[int], kind: str) -> NDArray[Any]:
     return np.frombuffer(pack(f"{len(values)}{kind}", *values), kind)
 
 
-def stable_order(
-    numbers: NDArray[np.uint64] | NDArray[np.int64],
-) -> NDArray[np.intp]:
+def stable_order(numbers: NDArray[np.uint64] | NDArray[np.int64]) -> NDArray[np.intp]:
     """Return `np.argsort(numbers, kind="stable")`.
 
     Distinct numbers in a small range are placed in a table.  Numbers that differ in at most 32
@@ -132,3 +129,20 @@ def _order_by_digits(words: NDArray[np.uint64], n_digits: int) -> NDArray[np.int
         digit = (words >> np.uint64(number * _DIGIT)).astype(np.uint16)
         order = order.take(np.argsort(digit.take(order), kind="stable"))
     return order
+
+
+_LONGEST = (32 << 20) - (1 << 13)
+"""Size in bytes of the largest array that raises glibc's threshold, less its bookkeeping."""
+
+
+@cache
+def keep_pages() -> None:
+    """Make glibc keep up to 64 MiB of freed memory.
+
+    glibc returns free memory at the end of its heap to the kernel when it exceeds twice the size of
+    the largest array freed so far (at most 32 MiB), and the kernel clears every page that it maps
+    again.  That took a fifth of the first replay of a recording with the compiled core, and a
+    twentieth in plain Python (benchmarks/results/speed.md).  Allocating and freeing an untouched
+    array of the maximal size raises the threshold at no cost.  Other C libraries are unaffected.
+    """
+    np.empty(_LONGEST, dtype=np.uint8)

@@ -23,7 +23,6 @@ LAYERS = {
     "_fast_numpy": 0,
     "collector": 0,
     "workers": 0,
-    "pages": 0,
     "errors": 0,
     "state": 0,
     "_repr": 0,

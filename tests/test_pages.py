@@ -10,7 +10,7 @@ import pytest
 GROWTH = """
 from pathlib import Path
 import numpy as np
-from allocsim.pages import keep_pages
+from allocsim._fast_numpy import keep_pages
 
 def peak():
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])

@@ -10,15 +10,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from allocsim.cli.usage import (
-    Parser,
-    UsageError,
-    change,
-    count,
-    device_size,
-    fraction,
-    memory_size,
-)
+from allocsim.cli.usage import Parser, UsageError, change, count, device_size, fraction, memory_size
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

@@ -78,10 +78,7 @@ def _page_of_state(arguments: argparse.Namespace, recording: Recording, device: 
         )
     still = still_of(recording, device)
     source = state_source(
-        recording,
-        still.trace,
-        device_memory=arguments.device_memory,
-        torch_version=arguments.torch,
+        recording, still.trace, device_memory=arguments.device_memory, torch_version=arguments.torch
     )
     tops = [top(recording, by=by, device=device) for by in ("line", "category")]
     page = still_report(still, source, source.largest_requests(), tops)

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
+from allocsim._fast_numpy import keep_pages
 from allocsim.core import RELEASES as MODELLED
 from allocsim.core import find_release, parse_conf
 from allocsim.errors import ConfigError, RecordingError
-from allocsim.pages import keep_pages
 from allocsim.recording import Recording, Rewound, refuse_unsound
 from allocsim.replaying.prepared import Prepared
 from allocsim.simulation import Hints, Setting

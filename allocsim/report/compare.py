@@ -32,18 +32,10 @@ _FIGURES = "{:>12} {:>11} {:>11}  "
 _BELOW = 8
 _LONG = ("stack", "module")
 """Kinds of owners whose names need a separate line."""
-PARTS = {
-    "requested": "requested",
-    "rounding": "rounding",
-    "unused": "reserved but not allocated",
-}
+PARTS = {"requested": "requested", "rounding": "rounding", "unused": "reserved but not allocated"}
 """Parts of a peak of reserved memory, in words."""
 _CHANGE = "owner was status bytes requested rounding resized more a_bytes b_bytes a_blocks b_blocks"
-COUNTS = {
-    "driver_calls": "calls for memory",
-    "retries": "retries",
-    "ooms": "out-of-memory errors",
-}
+COUNTS = {"driver_calls": "calls for memory", "retries": "retries", "ooms": "out-of-memory errors"}
 """Counts over a whole run, in words."""
 
 

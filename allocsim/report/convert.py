@@ -55,11 +55,7 @@ def document(
 
 
 def _device(trace: Trace, run: Run | None) -> dict[str, Any]:
-    written = {
-        "device": trace.device,
-        "entries": len(trace),
-        "segments": len(trace.segments),
-    }
+    written = {"device": trace.device, "entries": len(trace), "segments": len(trace.segments)}
     if run is None:
         return written
     peaks = "device_memory peak_allocated_bytes peak_reserved_bytes stopped_at"

@@ -105,18 +105,14 @@ def _grounds(scaling: Scaling, *founds: Scaled) -> list[str]:
     for check in scaling.checks:
         lines += row("Checked", _checked(check))
     if not scaling.checks:
-        lines += row(
-            "Not proved",
-            "no further recording checks the law; add one at another size",
-        )
+        lines += row("Not proved", "no further recording checks the law; add one at another size")
     if beyond := [found.text for found in founds if not found.is_between]:
         verb = "is" if len(beyond) == 1 else "are"
         text = f"{'; '.join(beyond)} {verb} outside the recorded sizes: {_beyond(law)}"
         lines += row("Beyond", text)
     if law.program.prepared.start:
         lines += row(
-            "Start",
-            "memory in use before the recording began is assumed equal at every size",
+            "Start", "memory in use before the recording began is assumed equal at every size"
         )
     return lines
 

@@ -131,12 +131,7 @@ def _categories(top: Top) -> list[str]:
 
 
 def moment_document(at: Moment) -> dict[str, Any]:
-    return {
-        "entry": at.entry,
-        "what": at.what,
-        "step": at.step or None,
-        "phase": at.phase or None,
-    }
+    return {"entry": at.entry, "what": at.what, "step": at.step or None, "phase": at.phase or None}
 
 
 def document(top: Top) -> dict[str, Any]:
