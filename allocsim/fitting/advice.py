@@ -15,11 +15,11 @@ from itertools import islice
 from typing import Any
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.estimate import Estimate, estimate
+from allocsim.fitting.by_engine import run_exactly
+from allocsim.fitting.by_formula import Estimate, estimate
 from allocsim.fitting.fit_result import Fit
 from allocsim.fitting.model import Configured
 from allocsim.fitting.run_result import Ran
-from allocsim.fitting.runner import run_exactly
 from allocsim.fitting.task import Task, usual_attention
 from allocsim.phantom import CARDS, Gpu, UnavailableError, context_range
 

@@ -1,12 +1,20 @@
-"""Answer of `fit` by a run or a law: the verdict, the margin and the memory of a task on a card."""
+"""Answer of `fit` by a run or a law: the verdict, the margin and the memory of a task on a card.
+
+`read_answers` and `read_frontier` read the JSON of such answers. A file without an answer is
+refused in one sentence; byte counts are 0 or more.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
 
 from allocsim._repr import Shown
-from allocsim.fitting.run_result import Failure, Ran, failure_of
+from allocsim.errors import ConfigError
+from allocsim.fitting.run_result import Failure, Ran
 from allocsim.fitting.task import Task
 from allocsim.phantom import Gpu, context_range
 from allocsim.recommend import Recommendation
@@ -85,7 +93,7 @@ class Fit(Shown):
     @property
     def failure(self) -> Failure | None:
         """Error that ended the program, or None if it completed."""
-        return failure_of(self.ran)
+        return self.ran.failure
 
     @property
     def room_bytes(self) -> int:
@@ -133,3 +141,101 @@ class Fit(Shown):
         yield "allocated at the peak", format_size(self.ran.peak_allocated_bytes)
         low, high = map(format_size, self.process_bytes)
         yield "the process", f"{low} to {high}"
+
+
+_MOST_BYTES = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Answer of `fit` for one card, read from its JSON.
+
+    needed_bytes: bytes that suffice, without the CUDA context; if unknown, the peak of reserved
+        memory.
+    breakdown: bytes by purpose, empty if it was not requested.
+    """
+
+    name: str
+    fits: bool
+    device_memory: int
+    context_memory: int
+    needed_bytes: int
+    breakdown: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFront:
+    """Answer of `fit --find` with two sizes, read from its JSON.
+
+    gpu: name of the card.
+    name: size that was searched for.
+    other: size whose values were given.
+    points: value of `other`, largest value of `name` that fits with it (0 if none does), and bytes
+        reserved at its peak.
+    """
+
+    gpu: str
+    name: str
+    other: str
+    points: tuple[tuple[int, int, int], ...]
+
+
+def read_answers(path: str) -> tuple[Answered, ...]:
+    """Return the answers in the file at `path`, one for each card.
+
+    Raises ConfigError if the file holds no answer.
+    """
+    return _read(path, lambda document: tuple(map(_answered, document.get("cards", [document]))))
+
+
+def read_frontier(path: str) -> ReadFront | None:
+    """Return the answer to --find with two sizes, or None if the file holds another answer.
+
+    Raises ConfigError as `read_answers` does.
+    """
+    return _read(path, lambda document: _frontier(document) if "frontier" in document else None)
+
+
+_T = TypeVar("_T")
+
+
+def _read(path: str, parse: Callable[[Any], _T]) -> _T:
+    try:
+        with Path(path).open("rb") as file:
+            document = json.loads(file.read(_MOST_BYTES))
+        return parse(document)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise ConfigError(
+            f"{path}: has no answer; expected the output of `allocsim fit --json`"
+        ) from None
+
+
+def _frontier(document: Mapping[str, Any]) -> ReadFront:
+    name, other = map(str, document["find"])
+    points = tuple(
+        (row["at"][other], row["largest"] or 0, row["peak_reserved_bytes"] or 0)
+        for row in document["frontier"]
+    )
+    numbers = [number for point in points for number in point]
+    if not points or not all(type(each) is int and each >= 0 for each in numbers):
+        raise ValueError
+    return ReadFront(str(document["gpu"]), name, other, points)
+
+
+def _answered(document: Mapping[str, Any]) -> Answered:
+    breakdown = dict(document.get("breakdown", {}))
+    sizes = [document["device_memory"], document["context_memory"], *breakdown.values()]
+    # needed_bytes is null if the memory that would suffice is unknown.
+    needed = document["needed_bytes"] or document["peak_reserved_bytes"]
+    if not all(type(size) is int and size >= 0 for size in (*sizes, needed)):
+        raise ValueError
+    return Answered(
+        name=str(document["gpu"]),
+        fits=bool(document["fits"]),
+        device_memory=sizes[0],
+        context_memory=sizes[1],
+        needed_bytes=needed,
+        breakdown={str(name): size for name, size in breakdown.items()},
+    )

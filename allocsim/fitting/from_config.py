@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from allocsim.errors import ConfigError
+from allocsim.fitting.model import flattened
 
 _BYTES = 1 << 20
 _KEYS: dict[str, tuple[str, ...]] = {
@@ -87,7 +88,7 @@ def read_config(path: str | Path) -> ReadConfig:
     Raises ConfigError for a file that cannot be read, and for one without a known key.
     """
     file = Path(path)
-    flat = dict(_flattened(_parsed(file)))
+    flat = dict(flattened(_parsed(file)))
     reader = _Reader(flat)
     values = dict(reader.values())
     if not values:
@@ -128,15 +129,6 @@ def _as_yaml(data: bytes, file: Path) -> Any:
         return yaml.safe_load(data)
     except (yaml.YAMLError, RecursionError):
         return None
-
-
-def _flattened(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield keys and values, with nested keys as "section.key"."""
-    for key, value in config.items():
-        if isinstance(value, dict):
-            yield from _flattened(value, f"{before}{key}.")
-        else:
-            yield f"{before}{key}", value
 
 
 class _Reader:

@@ -1,24 +1,149 @@
 """Models that `fit` accepts: a preset, a configuration on disk, or a user's function.
 
-Rule: an impossible configuration is refused here, in one sentence, before a program runs. Checks
-that need transformers are left to transformers. For the training formulas, a model whose tensors
-`formulas/shapes.py` does not list is refused.
+Rule: a preset's configuration holds the values that determine a tensor's shape or a kernel, under
+the keys of the model's configuration file. `models.json` has one row for each model: the
+publisher's repository on the Hugging Face hub, where its config.json was read, the number of
+parameters, those of an encoder of images beside them, other names of the same configuration, and
+the format of the published weights if that is not 16 bits. For `TORCHVISION`, the source are the
+functions of torchvision with those names.
+
+An impossible configuration is refused here, in one sentence, before a program runs. Checks that
+need transformers are left to transformers.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from difflib import get_close_matches
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import SequenceMatcher, get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.formulas import KNOWN_TYPES, ModelSizes, shapes_of, sizes_of
-from allocsim.fitting.formulas.training import TransformerShape
-from allocsim.fitting.presets import CONFIGURATIONS, TORCHVISION, find_preset, near_presets
+
+Configuration = Mapping[str, Any]
+
+PRESETS: dict[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_name("models.json").read_text(encoding="utf-8")
+)
+"""Rows of `models.json`, by name."""
+
+CONFIGURATIONS: dict[str, Configuration] = {name: row["config"] for name, row in PRESETS.items()}
+"""Configurations of language models for Hugging Face transformers."""
+
+TORCHVISION = {
+    "ViT-B/16": "vit_b_16",
+    "ViT-B/32": "vit_b_32",
+    "ViT-L/16": "vit_l_16",
+    "ResNet-18": "resnet18",
+    "ResNet-34": "resnet34",
+    "ResNet-50": "resnet50",
+    "ResNet-101": "resnet101",
+    "ResNet-152": "resnet152",
+    "ConvNeXt-Base": "convnext_base",
+    "EfficientNet-B0": "efficientnet_b0",
+    "Swin-B": "swin_b",
+}
+"""Function of torchvision.models that builds each image classifier."""
+
+_IGNORED = frozenset(
+    (
+        *("4bit", "8bit", "awq", "base", "bf16", "block", "bnb", "chat", "dynamic", "fp8", "gguf"),
+        *("gptq", "hf", "instruct", "int4", "int8", "it", "meta", "mlx", "mxfp4", "pt"),
+        *("quantized", "quantized.w4a16", "quantized.w8a8", "unsloth"),
+    )
+)
+"""Words of a name that do not change the architecture."""
+_WORDS = re.compile(r"[\s_:-]+")
+_FAMILY = re.compile(r"[a-z]+")
+_ALIKE = 0.5
+_SUGGESTED = 3
+
+
+def find_preset(name: str) -> str | None:
+    """Return the name of the preset that `name` means, or None if there is none.
+
+    "Qwen/Qwen2.5-7B-Instruct", "Qwen2.5-7B-Instruct-AWQ", "qwen2.5:7b" and "Qwen2.5-7B" mean the
+    same preset.
+    """
+    if name in CONFIGURATIONS or name in TORCHVISION:
+        return name
+    known = _known()
+    whole = "".join(c for c in name.lower() if c.isalnum())
+    return known.get(_key(name), known.get(whole))
+
+
+def near_presets(name: str) -> tuple[str, ...]:
+    """Return up to three presets with names like `name`, the most similar first.
+
+    They belong to the family that the name begins with, such as "qwen" or "llama".
+    """
+    key = _key(name)
+    families: dict[str, list[str]] = {}
+    for other in _known():
+        if family := _FAMILY.match(other):
+            families.setdefault(family[0], []).append(other)
+    started = _FAMILY.match(key)
+    near = get_close_matches(started[0], families, n=1, cutoff=0.75) if started else []
+    ratios = {other: SequenceMatcher(None, key, other).ratio() for each in near
+              for other in families[each]}  # fmt: skip
+    best = sorted(ratios, key=lambda other: -ratios[other])
+    found = dict.fromkeys(_known()[other] for other in best if ratios[other] >= _ALIKE)
+    return tuple(found)[:_SUGGESTED]
+
+
+def published_format(name: str) -> str | None:
+    """Return the format of the weights that `name` means, or None for 16 bits.
+
+    A suffix such as "-AWQ" determines it, else the preset.
+    """
+    words = set(_words(name.rsplit("/", 1)[-1]))
+    unsloth = "nf4-double" if name.lower().startswith("unsloth/") else "nf4"
+    for word, quantised in (("awq", "awq-int4"), ("bnb", unsloth)):
+        if word in words:
+            return quantised
+    if "gptq" in words:
+        return "gptq-int8" if "int8" in words else "gptq-int4"
+    if "fp8" in words:  # Qwen and DeepSeek have a scale for each block of 128 x 128 elements
+        return "fp8-blocks" if name.lower().startswith(("qwen/", "deepseek-ai/")) else "fp8"
+    preset = find_preset(name)
+    kind = PRESETS[preset].get("weights") if preset in PRESETS else None
+    return str(kind) if kind and not words & {"bf16", "gguf"} else None
+
+
+def hub_name(preset: str) -> str:
+    """Return the repository on the Hugging Face hub whose configuration a preset is."""
+    return str(PRESETS[preset]["hub"]) if preset in PRESETS else preset
+
+
+def encoder_parameters(preset: str) -> int:
+    """Return the parameters of the encoder of images that a preset's files have, or 0."""
+    return int(PRESETS.get(preset, {}).get("encoder", 0))
+
+
+@lru_cache(maxsize=1)
+def _known() -> dict[str, str]:
+    """Return the preset's name by each key under which it can be found; see `_key`."""
+    known = {_key(other): name for name, row in PRESETS.items() for other in row.get("names", ())}
+    known |= {_key(row["hub"]): name for name, row in PRESETS.items()}
+    known |= {"vit": "ViT-B/16"}
+    known |= {function.replace("_", ""): name for name, function in TORCHVISION.items()}
+    return known | {_key(name): name for name in (*PRESETS, *TORCHVISION)}
+
+
+def _words(name: str) -> list[str]:
+    return _WORDS.split(name.lower())
+
+
+def _key(name: str) -> str:
+    """Return a name in lower case, without publisher, punctuation and ignored words."""
+    plain = name if name in TORCHVISION else name.rsplit("/", 1)[-1]
+    kept = (word for word in _words(plain) if word not in _IGNORED)
+    return "".join(c for c in "".join(kept) if c.isalnum())
+
 
 _HEADS = {
     "ForCausalLM": "AutoModelForCausalLM",
@@ -234,93 +359,13 @@ def most_positions(model: Model) -> int | None:
     return None
 
 
-_WITH_BIASES = ("gpt2", "phi", "starcoder2")
-"""Types without a gate, where every matrix and norm has a bias."""
-_NORMS = {"gemma2": 4, "gemma3_text": 4, "glm4": 4, "phi": 1}
-"""Norms of a layer's width, by type; 2 in other types."""
+def flattened(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the keys and values of a configuration, with nested keys as "section.key".
 
-
-def shape_of(model: Model) -> TransformerShape:
-    """Return the sizes of `model` for the training formulas.
-
-    Raises ConfigError for a model that the formulas do not describe.
+    before: prefix of the keys.
     """
-    kind = model.config["model_type"] if isinstance(model, Configured) else "function"
-    if not isinstance(model, Configured) or kind not in KNOWN_TYPES:
-        raise ConfigError(
-            f"{model.name} ({kind}) is not described by the formulas of parallel training; "
-            f"expected one of {', '.join(KNOWN_TYPES)}, or --parameters 7B"
-        )
-    try:
-        sizes = sizes_of(model.config)
-    except ConfigError as error:
-        raise ConfigError(f"{model.name}: {error}") from None
-    if sizes.linear is not None:
-        raise ConfigError(
-            f"{model.name} has layers with linear attention, which the formulas of parallel "
-            "training do not describe; use --parameters"
-        )
-    shape = _shape(sizes, model.config)
-    last = sizes.layers - 1
-    whole = sum(each.elements for each in shapes_of(sizes) if each.layer == last)
-    return replace(shape, others=whole - shape.layer(last))
-
-
-def _shape(sizes: ModelSizes, config: Mapping[str, Any]) -> TransformerShape:
-    """Return the sizes for the training formulas, without tensors that only some types have."""
-    return TransformerShape(
-        layers=sizes.layers,
-        width=sizes.width,
-        heads=sizes.heads,
-        kv_heads=sizes.kv_heads,
-        head=sizes.head,
-        inner=sizes.inner,
-        vocabulary=sizes.vocabulary,
-        is_tied=sizes.tied,
-        is_gated=sizes.family not in _WITH_BIASES,
-        positions=sizes.positions,
-        norms=_NORMS.get(sizes.family, 2),
-        has_biases=sizes.family in _WITH_BIASES,
-        query_bias=sizes.attention_bias,
-        dropout=sizes.family == "gpt2" and bool(config.get("resid_pdrop", 0.1)),
-        experts=sizes.experts,
-        chosen=sizes.chosen,
-        expert_inner=sizes.expert_inner,
-        shared_inner=sizes.shared_inner,
-        dense_layers=len(sizes.dense),
-        latent=sizes.latent,
-    )
-
-
-_ADAPTED = {
-    **{"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output"},
-    **{"gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down"},
-    **{"qkv_proj": "attn_qkv", "gate_up_proj": "ffn_up", "c_attn": "attn_qkv", "c_fc": "ffn_up"},
-    **{"fc1": "ffn_up", "fc2": "ffn_down", "dense": "attn_output"},
-}
-"""Role of the tensor of each linear module of a layer, by the name that transformers uses."""
-
-
-def with_adapters(
-    shape: TransformerShape, model: Model, rank: int, targets: Sequence[str] = ()
-) -> TransformerShape:
-    """Return `shape`, the sizes for the training formulas, with LoRA adapters added.
-
-    rank: rank of the adapters.
-    targets: names of the modules with adapters; empty for all linear modules of a layer.
-
-    Raises ConfigError for an unknown name.
-    """
-    unknown = sorted(set(targets) - set(_ADAPTED))
-    if unknown:
-        raise ConfigError(f"{unknown[0]!r} is no linear module that the formulas know")
-    assert isinstance(model, Configured)
-    roles = {_ADAPTED[name] for name in targets or _ADAPTED}
-    sizes = sizes_of(model.config)
-    # Experts have three dimensions; peft adapts modules with matrices.
-    matrices = [
-        (each.dims[1], each.dims[0])
-        for each in shapes_of(sizes)
-        if each.layer == sizes.layers - 1 and each.role in roles and len(each.dims) == 2
-    ]
-    return replace(shape, lora=rank, adapted=tuple(matrices))
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from flattened(value, f"{before}{key}.")
+        else:
+            yield before + key, value

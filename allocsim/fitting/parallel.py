@@ -1,18 +1,28 @@
-"""Memory of the rank that needs most in a parallel training, by formula, compared with a card.
+"""Memory of the rank that needs most in a parallel training, by formula, and the fewest cards.
 
 Rule: bytes of tensors are a sum that is shown part by part. Allocator overhead, CUDA context and
 NCCL are ranges with their source and are never added to the sum.
+
+`plan` computes every layout in the search space, so no smaller layout is missed. A layout fits if
+it likely fits (`Sharded.likely_fits`). The search space:
+
+- tensor parallelism of 1 to 8, the cards of one machine
+- pipelines of any depth; the first stages have one layer more if the layers do not divide evenly
+- ZeRO 0 to 3, in a pipeline only 0 and 1, because its micro-batches would communicate too often
+- no recomputation or full recomputation
+- micro-batches of 1, 2, 4 and 8 sequences: the largest that surely fits, else 1
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from math import ceil
 
 from allocsim._repr import Shown
-from allocsim.fitting.formulas.training import Precision, Rank, Training
+from allocsim.fitting.formulas.training import ParallelLayout, Precision, Rank, Training
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
-from allocsim.units import format_size
+from allocsim.units import format_size, round_up
 
 RESERVED_SEEN = (1.02, 1.07, 1.26)
 """Ratio of reserved to allocated memory at the peak: 10th, 50th and 90th percentile.
@@ -153,3 +163,185 @@ def _state(optimizer: str, each: int) -> float:
         return _ADAM_8BIT
     # Adafactor keeps one row and one column per matrix, which is negligible.
     return _STATE.get(optimizer, 0.0) * each
+
+
+_TENSOR = (1, 2, 4, 8)
+_MICRO_BATCHES = (1, 2, 4, 8)
+_IN_A_MACHINE = 8
+_MOST_CARDS = 1 << 13
+_RECOMPUTE_SHARE = 1 / 3
+"""Extra work of recomputing the forward pass, as a share of a step's work.
+
+A backward pass is twice the work of a forward pass.
+"""
+_CARD_FACTORS = (1.25, 1.5, 2, 3, 4, 6, 8)
+"""Multiples of the fewest cards for which the least extra work is computed."""
+_VISIBLE = 0.0005
+"""Smallest difference in extra work that is visible in the printed table."""
+_PER_STAGE = 4
+"""Default number of micro-batches per pipeline stage and step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A layout that fits.
+
+    answer: memory of the layout.
+    extra: extra work and waiting, as a share of the training's own work. It is a third for
+        recomputation, the pipeline bubble of (p-1) / micro-batches (Narayanan et al. 2021, section
+        2.2), and the delay of the stage with the most layers.
+    """
+
+    answer: Sharded
+    extra: float
+
+    @property
+    def cards(self) -> int:
+        """Number of cards that the layout uses."""
+        return self.answer.training.layout.ranks
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """Sort key for the order of preference: less extra work first, then less communication."""
+        layout = self.answer.training.layout
+        return (
+            *(round(self.extra, 3), layout.zero, layout.tensor, layout.pipeline),
+            -layout.micro_batch,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCount:
+    """Fewest cards that a training needs, and its layouts on that many cards and on more.
+
+    fewest: least number of cards, None if no number in the search space suffices.
+    choices: layouts that fit on `fewest` cards, in order of preference.
+    front: layouts on more cards, each with less extra work than those on fewer cards.
+    tried: number of layouts that were computed.
+    """
+
+    fewest: int | None
+    choices: tuple[Planned, ...]
+    front: tuple[Planned, ...]
+    tried: int
+
+
+def plan(
+    training: Training, gpu: Gpu, *, cards: int | None = None, micro_batch: int | None = None
+) -> GpuCount:
+    """Find the fewest cards of `gpu` on which `training` fits.
+
+    Its layout gives the tokens, attention, context parallelism and micro-batches per step.
+
+    cards: exact number of cards to use, instead of the fewest.
+    micro_batch: sequences in a micro-batch, instead of the largest that fits.
+    """
+    search = _Search(training, gpu, micro_batch)
+    tried = 0
+    choices: list[Planned] = []
+    for count in [cards] if cards is not None else search.counts():
+        layouts = list(search.layouts(count))
+        tried += len(layouts)
+        choices = search.fitting(layouts)
+        if choices:
+            break
+    if not choices:
+        return GpuCount(None, (), (), tried)
+    front = choices[:1]
+    for factor in _CARD_FACTORS if cards is None else ():
+        if not front[-1].extra:
+            break
+        layouts = list(search.layouts(round_up(round(front[0].cards * factor), _IN_A_MACHINE)))
+        tried += len(layouts)
+        best = search.fitting(layouts)[:1]
+        # More cards must save visibly more work to be on the front.
+        front += [each for each in best if each.extra < front[-1].extra - _VISIBLE]
+    return GpuCount(choices[0].cards, tuple(choices), tuple(front), tried)
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    training: Training
+    gpu: Gpu
+    micro_batch: int | None
+
+    def counts(self) -> Iterator[int]:
+        """Return the numbers of cards to try, from the least whose memory holds all states.
+
+        The numbers are 1, 2, 4 and multiples of one machine's cards.
+        """
+        # With ZeRO 3 the states are spread over all cards, so fewer cards than this cannot hold
+        # them.
+        precision = self.training.precision
+        each = precision.weights + precision.gradients + precision.optimizer
+        least = ceil(self.training.shape.parameters * each / max(self.gpu.room, 1))
+        counts = (1, 2, 4, *range(_IN_A_MACHINE, _MOST_CARDS + 1, _IN_A_MACHINE))
+        return (count for count in counts if count >= least)
+
+    def layouts(self, cards: int) -> Iterator[ParallelLayout]:
+        """Yield each layout on `cards` cards that may fit, with the smallest micro-batch."""
+        shape, context = self.training.shape, self.training.layout.context
+        for t in (t for t in _TENSOR if shape.heads % t == 0 and cards % (t * context) == 0):
+            left = cards // (t * context)
+            for p in (p for p in range(1, min(shape.layers, left) + 1) if left % p == 0):
+                data = left // p
+                shards = data * context
+                groups = replace(
+                    self.training.layout,
+                    tensor=t,
+                    pipeline=p,
+                    data=data,
+                    expert=self._experts(shards),
+                    micro_batch=self.micro_batch or 1,
+                )
+                stages = (0,) if shards == 1 else (0, 1) if p > 1 else (0, 1, 2, 3)
+                if self._is_hopeless(replace(groups, zero=stages[-1])):
+                    continue
+                for zero in stages:
+                    for recompute in ("none", "full"):
+                        yield replace(groups, zero=zero, recompute=recompute)
+
+    def _experts(self, shards: int) -> int:
+        """Return the widest expert parallelism that divides both the experts and `shards` ranks."""
+        experts = self.training.shape.experts
+        return max((n for n in range(1, experts + 1) if experts % n == 0 and shards % n == 0),
+                   default=1)  # fmt: skip
+
+    def fitting(self, layouts: Iterable[ParallelLayout]) -> list[Planned]:
+        """Return the layouts that fit, in order of preference."""
+        found = [each for each in map(self.best, layouts) if each is not None]
+        return sorted(found, key=lambda each: each.rank)
+
+    def best(self, layout: ParallelLayout) -> Planned | None:
+        """Return `layout` with the largest micro-batch that surely fits.
+
+        The smallest micro-batch only has to fit likely. Returns None if it does not.
+        """
+        least, *more = _MICRO_BATCHES if self.micro_batch is None else (self.micro_batch,)
+        best = self._answer(layout, least)
+        if not best.likely_fits:
+            return None
+        for size in more:
+            answer = self._answer(layout, size)
+            if answer.reserved_bytes[2] > answer.room_bytes:
+                break
+            best = answer
+        return Planned(best, self._extra(layout))
+
+    def _answer(self, layout: ParallelLayout, size: int) -> Sharded:
+        return shard(replace(self.training, layout=replace(layout, micro_batch=size)), self.gpu)
+
+    def _is_hopeless(self, layout: ParallelLayout) -> bool:
+        """Return whether the card cannot hold `layout` even with full recomputation."""
+        training = replace(self.training, layout=layout)
+        return training.least() * RESERVED_SEEN[1] > self.gpu.room
+
+    def _extra(self, layout: ParallelLayout) -> float:
+        recompute = _RECOMPUTE_SHARE if layout.recompute == "full" else 0.0
+        p = layout.pipeline
+        count = min(layout.micro_batches, _PER_STAGE * p)
+        bubble = (p - 1) / (count * layout.chunks)
+        layers = self.training.shape.layers
+        # All stages wait for the one with the most layers.
+        pace = ceil(layers / p) * p / layers
+        return (1 + recompute) * (1 + bubble) * pace - 1

@@ -5,10 +5,14 @@ finds the moments of the peaks. A replay that differs from the recorded run adds
 
 The memory that a program needs is that of the smallest card on which it completes, not the amount
 that it would reserve on an unlimited card.
+
+A program that ends early is reported in one sentence: an error in the model's description with its
+file and entry, any other error in the last words that Python printed.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import time
@@ -20,8 +24,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.failure import why_it_failed
-from allocsim.fitting.model import Model, UserModel
+from allocsim.fitting.model import Configured, Model, UserModel, flattened
 from allocsim.fitting.program import program_of
 from allocsim.fitting.task import Task
 from allocsim.phantom import Gpu, RecordedProgram, UnavailableError, find_torch, record
@@ -39,6 +42,21 @@ from allocsim.simulation import DeviceRun, SimulatedOom
 from allocsim.workload import Played
 
 _PROGRAM = "program.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Out-of-memory error that ended a run.
+
+    entry: entry of the recording at which it occurred.
+    tried_bytes: bytes requested from the driver.
+    reserved_bytes, allocated_bytes: PyTorch's counters after the error.
+    """
+
+    entry: int
+    tried_bytes: int
+    reserved_bytes: int
+    allocated_bytes: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +96,15 @@ class Ran:
         """Out-of-memory error that ended the program, or None."""
         ooms = self.device_run.ooms
         return ooms[-1] if self.is_out_of_memory and ooms else None
+
+    @property
+    def failure(self) -> Failure | None:
+        """Error that ended the run, or None if none did or the replay does not show it."""
+        oom = self.oom
+        if oom is None:
+            return None
+        tried = oom.tried_bytes or oom.rounded_bytes
+        return Failure(oom.entry, tried, oom.reserved_bytes, oom.allocated_bytes)
 
 
 def find_python(python: str | None = None, torch_version: str | None = None) -> str:
@@ -253,7 +280,6 @@ def replay_on(gpu: Gpu, ran: Ran, host_spill: int = 0) -> DeviceRun:
 
 
 def _with_peaks(ran: Ran) -> Ran:
-    """Return `ran` with its peaks and the entries at which they occur, found by a replay."""
     timeline = ran.device_run.timeline
     # Memory allocated at the reset counts, and the row before the reset has it. Reserved memory
     # counts too, but an empty_cache() before the reset has no row, so the row after it is used;
@@ -267,30 +293,6 @@ def _with_peaks(ran: Ran) -> Ran:
         peak_reserved_bytes=int(reserved.max()),
         peak_allocated_bytes=int(allocated.max()),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Out-of-memory error that ended a run.
-
-    entry: entry of the recording at which it occurred.
-    tried_bytes: bytes requested from the driver.
-    reserved_bytes, allocated_bytes: PyTorch's counters after the error.
-    """
-
-    entry: int
-    tried_bytes: int
-    reserved_bytes: int
-    allocated_bytes: int
-
-
-def failure_of(ran: Ran) -> Failure | None:
-    """Return the error that ended `ran`, or None if none did or the replay does not show it."""
-    oom = ran.oom
-    if oom is None:
-        return None
-    tried = oom.tried_bytes or oom.rounded_bytes
-    return Failure(oom.entry, tried, oom.reserved_bytes, oom.allocated_bytes)
 
 
 def needed_room(unlimited: Ran, gpu: Gpu, trials: Trials) -> int | None:
@@ -310,3 +312,70 @@ def needed_room(unlimited: Ran, gpu: Gpu, trials: Trials) -> int | None:
         return None
     found = smallest_device(trials, setting)
     return None if found is None else found.device_memory - context
+
+
+_LONGEST = 300
+_ERROR = re.compile(r"^(?:(?:\w+\.)+([A-Z]\w*)|(\w*(?:Error|Exception|Interrupt|Exit))): (.*)")
+"""Last line of a traceback: the exception's class, with its module unless it is built in."""
+_PLACE = re.compile(r'^\s*File "(.+)", line (\d+)')
+_NOT_A_MODEL = re.compile(r"'(\w+)' object has no attribute 'to'$")
+_LAST_NAME = re.compile(r"'([^']+)'$")
+_UNKNOWN_TYPE = "does not recognize this architecture"
+_OWN_CODE = (_UNKNOWN_TYPE, "custom code", "trust_remote_code")
+_UNKNOWN_HEAD = "Unrecognized configuration class"
+
+
+def why_it_failed(log: str, exit_code: int, when: str, model: Model | None = None) -> str:
+    """Return a sentence on the reason why a program failed, from the error that it printed last.
+
+    log: output and errors of the program.
+    exit_code: exit code of the program.
+    when: progress of the program, such as "before its end".
+    model: model that the program was to run; None for a user's own program.
+    """
+    lines = log.splitlines()
+    # The last exception ended the program; earlier ones may have been handled.
+    for number, line in reversed(list(enumerate(lines))):
+        found = _ERROR.match(line.strip())
+        if found:
+            kind, text = found[1] or found[2], found[3]
+            sentence = _model_error(model, kind, text)
+            if sentence is not None:
+                return sentence
+            where = _place(lines[:number]) if kind == "SyntaxError" else ""
+            return f"the program ended {when}, with {kind}: {text[:_LONGEST]}{where}"
+    last = log.strip().splitlines()[-1:] or ["it printed nothing"]
+    return f"the program ended {when}, with exit code {exit_code}: {last[0][:_LONGEST]}"
+
+
+def _place(lines: list[str]) -> str:
+    places = [found for found in map(_PLACE.match, lines) if found]
+    return f" ({places[-1][1]}, line {places[-1][2]})" if places else ""
+
+
+def _model_error(model: Model | None, kind: str, text: str) -> str | None:
+    if isinstance(model, UserModel):
+        returned = _NOT_A_MODEL.search(text)
+        if kind == "AttributeError" and returned:
+            what = f"{model.name} returned {returned[1]}"
+            return f"{what}; expected a model, or a model and a batch"
+    if isinstance(model, Configured) and model.path is not None:
+        return _file_error(model, model.path, kind, text)
+    return None
+
+
+def _file_error(model: Configured, path: str, kind: str, text: str) -> str | None:
+    model_type = model.config["model_type"]
+    if "auto_map" in model.config and any(each in text for each in _OWN_CODE):
+        what = f"{path}: {model_type} needs custom code (auto_map), which is not fetched"
+        return f"{what}; expected a model_type that the installed transformers knows"
+    if _UNKNOWN_TYPE in text:
+        return f"{path}: the installed transformers knows no model_type {model_type!r:.80}"
+    if _UNKNOWN_HEAD in text:
+        return f"{path}: transformers has no {model.head} of model_type {model_type!r:.80}"
+    named = _LAST_NAME.search(text)
+    if named and kind in ("KeyError", "AttributeError"):
+        for key, value in flattened(model.config):
+            if value == named[1]:
+                return f"{path}: {key} is {value!r:.80}, which transformers does not know"
+    return None

@@ -45,8 +45,13 @@ from allocsim.fitting.formulas import (
     weights_of,
     weights_of_rank,
 )
-from allocsim.fitting.model import Configured, model_of
-from allocsim.fitting.presets import encoder_parameters, hub_name, published_format
+from allocsim.fitting.model import (
+    Configured,
+    encoder_parameters,
+    hub_name,
+    model_of,
+    published_format,
+)
 from allocsim.phantom import CARDS, CONTEXT_MEMORY_SEEN, Gpu
 from allocsim.units import GIB, MIB, format_range, format_size
 

@@ -247,6 +247,12 @@ def most_of(task: Task, size: str) -> int:
     return {"prompt": most - task.decode, "decode": most - task.prompt}.get(size, _MOST)
 
 
+def usual_values(task: Task, other: str) -> tuple[int, ...]:
+    """Return the values of a size that a frontier tries: the task's, half of it, and twice it."""
+    own: int = getattr(task, other)
+    return tuple(sorted({max(own // 2, 1), own, min(2 * own, most_of(task, other))}))
+
+
 _DRAWN = re.compile(r"(uniform|lognormal):(\d{1,8}):(\d{1,8}(?:\.\d+)?)")
 _MOST_LENGTHS = 100_000
 _LONGEST = 1 << 24

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from allocsim.fitting import model_of
-from allocsim.fitting.failure import why_it_failed
+from allocsim.fitting.run_result import why_it_failed
 
 EARLY = "without using the GPU"
 UNKNOWN = (

@@ -7,7 +7,7 @@ import pytest
 from allocsim.errors import ConfigError
 from allocsim.fitting import CONFIGURATIONS, TORCHVISION, held_of, model_of, serve, shape_of
 from allocsim.fitting.formulas import parameters_of, shapes_of, sizes_of, weights_of
-from allocsim.fitting.presets import PRESETS, find_preset, near_presets, published_format
+from allocsim.fitting.model import PRESETS, find_preset, near_presets, published_format
 from allocsim.phantom import find_gpu
 
 DECODERS = [name for name, row in PRESETS.items() if row["config"]["model_type"] != "bert"]

@@ -1,7 +1,8 @@
 """Search for the largest batch, sequence, image or prompt of a task that fits a card.
 
 Rule: the reported value has run, and so has the next larger value, which does not fit. The search
-assumes that a value does not fit if a smaller one does not.
+assumes that a value does not fit if a smaller one does not. A frontier is one such search for each
+value of another size; earlier results only give the value to start at.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.estimate import Estimate
+from allocsim.fitting.by_engine import AT_ONCE, RunOptions, runner_for
+from allocsim.fitting.by_formula import Estimate
 from allocsim.fitting.notes import notes_of_context, notes_of_law, release_note
 from allocsim.fitting.run_result import Ran
-from allocsim.fitting.runner import runner_for
-from allocsim.fitting.task import Task, most_of
+from allocsim.fitting.task import Task, most_of, usual_values
 from allocsim.phantom import Gpu
 from allocsim.recording import write_snapshot
 from allocsim.units import TIB
@@ -27,15 +29,18 @@ from allocsim.units import TIB
 SIZES = ("batch", "seq", "image", "prompt", "decode", "accumulate", "lora")
 """Sizes that can be searched for."""
 _MOST = 1 << 20
-_MOST_RANKS = 1024
+_RANKS = (2, 8, 32, 128, 512)
+"""Numbers of GPUs that are tried, each together with twice as many."""
 _GROWTH = 4
 """Factor between the tried values while none has failed yet."""
 _PARTS = 128
 """Number of parts into which a run is divided to compare it with another run of the program."""
 _ALIKE = 0.95
 """Least ratio between the numbers of entries of two runs whose parts can be compared."""
-_AT_ONCE = 2
-"""Number of programs that run at the same time; each occupies a processor."""
+
+
+Watch = Callable[[str], object]
+"""Function that is called with a text such as "batch=8" before a program runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,45 +92,31 @@ def largest(
     *,
     step: int = 1,
     first: int | None = None,
-    engine: str = "auto",
-    conf: str | None = None,
-    python: str | None = None,
-    torch_version: str | None = None,
-    transformers: str | None = None,
     keep: Path | None = None,
-    watch: Callable[[str], object] | None = None,
+    watch: Watch = lambda _: None,
+    **how: Unpack[RunOptions],
 ) -> Largest:
     """Find the largest value of the size `name` at which `task` fits `gpu`.
 
     step: only multiples of it are tried.
     first: value to try first; default: estimated from two runs without a memory limit.
     keep: file for the recording at the largest value, if one fits.
-    watch: called with each value, such as "batch=8", before it runs.
 
     The other arguments are those of `fit`. Raises ConfigError for a size that the task does not
     have, and if memory does not grow with the size.
     """
-    run = runner_for(
-        task,
-        gpu,
-        engine,
-        conf=conf,
-        python=python,
-        torch_version=torch_version,
-        transformers=transformers,
-    )
+    run = runner_for(task, gpu, **how)
     search = _Search(task, name, gpu, step, run)
-    found = search.run(first, watch or (lambda _: None))
+    found = search.run(first, watch)
     _keep(found.fitting, keep)
-    last = found.fitting or found.failing
-    return replace(found, notes=_notes(torch_version, transformers, last, gpu))
+    return replace(found, notes=_notes(found.fitting or found.failing, gpu, how))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fewest:
     """Answer of `fewest`: the fewest GPUs, a power of two, on which a shared task fits.
 
-    ranks: number of GPUs, None if no number up to `_MOST_RANKS` suffices.
+    ranks: number of GPUs, None if not even 1,024 suffice.
     fitting: run of the first rank, or None.
     tried: results of all runs, in order, where the value is the number of GPUs.
     notes: facts that the answer cannot know, one sentence each.
@@ -142,44 +133,27 @@ def fewest(
     task: Task,
     gpu: Gpu,
     *,
-    engine: str = "auto",
-    conf: str | None = None,
-    python: str | None = None,
-    torch_version: str | None = None,
-    transformers: str | None = None,
     keep: Path | None = None,
-    watch: Callable[[str], object] | None = None,
+    watch: Watch = lambda _: None,
+    **how: Unpack[RunOptions],
 ) -> Fewest:
     """Find the fewest GPUs like `gpu` that train `task` with FSDP or DDP.
 
     Each GPU has the task's batch. Only the first rank is run, because no rank needs more memory.
     The arguments are those of `largest`.
     """
-    tried = list[TriedSize]()
-    run = runner_for(
-        task,
-        gpu,
-        engine,
-        conf=conf,
-        python=python,
-        torch_version=torch_version,
-        transformers=transformers,
-    )
-    notes, engine = tuple[str, ...](), "program"
-    ranks = 2
-    while ranks <= _MOST_RANKS:
+    tried, run = list[TriedSize](), runner_for(task, gpu, **how)
+    for ranks in _RANKS:
         pair = [ranks, 2 * ranks]
-        if watch is not None:
-            watch(f"{ranks} and {2 * ranks} GPUs")
+        watch(f"{ranks} and {2 * ranks} GPUs")
         shared = [replace(task, ranks=each, rank=0) for each in pair]
         runs = dict(zip(pair, _side_by_side(run, shared, gpu), strict=True))
         tried += [_tried(n, ran, is_limited=True) for n, ran in runs.items()]
-        notes, engine = _notes(torch_version, transformers, runs[ranks], gpu), runs[ranks].engine
+        notes, engine = _notes(runs[ranks], gpu, how), runs[ranks].engine
         for n, ran in runs.items():
             if not ran.is_out_of_memory:
                 _keep(ran, keep)
                 return Fewest(n, ran, tuple(tried), notes, engine)
-        ranks *= 4
     return Fewest(None, None, tuple(tried), notes, engine)
 
 
@@ -194,24 +168,20 @@ def _keep(ran: Ran | Estimate | None, keep: Path | None) -> None:
     write_snapshot(ran.recording, keep)
 
 
-def _notes(
-    torch_version: str | None, transformers: str | None, ran: Ran | Estimate | None, gpu: Gpu
-) -> tuple[str, ...]:
-    """Return notes on the release that ran, the engine that answered and the CUDA context."""
+def _notes(ran: Ran | Estimate | None, gpu: Gpu, how: RunOptions) -> tuple[str, ...]:
     if ran is None:
         return ()
     if isinstance(ran, Estimate):
         return (*ran.notes, *filter(None, [ran.reason]))
     return (
-        *release_note(torch_version, ran.torch_version),
-        *notes_of_law(ran, transformers),
+        *release_note(how.get("torch_version"), ran.torch_version),
+        *notes_of_law(ran, how.get("transformers")),
         *notes_of_context(ran, gpu),
     )
 
 
 def _side_by_side(run: _Run, tasks: Sequence[Task], gpu: Gpu) -> list[Ran | Estimate]:
-    """Run tasks on `gpu`, up to `_AT_ONCE` at the same time, and return the runs in order."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(run, tasks, [gpu] * len(tasks)))
 
 
@@ -224,16 +194,15 @@ def full_at(runs: Mapping[int, Ran], room: int) -> int | None:
 
     runs: runs at two values, which are the keys.
 
-    Memory of each part of the program grows linearly, at its own rate. At a small batch the fullest
-    part is the optimizer; at a large one it is usually another. Returns None if no part grows, or
-    if the lengths of the runs differ so much that their parts do not correspond.
+    Returns None if no part of the program grows, or if the parts of the runs do not correspond.
     """
-    # Each part is a line through two points; the first line to reach the limit decides.
+    # Memory of each part grows linearly, at its own rate; the first line to reach the limit
+    # decides. At a small batch the fullest part is the optimizer; at a large one usually another.
     (n_near, near), (n_far, far) = runs.items()
     lengths = [len(ran.device_run.timeline.entry) for ran in runs.values()]
     if min(lengths) < _ALIKE * max(lengths):
         return None
-    first, second = _parts(near), _parts(far)
+    first, second = _peaks_of_parts(near), _peaks_of_parts(far)
     slope = (second - first) / (n_far - n_near)
     grows = slope > 0
     if not grows.any():
@@ -244,25 +213,19 @@ def full_at(runs: Mapping[int, Ran], room: int) -> int | None:
     return max(int(until.min()), 1)
 
 
-def _parts(ran: Ran) -> NDArray[np.int64]:
-    """Return the peak of allocated bytes in each part of a run and in the parts next to it.
-
-    Neighbors are included because runs at two sizes make nearly, not exactly, the same number of
-    requests, so that a peak may be in the next part.
-    """
+def _peaks_of_parts(ran: Ran) -> NDArray[np.int64]:
+    # Each part has the peak of its neighbours, too: runs at two sizes make nearly, not exactly, the
+    # same number of requests, so that a peak may be in the next part.
     allocated = ran.device_run.timeline.allocated
     starts = np.linspace(0, len(allocated), _PARTS, endpoint=False).astype(np.int64)
     most = np.maximum.reduceat(allocated, starts)
     beside = np.pad(most, 1, mode="edge")
-    widened: NDArray[np.int64] = np.maximum(np.maximum(beside[:-2], beside[2:]), most)
+    widened: NDArray[np.int64] = np.maximum.reduce([beside[:-2], beside[1:-1], beside[2:]])
     return widened
 
 
 class _Search:
-    """Search for the largest value that fits.
-
-    It runs the program with two values at a time, near the value that the peaks so far predict.
-    """
+    """Search that tries two values at a time, near the value that earlier peaks predict."""
 
     def __init__(self, task: Task, name: str, gpu: Gpu, step: int, run: _Run) -> None:
         self.task, self.name, self.gpu, self.step, self.run_on = task, name, gpu, step, run
@@ -272,7 +235,7 @@ class _Search:
         self.tried: list[TriedSize] = []
         self.is_first = True
 
-    def run(self, first: int | None, watch: Callable[[str], object]) -> Largest:
+    def run(self, first: int | None, watch: Watch) -> Largest:
         if first is None:
             endless = replace(self.gpu, memory=TIB, context_memory=0)
             # Size 1 gives views where larger sizes are copied, so its peak predicts nothing.
@@ -281,17 +244,13 @@ class _Search:
             runs = self._try(pair, endless, watch)
             timed = {n: ran for n, ran in runs.items() if isinstance(ran, Ran)}
             by_parts = full_at(timed, self.gpu.room) if len(timed) > 1 else None
-            guess = min(by_parts or self._predicted(), self.bound - 1) or 1
+            guess = min(by_parts or self._predicted_linearly(), self.bound - 1) or 1
         else:
             guess = max(min(first // self.step, self.bound), 1)
-        low, high = 0, self.bound + 1
-        pair = [guess, guess + 1]
+        pair, high = [guess, guess + 1], self.bound + 1
         while True:
-            self._try(
-                [n for n in dict.fromkeys(pair) if n not in self.runs and n <= self.bound],
-                self.gpu,
-                watch,
-            )
+            untried = [n for n in dict.fromkeys(pair) if n not in self.runs and n <= self.bound]
+            self._try(untried, self.gpu, watch)
             fitting = [n for n, ran in self.runs.items() if not ran.is_out_of_memory]
             low = max(fitting, default=0)
             high = min((n for n, ran in self.runs.items() if ran.is_out_of_memory), default=high)
@@ -303,19 +262,10 @@ class _Search:
             raise ConfigError(
                 f"{self.name} makes no difference to the memory: {low * self.step:,} fits as well"
             )
-        return Largest(
-            name=self.name,
-            value=low * self.step,
-            step=self.step,
-            fitting=self.runs.get(low),
-            failing=self.runs.get(high),
-            tried=tuple(self.tried),
-        )
+        ends = self.runs.get(low), self.runs.get(high)
+        return Largest(self.name, low * self.step, self.step, *ends, tuple(self.tried))
 
-    def _try(
-        self, values: Sequence[int], gpu: Gpu, watch: Callable[[str], object]
-    ) -> dict[int, Ran | Estimate]:
-        """Run the values on `gpu`, side by side, and store their results."""
+    def _try(self, values: Sequence[int], gpu: Gpu, watch: Watch) -> dict[int, Ran | Estimate]:
         for n in values:
             watch(f"{self.name}={n * self.step}")
         tasks = [self.task.at(self.name, n * self.step) for n in values]
@@ -330,8 +280,7 @@ class _Search:
             self.tried.append(_tried(n * self.step, ran, is_limited=is_limited))
         return runs
 
-    def _predicted(self) -> int:
-        """Return the value, at least 1, at which the card is full if the peak grows linearly."""
+    def _predicted_linearly(self) -> int:
         if len(self.peaks) < 2:
             return 1
         *_, near, far = sorted(self.peaks)
@@ -342,12 +291,8 @@ class _Search:
         return min(max(guess, 1), max(self.bound - 1, 1))
 
     def _next(self, low: int, high: int) -> list[int]:
-        """Return the values to try between `low`, which fits, and `high`, which does not.
-
-        They are at the predicted limit, or else divide the interval into thirds. After the first
-        guess, values next to a known bound are tried once.
-        """
-        inner, guess = high - low - 1, self._predicted()
+        """Return the values to try between `low`, which fits, and `high`, which does not."""
+        inner, guess = high - low - 1, self._predicted_linearly()
         is_first, self.is_first = self.is_first, False
         # Nothing has failed yet: go up, in growing steps once the first guess has been too low.
         if high not in self.runs:
@@ -357,8 +302,99 @@ class _Search:
         # Nothing fits and no peak is known, so there is no line to follow.
         if is_first and low not in self.runs and not self.peaks:
             return [max(high - 2, 1), high - 1]
-        if inner <= _AT_ONCE:
+        if inner <= AT_ONCE:
             return list(range(low + 1, high))
         if low < guess < high - 1 and not {guess, guess + 1} & self.runs.keys():
             return [guess, guess + 1]
         return [low + 1 + inner // 3, low + 1 + 2 * inner // 3]
+
+
+_POWERS = {"batch": 1, "seq": 1, "prompt": 1, "image": 2}
+"""Power of each size in the product to which memory is proportional.
+
+Memory grows linearly with that product, so one line through all runs predicts the next limit.
+"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frontier:
+    """Largest value of one size that fits a card, at several values of another size.
+
+    name: size that was searched for.
+    other: size whose values were given.
+    rows: values of `other`, ascending, each with the largest value of `name`.
+    """
+
+    name: str
+    other: str
+    rows: tuple[tuple[int, Largest], ...]
+
+    @property
+    def fits(self) -> bool:
+        """True if a value of `name` fits at any value of `other`."""
+        return any(found.fitting is not None for _, found in self.rows)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(note for _, found in self.rows for note in found.notes))
+
+
+def frontier(
+    task: Task,
+    name: str,
+    other: str,
+    gpu: Gpu,
+    *,
+    values: Sequence[int] = (),
+    step: int = 1,
+    watch: Watch = lambda _: None,
+    **how: Unpack[RunOptions],
+) -> Frontier:
+    """Find the largest `name` at which `task` fits `gpu`, for each value of the size `other`.
+
+    values: values of `other`; default: `usual_values`.
+
+    The other arguments and errors are those of `largest`.
+    """
+    if name == other or not {name, other} <= set(SIZES):
+        raise ConfigError(f"{name} and {other}: expected two of {', '.join(SIZES)}")
+    rows: list[tuple[int, Largest]] = []
+    for value in sorted(set(values or usual_values(task, other))):
+        at = f"{other}={value}"
+        found = largest(
+            task.at(other, value),
+            name,
+            gpu,
+            step=step,
+            first=_first_guess(name, other, rows, value, gpu),
+            watch=lambda what, at=at: watch(f"{what}, {at}"),  # type: ignore[misc]
+            **how,
+        )
+        rows.append((value, found))
+    return Frontier(name, other, tuple(rows))
+
+
+def _first_guess(
+    name: str, other: str, rows: Sequence[tuple[int, Largest]], value: int, gpu: Gpu
+) -> int | None:
+    """Predict the `name` (such as "batch") that fills the card if the size `other` is `value`.
+
+    rows: results at smaller values of `other`; with too few of them, the prediction is None.
+    """
+    if not rows:
+        return None
+    if "batch" not in (name, other) or not {name, other} <= _POWERS.keys():
+        return max(rows[-1][1].value, 1)
+    power, other_power = _POWERS[name], _POWERS[other]
+    # Runs of all earlier rows are points on one line: peak over the product of both sizes.
+    peaks = {
+        each.value**power * at**other_power: each.peak_reserved_bytes
+        for at, found in rows
+        for each in found.tried
+        if each.fits
+    }
+    near, far = min(peaks, default=0), max(peaks, default=0)
+    if far == near or peaks[far] <= peaks[near]:
+        return None
+    room = (gpu.room - peaks[near]) / (peaks[far] - peaks[near]) * (far - near) + near
+    return int(max(room / value**other_power, 1.0) ** (1 / power))

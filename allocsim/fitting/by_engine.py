@@ -1,12 +1,14 @@
 """Answer of whether a task fits a card, with the margin and the memory that it would need.
 
-Rule: the most exact engine that can answer does (`runner.py`); a formula gives an `Estimate`. Else
-the answer is that of a run on the requested card. If the task does not fit, the same program
-is run on the same card without a memory limit. The memory that the task needs is that of the
-smallest card on which all requests of this unlimited run succeed.
+Rule: the most exact engine that can answer does: the program on PyTorch, a law of its requests, or
+a formula. Program and law give the same bytes for the same task; a formula gives an `Estimate`, a
+range. A requested engine is never replaced by another.
 
-One run gives both answers if the program does not react to the free memory of the card. The
-requests of the unlimited run are then replayed on the limited card (`ran_on`).
+The answer of program and law is that of a run on the requested card. If the task does not fit, the
+same program is run on the same card without a memory limit. The memory that the task needs is that
+of the smallest card on which all requests of this unlimited run succeed. One run gives both answers
+if the program does not react to the free memory of the card: the requests of the unlimited run are
+then replayed on the limited card (`ran_on`).
 
 A freed block that another stream still uses waits for that stream, for a time that depends on the
 card's speed. In the main run such blocks wait as long as possible, in a second run as briefly as
@@ -21,14 +23,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
 from allocsim._fast_numpy import any_of
 from allocsim.errors import ConfigError
-from allocsim.fitting.by_law import requests_key
-from allocsim.fitting.estimate import Estimate, estimate
+from allocsim.fitting.by_formula import Estimate, estimate
+from allocsim.fitting.by_law import requests_key, run_by_law, why_no_law
 from allocsim.fitting.fit_result import Fit
 from allocsim.fitting.model import UserModel
 from allocsim.fitting.notes import (
@@ -42,21 +44,100 @@ from allocsim.fitting.notes import (
 from allocsim.fitting.program import program_of
 from allocsim.fitting.run_result import (
     Ran,
+    find_python,
     needed_room,
     ran_on,
     replay_on,
     run_program,
 )
-from allocsim.fitting.runner import engine_for, missing_pytorch, run_exactly
 from allocsim.fitting.task import Task
 from allocsim.phantom import Gpu, UnavailableError, context_range, find_gpu
-from allocsim.recommend import Case, Recommendation, recommend
+from allocsim.recommend import Case, recommend
 from allocsim.recording import Action, completes_at_once
 from allocsim.replaying import Trials, effects_on
 from allocsim.units import TIB
 
-_AT_ONCE = 2
+_BETTER = "pip install 'allocsim[fit]' runs the program itself"
+AT_ONCE = 2
 """Number of cards that are answered at the same time; a program occupies a processor."""
+
+
+class RunOptions(TypedDict, total=False):
+    """Arguments of `fit` that choose the engine and configure a run."""
+
+    engine: str
+    conf: str | None
+    python: str | None
+    torch_version: str | None
+    transformers: str | None
+
+
+def missing_pytorch(engine: str, python: str | None) -> str:
+    """Return a sentence on why PyTorch cannot run here; "" if it can, or if `engine` is given.
+
+    Raises UnavailableError if the interpreter `python` was requested and has no PyTorch.
+    """
+    if engine != "auto":
+        return ""
+    try:
+        find_python(python)
+    except UnavailableError as error:
+        if python is not None:
+            raise
+        return str(error)
+    return ""
+
+
+def engine_for(engine: str, missing: str, task: Task, gpu: Gpu) -> tuple[str, str]:
+    """Return the engine that answers whether `task` fits `gpu`, and why no more exact one does.
+
+    engine: requested engine, or "auto".
+    missing: result of `missing_pytorch`.
+
+    The reason is "" for the program, and for a requested engine. Raises UnavailableError if no
+    engine can answer.
+    """
+    if engine != "auto":
+        return engine, ""
+    if not missing:
+        return "program", ""
+    without = why_no_law(task, gpu)
+    if not without:
+        return "laws", f"PyTorch is missing; {_BETTER}"
+    try:
+        estimate(task, gpu)
+    except ConfigError as error:
+        raise UnavailableError(f"{missing}; without PyTorch: {without}; {error}") from None
+    return "formula", f"PyTorch is missing, and {without}; {_BETTER}"
+
+
+def runner_for(
+    task: Task, gpu: Gpu, **how: Unpack[RunOptions]
+) -> Callable[[Task, Gpu], Ran | Estimate]:
+    """Return a function that runs a task on a card, by the engine that answers `task` on `gpu`."""
+    engine = how.pop("engine", "auto")
+    missing = missing_pytorch(engine, how.get("python"))
+    engine, reason = engine_for(engine, missing, task, gpu)
+    if engine == "formula":
+        return partial(estimate, reason=reason, conf=how.get("conf"))
+    return partial(run_exactly, engine, **how)
+
+
+def run_exactly(
+    engine: str, task: Task, gpu: Gpu, /, *, transformers: str | None = None, **how: Any
+) -> Ran:
+    """Run `task` on `gpu` with the engine "program" or "laws".
+
+    how: arguments of `run_program`; laws use `conf` and `keep`.
+    """
+    if engine == "laws":
+        return run_by_law(task, gpu, conf=how.get("conf"), keep=how.get("keep"))
+    if transformers is not None:
+        raise ConfigError(
+            f"transformers {transformers} applies to laws (--engine laws) only; a program uses the "
+            "version that its Python has"
+        )
+    return run_program(task, gpu, **how)
 
 
 def fit(
@@ -76,7 +157,7 @@ def fit(
 
     gpu: a card or its name, such as "RTX 4090".
     engine: "program" runs the task on PyTorch over a phantom GPU, "laws" without PyTorch
-        (`by_law.py`), "formula" estimates (`estimate.py`); "auto" chooses laws if PyTorch is
+        (`by_law.py`), "formula" estimates (`by_formula.py`); "auto" chooses laws if PyTorch is
         missing, and the formula if the task has no law.
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
     python: interpreter with a CUDA build of PyTorch; default: this one, or the one on the PATH.
@@ -93,14 +174,14 @@ def fit(
     (found,) = fit_cards(
         task,
         [find_gpu(gpu) if isinstance(gpu, str) else gpu],
+        keep=keep,
+        host_spill=host_spill,
+        values=values,
         engine=engine,
         conf=conf,
         python=python,
         torch_version=torch_version,
         transformers=transformers,
-        keep=keep,
-        host_spill=host_spill,
-        values=values,
     )
     return found
 
@@ -109,78 +190,48 @@ def fit_cards(
     task: Task,
     gpus: Sequence[Gpu],
     *,
-    engine: str = "auto",
-    conf: str | None = None,
-    transformers: str | None = None,
     keep: Path | None = None,
     host_spill: int = 0,
     values: bool = True,
-    **how: Any,
+    **how: Unpack[RunOptions],
 ) -> list[Fit | Estimate]:
-    """Return the answer of `fit` for each card.
-
-    how: the arguments `python` and `torch_version` of `fit`.
-    """
+    """Return the answer of `fit` for each card."""
+    engine = how.pop("engine", "auto")
     missing = missing_pytorch(engine, how.get("python"))
     shared: dict[object, Ran] = {}
-    text = program_of(task)
+    text, conf = program_of(task), how.get("conf")
 
     def answered(gpu: Gpu) -> Fit | Estimate:
-        choice = engine_for(engine, missing, task, gpu)
-        if choice.engine == "formula":
+        chosen, reason = engine_for(engine, missing, task, gpu)
+        if chosen == "formula":
             if keep is not None or host_spill:
                 what = "recording to keep" if keep is not None else "replay with host memory"
                 raise ConfigError(f"a formula makes no {what}; it needs a program or a law")
-            return estimate(task, gpu, choice.reason, conf)
-        run = partial(run_exactly, choice.engine, task, conf=conf, transformers=transformers, **how)
-        if choice.engine == "program":
+            return estimate(task, gpu, reason, conf)
+        run: Callable[..., Ran] = partial(run_exactly, chosen, task, **how)
+        if chosen == "program":
             run = partial(run, values=values)
         elif len(gpus) > 1:
             run = partial(_run_once, run, shared, task)
-        setup = _Setup(
-            run,
-            gpu,
-            conf,
-            how.get("torch_version"),
-            keep,
-            host_spill,
-            transformers,
-            _is_blind(task),
-            values,
-            is_one_of_many=len(gpus) > 1,
-        )
-        return _answer(task, text, setup)
+        setup = _Setup(run, gpu, how, keep, host_spill, values, task, len(gpus) > 1)
+        return _answer(text, setup)
 
     if engine == "laws":
         return list(map(answered, gpus))
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(answered, gpus))
 
 
 def _run_once(
     run: Callable[..., Ran], shared: dict[object, Ran], task: Task, gpu: Gpu, **more: Any
 ) -> Ran:
-    """Return the run of `task` on `gpu`; a run by law with equal requests is computed only once.
-
-    run: function that runs a task on a card.
-    shared: earlier runs by law, to which a new one is added.
-    more: further arguments of `run`.
-    """
+    # Cards on which the law gives equal requests share one run.
     if more:
         return run(gpu, **more)
     key = (gpu.memory, *requests_key(task, gpu))
     if key not in shared:
         shared[key] = run(gpu)
     return replace(shared[key], gpu=gpu)
-
-
-def _is_blind(task: Task) -> bool:
-    """Return whether the program makes the same requests whatever memory the card has left.
-
-    Convolutions retry with another algorithm after an out-of-memory error, compilers benchmark
-    their kernels, and user code may do anything.
-    """
-    return not (isinstance(task.model, UserModel) or task.model.sees or task.compiles)
 
 
 def fit_command(
@@ -198,8 +249,8 @@ def fit_command(
     command: words of the command line. The other arguments are those of `fit`.
     """
     run = partial(run_program, command, conf=conf, values=values)
-    setup = _Setup(run, gpu, conf, torch_version, keep, host_spill, values=values)
-    return _answer(None, shlex.join(command), setup)
+    how = RunOptions(conf=conf, torch_version=torch_version)
+    return _answer(shlex.join(command), _Setup(run, gpu, how, keep, host_spill, values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,30 +259,48 @@ class _Setup:
 
     run: runs the program on a card, with the arguments `keep`, `work` and `routing` of
         `run_program`.
-    is_blind: see `_is_blind`.
-    values: True to compute a program's small integers and booleans.
     is_one_of_many: True if the answer is a row of a table of cards.
     """
 
     run: Callable[..., Ran]
     gpu: Gpu
-    conf: str | None
-    torch_version: str | None
+    how: RunOptions
     keep: Path | None
     host_spill: int
-    transformers: str | None = None
-    is_blind: bool = False
-    values: bool = True
+    values: bool
+    task: Task | None = None
     is_one_of_many: bool = False
 
     @property
     def endless(self) -> Gpu:
-        """The same card with practically unlimited memory."""
         return replace(self.gpu, memory=TIB)
 
+    @property
+    def is_blind(self) -> bool:
+        """True if the program makes the same requests whatever memory the card has left.
 
-def _answer(task: Task | None, text: str, setup: _Setup) -> Fit:
-    gpu = setup.gpu
+        Convolutions retry with another algorithm after an out-of-memory error, compilers benchmark
+        their kernels, and user code may do anything.
+        """
+        task = self.task
+        return task is not None and not (
+            isinstance(task.model, UserModel) or task.model.sees or task.compiles
+        )
+
+    def rerun(self, unknown: str, **how: str) -> tuple[Ran | None, list[str]]:
+        """Run the program on the card under other conditions; return the run and notes.
+
+        unknown: what a note calls unknown if that run fails; the run is None then.
+        how: arguments of `run`.
+        """
+        try:
+            return self.run(self.gpu, **how), []
+        except (ConfigError, UnavailableError) as error:
+            return None, [f"{unknown} is unknown: {error}"]
+
+
+def _answer(text: str, setup: _Setup) -> Fit:
+    gpu, task = setup.gpu, setup.task
     ran, unlimited = _runs(setup)
     recommendation = lent = least_room = None
     if unlimited is not None:
@@ -239,27 +308,30 @@ def _answer(task: Task | None, text: str, setup: _Setup) -> Fit:
         trials = Trials(prepared, None, effects_on(prepared))
         # No setting helps if more is in use at once than the card has.
         if unlimited.peak_allocated_bytes <= gpu.room:
-            recommendation = _recommended(unlimited, gpu, trials)
+            case = Case(trials, replay_on(gpu, unlimited))
+            recommendation = recommend([case], prepared.recorded, in_full=False)
         # With many cards, those that cannot hold what is in use at once need no exact size.
         if not setup.is_one_of_many or unlimited.peak_allocated_bytes <= gpu.room:
             least_room = needed_room(unlimited, gpu, trials)
         if setup.host_spill:
             lent = replay_on(gpu, unlimited, setup.host_spill)
-    keeping_up, speed_notes = _keeping_up(setup, ran)
-    skewed, routing_notes = _skewed(setup, ran)
+    keeping_up = skewed = None
+    speed_notes, routing_notes = list[str](), list[str]()
+    if _waits(ran):
+        unknown = "the peak on a card that keeps up with the program"
+        keeping_up, speed_notes = setup.rerun(unknown, work="at-once")
+    provenance = ran.prepared.provenance
+    if provenance is not None and provenance.routing:
+        unknown = "the peak if all tokens choose the same experts"
+        skewed, routing_notes = setup.rerun(unknown, routing="skewed")
     parting = ran.device_run.parting
+    is_computed = setup.values and ran.engine == "program"
     notes = (
         *([] if parting is None else [str(parting)]),
-        *release_note(setup.torch_version, ran.torch_version),
-        *notes_of(
-            task,
-            gpu,
-            ran.engine,
-            is_computed=setup.values and ran.engine == "program",
-            is_routed=skewed is not None,
-        ),
-        *notes_of_law(ran, setup.transformers),
-        *notes_of_run(task, ran.prepared.provenance),
+        *release_note(setup.how.get("torch_version"), ran.torch_version),
+        *notes_of(task, gpu, ran.engine, is_computed=is_computed, is_routed=skewed is not None),
+        *notes_of_law(ran, setup.how.get("transformers")),
+        *notes_of_run(task, provenance),
         *notes_of_speed(ran, keeping_up),
         *speed_notes,
         *notes_of_routing(ran, skewed),
@@ -268,7 +340,7 @@ def _answer(task: Task | None, text: str, setup: _Setup) -> Fit:
     return Fit(
         task=task,
         program=text,
-        conf=setup.conf,
+        conf=setup.how.get("conf"),
         ran=ran,
         unlimited=unlimited,
         lent=lent,
@@ -302,10 +374,7 @@ def _verdict(
 
 
 def _runs(setup: _Setup) -> tuple[Ran, Ran | None]:
-    """Return the run on the card, and the unlimited run if the task does not fit.
-
-    The second is None if the task fits, and if the unlimited run fails, too.
-    """
+    """Return the run on the card and, if it fails and an unlimited run does not, that run."""
     # If an unlimited run completes, its replay on the card replaces a second run. A recording
     # that is kept must be of a run on the card itself.
     unlimited = None
@@ -322,44 +391,9 @@ def _runs(setup: _Setup) -> tuple[Ran, Ran | None]:
     return ran, None if unlimited.is_out_of_memory else unlimited
 
 
-def _keeping_up(setup: _Setup, ran: Ran) -> tuple[Ran | None, list[str]]:
-    """Run the program on a card that finishes its work at once; return the run and notes.
-
-    The run is None if no freed block waits for another stream. It is also None if it failed, which
-    a note then reports.
-    """
-    if not _waits(ran):
-        return None, []
-    try:
-        return setup.run(setup.gpu, work="at-once"), []
-    except (ConfigError, UnavailableError) as error:
-        return None, [f"the peak on a card that keeps up with the program is unknown: {error}"]
-
-
 def _waits(ran: Ran) -> bool:
     """Return whether freed blocks wait for other streams after the first counted entry."""
     trace = ran.prepared.trace
     requested = any_of(trace.action[ran.entry :], (Action.FREE_REQUESTED,))
     at_once = completes_at_once(trace.action, trace.addr)[ran.entry :]
     return int(np.count_nonzero(requested)) != int(np.count_nonzero(at_once))
-
-
-def _skewed(setup: _Setup, ran: Ran) -> tuple[Ran | None, list[str]]:
-    """Run the program with all tokens on the same experts; return the run and notes.
-
-    The run is None if no size depends on the choice of experts. It is also None if it failed,
-    which a note then reports.
-    """
-    made = ran.prepared.provenance
-    if made is None or not made.routing:
-        return None, []
-    try:
-        return setup.run(setup.gpu, routing="skewed"), []
-    except (ConfigError, UnavailableError) as error:
-        return None, [f"the peak if all tokens choose the same experts is unknown: {error}"]
-
-
-def _recommended(unlimited: Ran, gpu: Gpu, trials: Trials) -> Recommendation:
-    """Return the conf under which all requests of the program fit the card."""
-    case = Case(trials, replay_on(gpu, unlimited))
-    return recommend([case], unlimited.prepared.recorded, in_full=False)

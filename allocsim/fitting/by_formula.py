@@ -6,14 +6,27 @@ exact engine answered, and the one change with which one would.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from allocsim._repr import Shown
 from allocsim.errors import ConfigError
-from allocsim.fitting.formulas import MemoryPart, shapes_of, sizes_of, weights_of
-from allocsim.fitting.formulas.training import EAGER, ParallelLayout, Training
-from allocsim.fitting.model import Configured, shape_of, with_adapters
+from allocsim.fitting.formulas import (
+    KNOWN_TYPES,
+    MemoryPart,
+    ModelSizes,
+    shapes_of,
+    sizes_of,
+    weights_of,
+)
+from allocsim.fitting.formulas.training import (
+    EAGER,
+    ParallelLayout,
+    Training,
+    TransformerShape,
+)
+from allocsim.fitting.model import Configured, Model
 from allocsim.fitting.parallel import fits_in, precision_of, shard
 from allocsim.fitting.serving import ServedMemory, serve
 from allocsim.fitting.task import EAGER_NOTE, Task, usual_attention
@@ -198,3 +211,95 @@ def _left_out(task: Task, gpu: Gpu, conf: str | None) -> Iterator[str]:
         yield "the formula does not count the creation of the model on the card"
     if conf:
         yield "the formula does not know the effect of the allocator's settings"
+
+
+_WITH_BIASES = ("gpt2", "phi", "starcoder2")
+"""Types without a gate, where every matrix and norm has a bias."""
+_NORMS = {"gemma2": 4, "gemma3_text": 4, "glm4": 4, "phi": 1}
+"""Norms of a layer's width, by type; 2 in other types."""
+
+
+def shape_of(model: Model) -> TransformerShape:
+    """Return the sizes of `model` for the training formulas.
+
+    Raises ConfigError for a model that the formulas do not describe.
+    """
+    kind = model.config["model_type"] if isinstance(model, Configured) else "function"
+    if not isinstance(model, Configured) or kind not in KNOWN_TYPES:
+        raise ConfigError(
+            f"{model.name} ({kind}) is not described by the formulas of parallel training; "
+            f"expected one of {', '.join(KNOWN_TYPES)}, or --parameters 7B"
+        )
+    try:
+        sizes = sizes_of(model.config)
+    except ConfigError as error:
+        raise ConfigError(f"{model.name}: {error}") from None
+    if sizes.linear is not None:
+        raise ConfigError(
+            f"{model.name} has layers with linear attention, which the formulas of parallel "
+            "training do not describe; use --parameters"
+        )
+    shape = _shape(sizes, model.config)
+    last = sizes.layers - 1
+    whole = sum(each.elements for each in shapes_of(sizes) if each.layer == last)
+    return replace(shape, others=whole - shape.layer(last))
+
+
+def _shape(sizes: ModelSizes, config: Mapping[str, Any]) -> TransformerShape:
+    """Return the sizes for the training formulas, without tensors that only some types have."""
+    return TransformerShape(
+        layers=sizes.layers,
+        width=sizes.width,
+        heads=sizes.heads,
+        kv_heads=sizes.kv_heads,
+        head=sizes.head,
+        inner=sizes.inner,
+        vocabulary=sizes.vocabulary,
+        is_tied=sizes.tied,
+        is_gated=sizes.family not in _WITH_BIASES,
+        positions=sizes.positions,
+        norms=_NORMS.get(sizes.family, 2),
+        has_biases=sizes.family in _WITH_BIASES,
+        query_bias=sizes.attention_bias,
+        dropout=sizes.family == "gpt2" and bool(config.get("resid_pdrop", 0.1)),
+        experts=sizes.experts,
+        chosen=sizes.chosen,
+        expert_inner=sizes.expert_inner,
+        shared_inner=sizes.shared_inner,
+        dense_layers=len(sizes.dense),
+        latent=sizes.latent,
+    )
+
+
+_ADAPTED = {
+    **{"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output"},
+    **{"gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down"},
+    **{"qkv_proj": "attn_qkv", "gate_up_proj": "ffn_up", "c_attn": "attn_qkv", "c_fc": "ffn_up"},
+    **{"fc1": "ffn_up", "fc2": "ffn_down", "dense": "attn_output"},
+}
+"""Role of the tensor of each linear module of a layer, by the name that transformers uses."""
+
+
+def with_adapters(
+    shape: TransformerShape, model: Model, rank: int, targets: Sequence[str] = ()
+) -> TransformerShape:
+    """Return `shape`, the sizes for the training formulas, with LoRA adapters added.
+
+    rank: rank of the adapters.
+    targets: names of the modules with adapters; empty for all linear modules of a layer.
+
+    Raises ConfigError for an unknown name.
+    """
+    unknown = sorted(set(targets) - set(_ADAPTED))
+    if unknown:
+        raise ConfigError(f"{unknown[0]!r} is no linear module that the formulas know")
+    assert isinstance(model, Configured)
+    roles = {_ADAPTED[name] for name in targets or _ADAPTED}
+    sizes = sizes_of(model.config)
+    # Experts have three dimensions; peft adapts modules with matrices.
+    matrices = [
+        (each.dims[1], each.dims[0])
+        for each in shapes_of(sizes)
+        if each.layer == sizes.layers - 1 and each.role in roles and len(each.dims) == 2
+    ]
+    return replace(shape, lora=rank, adapted=tuple(matrices))
