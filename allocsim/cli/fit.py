@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from allocsim.cli.fit_parallel import add_parallel, run_by_formula
 from allocsim.cli.fit_served import add_serving, refuse_out, run_served, run_started, set_server
 from allocsim.cli.fit_ways import Way, refuse_ineffective, way_of
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import ProgressBar, say, write, write_result
+from allocsim.cli.output import ProgressBar, say, write, write_report, write_result
 from allocsim.cli.owners import held_at_failure, held_at_peak, spilled_in_fit
 from allocsim.cli.usage import Parser, UsageError, count, positive
 
@@ -240,10 +239,12 @@ def _run_by_task(arguments: argparse.Namespace, way: Way) -> int:
     if way is Way.SHOW:
         return _show_program(task)
     gpus = _gpus(arguments)
+    if arguments.out is not None:
+        refuse_out(arguments.out)
     if task is not None and way is not Way.ONE:
         for sentence in arguments.config_notes:
             say(f"allocsim: {sentence}\n")
-        return _find(arguments, task, gpus)
+        return _find(arguments, way, task, gpus)
     return _fit(arguments, task, gpus)
 
 
@@ -332,12 +333,11 @@ def _gpus(arguments: argparse.Namespace) -> list[Gpu]:
 
 def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> int:
     from allocsim.fitting import fit_cards, fit_command  # noqa: PLC0415
-    from allocsim.report import fit_document, fit_text, fits_document, fits_text  # noqa: PLC0415
+    from allocsim.report import fit as report  # noqa: PLC0415
 
-    if arguments.out is not None:
-        refuse_out(arguments.out)
-        if len(gpus) > 1:
-            raise UsageError("-o writes one recording; expected one card")
+    if arguments.out is not None and len(gpus) > 1:
+        raise UsageError("-o writes one recording; expected one card")
+    how = _how(arguments)
     more = {
         "keep": arguments.out,
         "host_spill": arguments.host_spill,
@@ -347,83 +347,53 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
         if stage := bar.stage("running"):
             stage(0, 1)
         if task is not None:
-            found = fit_cards(task, gpus, **_how(arguments), **more)
+            found = fit_cards(task, gpus, **how, **more)
         else:
-            how = {"conf": arguments.conf, "torch_version": arguments.torch} | more
-            found = [fit_command(arguments.words, gpu, **how) for gpu in gpus]
-    found = [
-        replace(each, notes=(*arguments.config_notes, *each.notes)) if i == 0 else each
-        for i, each in enumerate(found)
-    ]
-    if len(found) == 1:
-        shown = _shown(found[0], arguments)
-        document, text = partial(fit_document, *shown), partial(fit_text, *shown)
-    else:
-        document, text = partial(fits_document, found), partial(fits_text, found)
-    write_result(arguments.json, document, text)
+            more |= {name: how[name] for name in ("conf", "torch_version")}
+            found = [fit_command(arguments.words, gpu, **more) for gpu in gpus]
+    found[0] = replace(found[0], notes=(*arguments.config_notes, *found[0].notes))
+    shown = _shown(found[0], how) if len(found) == 1 else ()
+    write_report(arguments, report, found, *shown)
     return 0 if any(each.fits or each.runs_on_loan for each in found) else _DOES_NOT_FIT
 
 
-def _shown(found: Fit | Estimate, arguments: argparse.Namespace) -> tuple[Any, ...]:
-    """Return the arguments of `fit_text`: the answer, its advice, and its memory by category."""
+def _shown(found: Fit | Estimate, how: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what is shown beside one answer: its advice, and its memory by category."""
     from allocsim.fitting import Fit, advise  # noqa: PLC0415
 
-    how = _how(arguments)
-    del how["engine"]
     advice = None
     if found.task is not None:
         with ProgressBar() as bar:
             bar.trying("changes")
-            advice = advise(found, **how)
+            advice = advise(found, **{name: how[name] for name in how if name != "engine"})
     if not isinstance(found, Fit):
-        return found, advice
-    return found, advice, held_at_peak(found), spilled_in_fit(found), held_at_failure(found)
+        return (advice,)
+    return advice, held_at_peak(found), spilled_in_fit(found), held_at_failure(found)
 
 
-def _find(arguments: argparse.Namespace, task: Task, gpus: list[Gpu]) -> int:
-    from allocsim.fitting import largest  # noqa: PLC0415
-    from allocsim.report import largest_fit_document, largest_fit_text  # noqa: PLC0415
+def _find(arguments: argparse.Namespace, way: Way, task: Task, gpus: list[Gpu]) -> int:
+    from allocsim.fitting import Fewest, Frontier, Largest, fewest, frontier, largest  # noqa: PLC0415
+    from allocsim.report import fit_find as report  # noqa: PLC0415
 
     if len(gpus) > 1:
         raise UsageError("--find searches on one card; expected one --gpu")
-    if len(arguments.find) > 1:
-        return _find_frontier(arguments, task, gpus[0])
-    if arguments.find == ["gpus"]:
-        return _find_gpus(arguments, task, gpus[0])
-    with ProgressBar() as bar:
-        found = largest(
-            task,
-            arguments.find[0],
-            gpus[0],
-            step=arguments.multiple_of,
-            **_of_a_search(arguments),
-            watch=bar.trying,
-        )
-    document = partial(largest_fit_document, task, gpus[0], found)
-    write_result(arguments.json, document, partial(largest_fit_text, task, gpus[0], found))
-    return 0 if found.fitting is not None else _DOES_NOT_FIT
-
-
-def _find_frontier(arguments: argparse.Namespace, task: Task, gpu: Gpu) -> int:
-    from allocsim.fitting import frontier  # noqa: PLC0415
-    from allocsim.report import frontier_document, frontier_text  # noqa: PLC0415
-
-    if arguments.out is not None:
+    if way is Way.FRONTIER and arguments.out is not None:
         raise UsageError("-o writes one recording; expected --find with one size")
-    name, other = arguments.find
+    if way is Way.FEWEST and not task.parallel:
+        raise UsageError("--find gpus needs --fsdp or --ddp")
+    (gpu,), name, step = gpus, arguments.find[0], arguments.multiple_of
+    found: Largest | Fewest | Frontier
     with ProgressBar() as bar:
-        found = frontier(
-            task,
-            name,
-            other,
-            gpu,
-            values=_values(arguments.others, other),
-            step=arguments.multiple_of,
-            **_how(arguments),
-            watch=bar.trying,
-        )
-    document = partial(frontier_document, task, gpu, found)
-    write_result(arguments.json, document, partial(frontier_text, task, gpu, found))
+        how = _how(arguments) | {"watch": bar.trying}
+        if way is Way.FRONTIER:
+            other = arguments.find[1]
+            values = _values(arguments.others, other)
+            found = frontier(task, name, other, gpu, values=values, step=step, **how)
+        elif way is Way.FEWEST:
+            found = fewest(task, gpu, keep=arguments.out, **how)
+        else:
+            found = largest(task, name, gpu, step=step, keep=arguments.out, **how)
+    write_report(arguments, report, task, gpu, found)
     return 0 if found.fits else _DOES_NOT_FIT
 
 
@@ -437,28 +407,8 @@ def _values(text: str | None, other: str) -> tuple[int, ...]:
     return tuple(map(int, values.split(",")))
 
 
-def _of_a_search(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the keyword arguments that `largest`, `frontier` and `fewest` have in common."""
-    if arguments.out is not None:
-        refuse_out(arguments.out)
-    return _how(arguments) | {"keep": arguments.out}
-
-
 def _how(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the keyword arguments that choose the engine: a run of PyTorch, or laws."""
+    """Return the keyword arguments that choose the engine and configure its runs."""
     names = ("engine", "conf", "python", "transformers")
     named = {name: getattr(arguments, name) for name in names}
     return named | {"torch_version": arguments.torch}
-
-
-def _find_gpus(arguments: argparse.Namespace, task: Task, gpu: Gpu) -> int:
-    from allocsim.fitting import fewest  # noqa: PLC0415
-    from allocsim.report import fewest_document, fewest_text  # noqa: PLC0415
-
-    if not task.parallel:
-        raise UsageError("--find gpus needs --fsdp or --ddp")
-    with ProgressBar() as bar:
-        found = fewest(task, gpu, **_of_a_search(arguments), watch=bar.trying)
-    document = partial(fewest_document, task, gpu, found)
-    write_result(arguments.json, document, partial(fewest_text, task, gpu, found))
-    return 0 if found.ranks is not None else _DOES_NOT_FIT

@@ -9,10 +9,9 @@ from __future__ import annotations
 import argparse
 import re
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from allocsim.cli.output import write_result
+from allocsim.cli.output import write_report
 from allocsim.cli.usage import Parser, UsageError, count
 
 if TYPE_CHECKING:
@@ -103,10 +102,17 @@ def run_by_formula(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
     """Answer `allocsim fit` by formulas, for one card or several; return the exit code."""
     if len(gpus) > 1:
         raise UsageError("formulas are for one kind of card; expected one --gpu")
-    training = _training(arguments)
-    return (
-        _plan(arguments, training, gpus[0]) if arguments.plan else _one(arguments, training, gpus)
-    )
+    from allocsim.fitting import plan, shard  # noqa: PLC0415
+    from allocsim.report import fit_plan as report  # noqa: PLC0415
+
+    training, gpu = _training(arguments), gpus[0]
+    if arguments.plan:
+        planned = plan(training, gpu, cards=arguments.cards, micro_batch=arguments.batch)
+        write_report(arguments, report, training, gpu, planned)
+        return 0 if planned.fewest is not None else _DOES_NOT_FIT
+    found = shard(training, gpu)
+    write_report(arguments, report, training, gpu, found, _assumed(arguments, training))
+    return 0 if found.fits else _DOES_NOT_FIT
 
 
 def _training(arguments: argparse.Namespace) -> Training:
@@ -173,16 +179,6 @@ def _layout(arguments: argparse.Namespace, most: int | None) -> ParallelLayout:
     )
 
 
-def _one(arguments: argparse.Namespace, training: Training, gpus: list[Gpu]) -> int:
-    from allocsim.fitting import shard  # noqa: PLC0415
-    from allocsim.report import sharded_document, sharded_text  # noqa: PLC0415
-
-    found = shard(training, gpus[0])
-    shown = found, _assumed(arguments, training)
-    write_result(arguments.json, partial(sharded_document, *shown), partial(sharded_text, *shown))
-    return 0 if found.fits else _DOES_NOT_FIT
-
-
 def _assumed(arguments: argparse.Namespace, training: Training) -> str:
     """Return a sentence on assumptions of the formula that differ from those of a run of PyTorch.
 
@@ -215,13 +211,3 @@ def _assumed(arguments: argparse.Namespace, training: Training) -> str:
 def _bytes_text(precision: Precision) -> str:
     parts = precision.weights, precision.gradients, precision.optimizer
     return " + ".join(f"{each:g}" for each in parts)
-
-
-def _plan(arguments: argparse.Namespace, training: Training, gpu: Gpu) -> int:
-    from allocsim.fitting import plan  # noqa: PLC0415
-    from allocsim.report import plan_document, plan_text  # noqa: PLC0415
-
-    found = plan(training, gpu, cards=arguments.cards, micro_batch=arguments.batch)
-    document = partial(plan_document, training, gpu, found)
-    write_result(arguments.json, document, partial(plan_text, training, gpu, found))
-    return 0 if found.fewest is not None else _DOES_NOT_FIT

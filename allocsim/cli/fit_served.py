@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import add_shared
-from allocsim.cli.output import ProgressBar, write_answer, write_result
+from allocsim.cli.output import ProgressBar, write_report
 from allocsim.cli.usage import Parser, UsageError, count
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def set_server(arguments: argparse.Namespace) -> None:
 def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
     """Print the answer for each card, and return the exit code."""
     from allocsim.fitting import held_of, serve  # noqa: PLC0415
-    from allocsim.report import served_document, served_screen, served_text  # noqa: PLC0415
+    from allocsim.report import fit_served as report  # noqa: PLC0415
 
     if len(arguments.words) != 1:
         raise UsageError("--server needs one MODEL: allocsim fit Qwen2.5-7B --server vllm")
@@ -86,12 +85,7 @@ def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
         )
         for gpu in gpus
     ]
-    write_answer(
-        arguments,
-        partial(served_document, answers),
-        partial(served_text, answers),
-        partial(served_screen, answers),
-    )
+    write_report(arguments, report, answers)
     return 0 if any(each.fits for each in answers) else _DOES_NOT_FIT
 
 
@@ -100,7 +94,7 @@ def run_started(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
     import shlex  # noqa: PLC0415
 
     from allocsim.fitting import start, start_largest  # noqa: PLC0415
-    from allocsim.report import started_document, started_text  # noqa: PLC0415
+    from allocsim.report import fit_started as report  # noqa: PLC0415
 
     if len(arguments.words) != 1:
         raise UsageError("--server needs one MODEL: allocsim fit Qwen2.5-7B --server vllm")
@@ -126,7 +120,7 @@ def run_started(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
             conf=arguments.conf,
             keep=arguments.out,
         )
-    write_result(arguments.json, partial(started_document, found), partial(started_text, found))
+    write_report(arguments, report, found)
     return 0 if found.fits else _DOES_NOT_FIT
 
 

@@ -79,6 +79,10 @@ class Largest:
     notes: tuple[str, ...] = ()
 
     @property
+    def fits(self) -> bool:
+        return self.fitting is not None
+
+    @property
     def engine(self) -> str:
         """Engine that answered: "program", "laws" or "formula"."""
         run = self.fitting or self.failing
@@ -127,6 +131,10 @@ class Fewest:
     tried: tuple[TriedSize, ...]
     notes: tuple[str, ...] = ()
     engine: str = "program"
+
+    @property
+    def fits(self) -> bool:
+        return self.fitting is not None
 
 
 def fewest(

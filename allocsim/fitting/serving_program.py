@@ -20,16 +20,9 @@ from typing import Any
 
 from allocsim._repr import Shown
 from allocsim.errors import ConfigError
-<<<<<<< HEAD
-from allocsim.fitting.failure import why_it_failed
-from allocsim.fitting.model import Configured, model_of
-from allocsim.fitting.presets import published_format
-from allocsim.fitting.run_result import find_python
-from allocsim.fitting.serving import held_of, serve
-=======
 from allocsim.fitting.model import Configured, model_of, published_format
 from allocsim.fitting.run_result import find_python, why_it_failed
->>>>>>> 84d39bfb (fitting: merge small modules and import them on first use)
+from allocsim.fitting.serving import held_of, serve
 from allocsim.phantom import Gpu, Recorded, RecordedProgram, Starter, record, starter_of
 from allocsim.recording import Refusal, figures_in
 from allocsim.units import KIB, MIB

@@ -7,11 +7,13 @@ as a range.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from allocsim.analysis.top import Top
 from allocsim.fitting import BY_LAW, Advice, Change, Estimate, Fit, Ran
 from allocsim.report.answer import AnswerPart, answer_of, part
+from allocsim.report.fit_served import NO_RUN
 from allocsim.report.layout import LABEL, WIDTH, exact_size, number, plural, row, table
 from allocsim.report.recommendation import paste_line
 from allocsim.report.run_sections import spill_document, spill_rows
@@ -28,20 +30,23 @@ _RELEASE = "transformers "
 _MORE = "--json: every figure and note"
 
 
-def fit_text(
-    fit: Fit | Estimate,
+def text(
+    fits: Sequence[Fit | Estimate],
     advice: Advice | None = None,
     top: Top | None = None,
     spilled: Top | None = None,
     failed: Top | None = None,
 ) -> str:
-    """Return the text of `allocsim fit` for one card, at most a screen.
+    """Return the text of `allocsim fit`, at most a screen; for several cards, a table.
 
     advice: changes that would change the verdict; None for a user's own program.
     top: memory at the peak, by category; None for an estimate.
     spilled: memory requested after the card was full; None if all memory is on the card.
     failed: memory at the failed request; None if none failed.
     """
+    if len(fits) > 1:
+        return _text_of_cards(fits)
+    (fit,) = fits
     stored = "" if advice is None else _stored(advice)
     parts = [part(row("Verdict", fit.headline() + stored))]
     changes = part([] if advice is None else _changes(advice), starts=True)
@@ -69,7 +74,6 @@ def fit_text(
 
 
 def _stored(advice: Advice) -> str:
-    """Return the stored precision, and the verdict with the other usual precision."""
     text, other = f"; {advice.stored}", advice.alternative
     if other is None:
         return text
@@ -79,7 +83,6 @@ def _stored(advice: Advice) -> str:
 
 
 def _changes(advice: Advice) -> list[str]:
-    """Return a row for each change with which the task fits."""
     lines: list[str] = []
     for change in advice.changes:
         size = format_size(change.peak_reserved_bytes)
@@ -98,7 +101,6 @@ def _remarks(notes: Sequence[str]) -> list[AnswerPart]:
 
 
 def _estimated(found: Estimate) -> list[AnswerPart]:
-    """Return the lines with the parts of an estimate, and with its source and assumptions."""
     low, high = found.process_bytes
     lines = row("Memory", f"{format_range(low, high)} on the card:")
     for each in found.parts:
@@ -117,7 +119,6 @@ def note_rows(notes: Sequence[str]) -> list[str]:
 
 
 def retries(ran: Ran) -> str:
-    """Return a note on requests that released the cache and tried again; "" if there are none."""
     count = ran.device_run.stats["num_alloc_retries"]
     return f"; {plural(count, 'retry', 'retries')} emptied the cache" if count else ""
 
@@ -134,7 +135,6 @@ def _failed(fit: Fit, failed: Top | None) -> list[str]:
 
 
 def _where(top: Top) -> str:
-    """Return the step and phase of the peak, e.g. "in step 2, backward, "; "" if unknown."""
     parts = [f"step {top.at.step}"] * bool(top.at.step) + [top.at.phase] * bool(top.at.phase)
     return f"in {', '.join(parts)}, " if parts else ""
 
@@ -169,12 +169,10 @@ def _held(what: str, breakdown: dict[str, int]) -> list[str]:
 
 
 def _breakdown(reserved: int, top: Top) -> dict[str, int]:
-    """Return the allocated bytes by category, and the unused bytes of `reserved`."""
     return {**top.categories, _IDLE: reserved - top.allocated_bytes}
 
 
 def _grounds(fit: Fit) -> list[AnswerPart]:
-    """Return lines about the model, its options, and the engine that computed the answer."""
     ran = fit.ran
     text = fit.program if fit.task is None else fit.task.text
     if ran.engine == "laws":
@@ -191,14 +189,21 @@ def _grounds(fit: Fit) -> list[AnswerPart]:
     return [part(row("Program", text), rank=1, starts=True), part(line, rank=2)]
 
 
-def fit_document(
-    fit: Fit | Estimate,
+def document(
+    fits: Sequence[Fit | Estimate],
     advice: Advice | None = None,
     top: Top | None = None,
     spilled: Top | None = None,
     failed: Top | None = None,
 ) -> dict[str, Any]:
-    """Return the document of `allocsim fit --json` for one card; parameters as in `fit_text`."""
+    """Return the JSON document of `allocsim fit`; the parameters are those of `text`.
+
+    For several cards, it has the first card that fits, and the answer for each card.
+    """
+    if len(fits) > 1:
+        first = next((fit for fit in fits if fit.fits), fits[0])
+        return _document(first) | {"cards": list(map(_document, fits)), "program": _program(first)}
+    (fit,) = fits
     if isinstance(fit, Estimate):
         unknown = {"failure": None, "at": {"step": None, "phase": None}}
         return _document(fit) | unknown | {"program": fit.task.text} | _advice(advice)
@@ -223,20 +228,13 @@ def _advice(advice: Advice | None) -> dict[str, Any]:
     return {
         "stored": advice.stored,
         "alternative": None if other is None else _change(other),
-        "changes": [_change(each) for each in advice.changes],
+        "changes": list(map(_change, advice.changes)),
     }
 
 
 def _change(change: Change) -> dict[str, Any]:
-    return {
-        "options": change.options,
-        "effect": change.effect,
-        "fits": change.fits,
-        "gpu": change.gpu.name,
-        "peak_reserved_bytes": change.peak_reserved_bytes,
-        "spare_bytes": change.spare_bytes,
-        "engine": change.engine,
-    }
+    names = ("options", "effect", "fits", "peak_reserved_bytes", "spare_bytes", "engine")
+    return {name: getattr(change, name) for name in names} | {"gpu": change.gpu.name}
 
 
 def _failure(fit: Fit, failed: Top | None) -> dict[str, Any] | None:
@@ -244,12 +242,9 @@ def _failure(fit: Fit, failed: Top | None) -> dict[str, Any] | None:
     if failure is None or failed is None:
         return None
     return {
-        "entry": failure.entry,
+        **asdict(failure),
         "step": failed.at.step or None,
         "phase": failed.at.phase or None,
-        "tried_bytes": failure.tried_bytes,
-        "reserved_bytes": failure.reserved_bytes,
-        "allocated_bytes": failure.allocated_bytes,
         "breakdown": _breakdown(failure.reserved_bytes, failed),
     }
 
@@ -277,7 +272,7 @@ def _document(fit: Fit | Estimate) -> dict[str, Any]:
         "peak_reserved_bytes_keeping_up": _reserved(fit.keeping_up),
         "peak_reserved_bytes_skewed": _reserved(fit.skewed),
         "needed_bytes": fit.needed_bytes,
-        "unlimited_peak_reserved_bytes": _unlimited(fit),
+        "unlimited_peak_reserved_bytes": _reserved(fit.unlimited),
         "num_alloc_retries": ran.device_run.stats["num_alloc_retries"],
         "process_bytes": list(fit.process_bytes),
         "engine": ran.engine,
@@ -292,29 +287,17 @@ def _document(fit: Fit | Estimate) -> dict[str, Any]:
 
 
 def _estimate_document(found: Estimate) -> dict[str, Any]:
-    """Return an estimate under the JSON keys of a run.
-
-    A key that cannot hold a range has the upper end of the range.
-    """
-    return {
+    # A key that cannot hold a range has its upper end.
+    return NO_RUN | {
         "fits": found.fits,
         "gpu": found.gpu.name,
         "device_memory": found.gpu.memory,
         "context_memory": found.gpu.context_memory,
         "peak_reserved_bytes": found.peak_reserved_bytes,
         "peak_allocated_bytes": found.peak_allocated_bytes,
-        "peak_reserved_bytes_keeping_up": None,
-        "peak_reserved_bytes_skewed": None,
         "needed_bytes": found.needed_bytes,
-        "num_alloc_retries": 0,
         "process_bytes": list(found.process_bytes),
         "engine": found.engine,
-        "torch_version": None,
-        "transformers": None,
-        "conf": None,
-        "oom": None,
-        "helps": None,
-        "seconds": 0.0,
         "notes": [*filter(None, [found.reason]), *found.notes],
         "breakdown": {each.name: each.high for each in found.parts},
         "ranges": {each.name: [each.low, each.high] for each in found.parts},
@@ -322,18 +305,11 @@ def _estimate_document(found: Estimate) -> dict[str, Any]:
     }
 
 
-def _unlimited(fit: Fit) -> int | None:
-    """Return the reserved bytes at the peak on an unlimited card; None if the program fits."""
-    return _reserved(fit.unlimited)
-
-
 def _reserved(there: Ran | None) -> int | None:
-    """Return the reserved bytes at the peak of a run; None without a run, or if it failed."""
     return None if there is None or there.is_out_of_memory else there.peak_reserved_bytes
 
 
-def fits_text(fits: Sequence[Fit | Estimate]) -> str:
-    """Return the text of `allocsim fit` for several cards."""
+def _text_of_cards(fits: Sequence[Fit | Estimate]) -> str:
     reasons = [fit.reason for fit in fits if isinstance(fit, Estimate)]
     rows: list[tuple[str, ...]] = [("card", "memory", "needs", *["to spare"] * (not reasons), "")]
     for fit in fits:
@@ -362,10 +338,3 @@ def _program(fit: Fit | Estimate) -> str:
 
 def _signed(size: int) -> str:
     return format_size(size) if size >= 0 else f"-{format_size(-size)}"
-
-
-def fits_document(fits: Sequence[Fit | Estimate]) -> dict[str, Any]:
-    """Return the document of `allocsim fit --json` for several cards, with the first that fits."""
-    first = next((fit for fit in fits if fit.fits), fits[0])
-    cards = {"cards": [_document(fit) for fit in fits], "program": _program(first)}
-    return _document(first) | cards

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from allocsim.fitting import Estimate, Fewest, Frontier, Largest, Ran, Task, TriedSize
@@ -12,42 +12,90 @@ from allocsim.report.fit import bar_of, note_rows, retries
 from allocsim.report.layout import LABEL, exact_size, number, plural, row, table
 from allocsim.units import format_range, format_size
 
+Found = Largest | Fewest | Frontier
 
-def largest_fit_text(task: Task, gpu: Gpu, found: Largest) -> str:
-    """Return the text of `allocsim fit --find`."""
-    name = found.name
-    more = found.value + found.step
-    if found.fitting is None:
-        verdict = f"not even {name}={found.step} fits {gpu.name}"
-    elif found.failing is None:
-        verdict = f"{name}={found.value:,} fits {gpu.name}, and is the maximum of the model"
+
+def document(task: Task, gpu: Gpu, found: Found) -> dict[str, Any]:
+    """Return the JSON document of `allocsim fit --find`."""
+    if isinstance(found, Frontier):
+        rows = [{"at": {found.other: value}, **_largest(each)} for value, each in found.rows]
+        given = {
+            "find": [found.name, found.other],
+            "engine": found.rows[0][1].engine,
+            "program": task.text_with(f"{found.name} and {found.other} of the frontier"),
+            "frontier": rows,
+        }
     else:
-        verdict = f"{name}={found.value:,} is the largest that fits {gpu.name}; {more:,} does not"
-    lines = row("Verdict", verdict)
+        given = {"find": "gpus", "engine": found.engine, "program": task.text, **_largest(found)}
+        if isinstance(found, Largest):
+            given["find"] = found.name
+    return {
+        "fits": found.fits,
+        "gpu": gpu.name,
+        "device_memory": gpu.memory,
+        **given,
+        "notes": list(found.notes),
+    }
+
+
+def _largest(found: Largest | Fewest) -> dict[str, Any]:
+    """Return the JSON keys of one search: its result, the peaks there, and the tried values."""
+    fitting, result = found.fitting, dict[str, Any]()
+    if isinstance(found, Largest):
+        result["largest"] = found.value or None
+    else:
+        result["fewest"] = found.ranks
+    return result | {
+        "peak_reserved_bytes": None if fitting is None else fitting.peak_reserved_bytes,
+        "peak_allocated_bytes": None if fitting is None else fitting.peak_allocated_bytes,
+        "tried": [asdict(each) for each in found.tried],
+    }
+
+
+def text(task: Task, gpu: Gpu, found: Found) -> str:
+    """Return the text of `allocsim fit --find`."""
+    if isinstance(found, Frontier):
+        return _frontier_text(task, gpu, found)
+    name = found.name if isinstance(found, Largest) else "gpus"
+    lines = row("Verdict", _verdict(gpu, found))
     if found.fitting is not None:
-        lines += _memory_of(found.fitting, gpu)
-        task = task.at(name, found.value)
+        where = "" if isinstance(found, Largest) else ", on the first card"
+        lines += _memory_of(found.fitting, gpu, where)
+        if isinstance(found, Largest):
+            task = task.at(name, found.value)
+        else:
+            task = replace(task, ranks=found.ranks or 1)
     lines += row("Program", task.text)
     return "\n".join([*lines, *note_rows(found.notes), "", *_tried(name, found.tried)]) + "\n"
 
 
-def _memory_of(ran: Ran | Estimate, gpu: Gpu, where: str = "") -> list[str]:
+def _verdict(gpu: Gpu, found: Largest | Fewest) -> str:
+    if isinstance(found, Fewest):
+        if found.fitting is None:
+            return f"it does not fit on up to {found.tried[-1].value:,} x {gpu.name}"
+        return f"{found.ranks} x {gpu.name} are the fewest that fit, among powers of two"
+    name, more = found.name, found.value + found.step
+    if found.fitting is None:
+        return f"not even {name}={found.step} fits {gpu.name}"
+    if found.failing is None:
+        return f"{name}={found.value:,} fits {gpu.name}, and is the maximum of the model"
+    return f"{name}={found.value:,} is the largest that fits {gpu.name}; {more:,} does not"
+
+
+def _memory_of(ran: Ran | Estimate, gpu: Gpu, where: str) -> list[str]:
     """Return a row with the peak of a successful run, and its bar of the memory of `gpu`.
 
-    ran: run on `gpu`, or on an unlimited card.
-    where: step and phase of the peak, as in `_where`.
+    where: card of the peak, such as ", on the first card".
     """
     peak = ran.peak_reserved_bytes
     if isinstance(ran, Estimate):
         what = f"{format_range(*ran.process_bytes)} on the card{where}"
     else:
         what = f"{exact_size(peak)} reserved at the peak{where}{retries(ran)}"
-    lines = row("Memory", what)
-    return [*lines, " " * LABEL + bar_of(peak, gpu.room)]
+    return [*row("Memory", what), " " * LABEL + bar_of(peak, gpu.room)]
 
 
 def _tried(name: str, tried: Sequence[TriedSize]) -> list[str]:
-    """Return a table of the runs of a search; `name` is the searched size, e.g. "batch"."""
     rows: list[tuple[str, ...]] = [(name, "reserved", "")]
     for each in tried:
         on = ("fits" if each.fits else "runs out of memory") if each.is_limited else "without limit"
@@ -56,48 +104,7 @@ def _tried(name: str, tried: Sequence[TriedSize]) -> list[str]:
     return [*row("Run", plural(len(tried), "program")), *lines]
 
 
-def largest_fit_document(task: Task, gpu: Gpu, found: Largest) -> dict[str, Any]:
-    """Return the document of `allocsim fit --find --json`."""
-    answer = {"find": found.name, "largest": found.value or None}
-    return _search_document(task, gpu, answer, found)
-
-
-def _search_document(
-    task: Task, gpu: Gpu, answer: dict[str, Any], found: Largest | Fewest
-) -> dict[str, Any]:
-    """Return the JSON keys that all searches share, after those of `answer`.
-
-    answer: name of the searched size, and its result.
-    """
-    fitting = found.fitting
-    return {
-        "fits": fitting is not None,
-        **answer,
-        "gpu": gpu.name,
-        "device_memory": gpu.memory,
-        "peak_reserved_bytes": None if fitting is None else fitting.peak_reserved_bytes,
-        "peak_allocated_bytes": None if fitting is None else fitting.peak_allocated_bytes,
-        "engine": found.engine,
-        "program": task.text,
-        "tried": _tried_plain(found.tried),
-        "notes": list(found.notes),
-    }
-
-
-def _tried_plain(tried: Sequence[TriedSize]) -> list[dict[str, Any]]:
-    return [
-        {
-            "value": each.value,
-            "fits": each.fits,
-            "is_limited": each.is_limited,
-            "peak_reserved_bytes": each.peak_reserved_bytes,
-        }
-        for each in tried
-    ]
-
-
-def frontier_text(task: Task, gpu: Gpu, found: Frontier) -> str:
-    """Return the text of `allocsim fit --find batch,seq`."""
+def _frontier_text(task: Task, gpu: Gpu, found: Frontier) -> str:
     at = [f"{largest.value:,} at {found.other}={value:,}" for value, largest in found.rows]
     verdict = f"the largest {found.name} that fits {gpu.name}: {', '.join(at)}"
     if not found.fits:
@@ -107,7 +114,8 @@ def frontier_text(task: Task, gpu: Gpu, found: Frontier) -> str:
     rows: list[tuple[str, ...]] = [(found.other, found.name, "reserved", "to spare", "next value")]
     rows += [_frontier_row(gpu, value, largest) for value, largest in found.rows]
     lines += [*note_rows(found.notes), "", *table(rows, (9, 10, 14, 14, 22)), ""]
-    return "\n".join([*lines, *row("Run", plural(_count(found), "program")), ""])
+    n_programs = sum(len(largest.tried) for _, largest in found.rows)
+    return "\n".join([*lines, *row("Run", plural(n_programs, "program")), ""])
 
 
 def _frontier_row(gpu: Gpu, value: int, found: Largest) -> tuple[str, ...]:
@@ -118,55 +126,3 @@ def _frontier_row(gpu: Gpu, value: int, found: Largest) -> tuple[str, ...]:
     peak = found.fitting.peak_reserved_bytes
     sizes = format_size(peak), format_size(gpu.room - peak)
     return (number(value), number(found.value), *sizes, following)
-
-
-def _count(found: Frontier) -> int:
-    """Return the number of programs run for all points of the frontier."""
-    return sum(len(largest.tried) for _, largest in found.rows)
-
-
-def frontier_document(task: Task, gpu: Gpu, found: Frontier) -> dict[str, Any]:
-    """Return the document of `allocsim fit --find batch,seq --json`."""
-    return {
-        "fits": found.fits,
-        "find": [found.name, found.other],
-        "gpu": gpu.name,
-        "device_memory": gpu.memory,
-        "engine": found.rows[0][1].engine,
-        "program": task.text_with(f"{found.name} and {found.other} of the frontier"),
-        "frontier": [
-            {"at": {found.other: value}, **_largest(largest)} for value, largest in found.rows
-        ],
-        "notes": list(found.notes),
-    }
-
-
-def _largest(found: Largest) -> dict[str, Any]:
-    """Return one point of a frontier as JSON."""
-    fitting = found.fitting
-    return {
-        "largest": found.value or None,
-        "peak_reserved_bytes": None if fitting is None else fitting.peak_reserved_bytes,
-        "peak_allocated_bytes": None if fitting is None else fitting.peak_allocated_bytes,
-        "tried": _tried_plain(found.tried),
-    }
-
-
-def fewest_text(task: Task, gpu: Gpu, found: Fewest) -> str:
-    """Return the text of `allocsim fit --find gpus`."""
-    if found.fitting is None:
-        lines = row("Verdict", f"it does not fit on up to {found.tried[-1].value:,} x {gpu.name}")
-    else:
-        lines = row(
-            "Verdict", f"{found.ranks} x {gpu.name} are the fewest that fit, among powers of two"
-        )
-        lines += _memory_of(found.fitting, gpu, ", on the first card")
-        task = replace(task, ranks=found.ranks or 1)
-    lines += row("Program", task.text)
-    return "\n".join([*lines, *note_rows(found.notes), "", *_tried("gpus", found.tried)]) + "\n"
-
-
-def fewest_document(task: Task, gpu: Gpu, found: Fewest) -> dict[str, Any]:
-    """Return the document of `allocsim fit --find gpus --json`."""
-    answer = {"find": "gpus", "fewest": found.ranks}
-    return _search_document(task, gpu, answer, found)

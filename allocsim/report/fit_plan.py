@@ -22,6 +22,8 @@ from allocsim.report.answer import answer_of, part
 from allocsim.report.layout import LABEL, WIDTH, exact_size, paragraph, plural, row, table
 from allocsim.units import GIB, format_size
 
+_GROUPS = ("tensor", "pipeline", "data", "context", "expert")
+_LAYOUT = (*_GROUPS, "zero", "recompute", "sequence_parallel", "micro_batch", "seq")
 _SHOWN = 6
 _EXPLAINED = 0.05
 """Smallest share of the allocated memory whose arithmetic is shown; JSON has every one."""
@@ -29,11 +31,29 @@ _VISIBLE = 100
 """Smallest part of the allocated memory that is shown, as its inverse."""
 
 
-def sharded_text(found: Sharded, assumed: str = "") -> str:
-    """Return the text of `allocsim fit` for one layout (ways of parallelism and their sizes).
+def document(
+    training: Training, gpu: Gpu, found: Sharded | GpuCount, assumed: str = ""
+) -> dict[str, Any]:
+    """Return the JSON document of one layout, or of `allocsim fit --plan`; see `text`."""
+    if isinstance(found, GpuCount):
+        return _plan_document(training, gpu, found)
+    return _document(found) | {
+        "notes": [assumed] if assumed else [],
+        "breakdown": {part.name: part.size for part in found.worst.parts},
+        "stages": list(found.stages_bytes),
+        "arithmetic": {part.name: part.arithmetic for part in found.worst.parts},
+        "program": f"{found.training.name}, {_layout_text(found.training.layout)}",
+    }
 
-    assumed: sentence on assumptions that differ from `fit --engine run`; "" if none differ.
+
+def text(training: Training, gpu: Gpu, found: Sharded | GpuCount, assumed: str = "") -> str:
+    """Return the text of one layout (ways of parallelism and their sizes), or of `fit --plan`.
+
+    training: the layout, or the training whose layout `plan` searched for.
+    assumed: sentence on assumptions that differ from those of a run; "" if none differ.
     """
+    if isinstance(found, GpuCount):
+        return _plan_text(training, gpu, found)
     worst, layout = found.worst, found.training.layout
     low, likely, high = map(format_size, found.reserved_bytes)
     stages = found.stages_bytes
@@ -49,7 +69,7 @@ def sharded_text(found: Sharded, assumed: str = "") -> str:
     outside = " to ".join(map(format_size, found.outside_bytes))
     more = f" and NCCL with {plural(found.communicators, 'group', 'groups')} of ranks"
     outside += " for the CUDA context" + more * bool(found.communicators)
-    training, model, precision, computed = _grounds(found.training)
+    what, model, precision, computed = _grounds(training)
     parts = [
         part(row("Verdict", found.headline())),
         part(row("Assumed", assumed) if assumed else ()),
@@ -57,7 +77,7 @@ def sharded_text(found: Sharded, assumed: str = "") -> str:
         part(row("By stage", f"{every} GiB allocated") if len(stages) > 1 else (), rank=2),
         part(row("Reserved", reserved)),
         part(row("Outside", outside), rank=3),
-        part(training, rank=1, starts=True),
+        part(what, rank=1, starts=True),
         part(model, rank=1),
         part(precision, rank=4),
         part(computed, rank=5),
@@ -66,12 +86,9 @@ def sharded_text(found: Sharded, assumed: str = "") -> str:
 
 
 def _moment(name: str) -> str:
-    """Return words for the moment `name` of the peak, such as "at the loss"."""
-    return (
-        f"in {name}"
-        if name.startswith("backward of")
-        else f"at the {name}".replace("the backward's", "backward's")
-    )
+    if name.startswith("backward of"):
+        return f"in {name}"
+    return f"at the {name}".replace("the backward's", "backward's")
 
 
 def _part(each: RankPart, total: int) -> list[str]:
@@ -96,17 +113,8 @@ def _grounds(training: Training, layout: str = "") -> tuple[list[str], ...]:
 
 def _layout_text(layout: ParallelLayout) -> str:
     cards = plural(layout.ranks, "card", "cards")
-    groups = [
-        f"{name} parallel {size}"
-        for name, size in (
-            ("tensor", layout.tensor),
-            ("pipeline", layout.pipeline),
-            ("data", layout.data),
-            ("context", layout.context),
-            ("expert", layout.expert),
-        )
-        if size > 1
-    ]
+    sizes = {name: getattr(layout, name) for name in _GROUPS}
+    groups = [f"{name} parallel {size}" for name, size in sizes.items() if size > 1]
     what = [
         f"{layout.micro_batch} x {layout.seq:,} tokens on {cards}",
         *groups,
@@ -141,17 +149,6 @@ def _practice_text(training: Training) -> str:
     return "separate PyTorch operations"
 
 
-def sharded_document(found: Sharded, assumed: str = "") -> dict[str, Any]:
-    """Return the document of `allocsim fit --json` for one layout; see `sharded_text`."""
-    return _document(found) | {
-        "notes": [assumed] if assumed else [],
-        "breakdown": {part.name: part.size for part in found.worst.parts},
-        "stages": list(found.stages_bytes),
-        "arithmetic": {part.name: part.arithmetic for part in found.worst.parts},
-        "program": f"{found.training.name}, {_layout_text(found.training.layout)}",
-    }
-
-
 def _document(found: Sharded) -> dict[str, Any]:
     low, likely, high = found.reserved_bytes
     gpu = found.gpu
@@ -172,28 +169,14 @@ def _document(found: Sharded) -> dict[str, Any]:
         "worst_stage": found.worst.stage,
         "moment": found.worst.moment,
         "ranks": found.training.layout.ranks,
-        "layout": _layout_document(found.training.layout),
+        "layout": {
+            **{name: getattr(found.training.layout, name) for name in _LAYOUT},
+            "virtual_stages": found.training.layout.chunks,
+        },
     }
 
 
-def _layout_document(layout: ParallelLayout) -> dict[str, Any]:
-    return {
-        "tensor": layout.tensor,
-        "pipeline": layout.pipeline,
-        "data": layout.data,
-        "context": layout.context,
-        "expert": layout.expert,
-        "virtual_stages": layout.chunks,
-        "zero": layout.zero,
-        "recompute": layout.recompute,
-        "sequence_parallel": layout.sequence_parallel,
-        "micro_batch": layout.micro_batch,
-        "seq": layout.seq,
-    }
-
-
-def plan_text(training: Training, gpu: Gpu, found: GpuCount) -> str:
-    """Return the text of `allocsim fit --plan`."""
+def _plan_text(training: Training, gpu: Gpu, found: GpuCount) -> str:
     if found.fewest is None:
         why = f"none of {found.tried:,} layouts fits {gpu.name}"
         if not found.tried:
@@ -250,8 +233,7 @@ def _rows(planned: Sequence[Planned]) -> list[str]:
     return ["  " + line for line in table(rows, (7, 4, 5, 6, 6, 11, 7, 12, 12, 7))]
 
 
-def plan_document(training: Training, gpu: Gpu, found: GpuCount) -> dict[str, Any]:
-    """Return the document of `allocsim fit --plan --json`."""
+def _plan_document(training: Training, gpu: Gpu, found: GpuCount) -> dict[str, Any]:
     return {
         "fits": found.fewest is not None,
         "fewest": found.fewest,

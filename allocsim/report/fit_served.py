@@ -17,6 +17,13 @@ from allocsim.units import format_range, format_size
 if TYPE_CHECKING:
     from allocsim.fitting.formulas import Largest
 
+NO_RUN: dict[str, Any] = {
+    **dict.fromkeys(("peak_reserved_bytes_keeping_up", "peak_reserved_bytes_skewed")),
+    **dict.fromkeys(("torch_version", "transformers", "conf", "oom", "helps")),
+    "num_alloc_retries": 0,
+    "seconds": 0.0,
+}
+"""JSON keys of every answer of `fit` that only a run of a task knows, with their values here."""
 _COMMANDS = {
     "vllm": "vllm serve {} ",
     "sglang": "python -m sglang.launch_server --model-path {} ",
@@ -25,15 +32,15 @@ _COMMANDS = {
 """Command that starts each engine, before its options."""
 
 
-def served_text(answers: Sequence[Served]) -> str:
-    """Return the text of `allocsim fit --server -v` for one card or several."""
+def text(answers: Sequence[Served]) -> str:
+    """Return the text of `allocsim fit --server --verbose` for one card or several."""
     if len(answers) > 1:
         return _of_cards(answers)
     parts = [*_lines(answers[0]), part(_reasons(answers[0]))]
     return "".join(f"{line}\n" for each in parts for line in ([""] * each.starts + [*each.lines]))
 
 
-def served_screen(answers: Sequence[Served]) -> Answer:
+def screen(answers: Sequence[Served]) -> Answer:
     """Return the first screen of `allocsim fit --server`.
 
     A table of several cards is never shortened.
@@ -116,7 +123,7 @@ def _of_cards(answers: Sequence[Served]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def served_document(answers: Sequence[Served]) -> dict[str, Any]:
+def document(answers: Sequence[Served]) -> dict[str, Any]:
     """Return the document of `allocsim fit --server --json`.
 
     For several cards, it has the first card that fits, and the answer for each card.
@@ -129,7 +136,7 @@ def served_document(answers: Sequence[Served]) -> dict[str, Any]:
 def _document(found: Served) -> dict[str, Any]:
     needs = found.needs
     context = next(part for part in needs.parts if part.name == "CUDA context")
-    return {
+    return NO_RUN | {
         "fits": found.fits,
         "may_fit": found.may_fit,
         "gpu": found.gpu.name,
@@ -137,26 +144,17 @@ def _document(found: Served) -> dict[str, Any]:
         "context_memory": context.high,
         "peak_reserved_bytes": needs.high - context.high,
         "peak_allocated_bytes": needs.high - context.high,
-        "peak_reserved_bytes_keeping_up": None,
-        "peak_reserved_bytes_skewed": None,
         "needed_bytes": needs.high - context.high,
-        "num_alloc_retries": 0,
         "process_bytes": [needs.low, needs.high],
         "engine": "formula",
         "server": needs.engine,
-        "torch_version": None,
-        "transformers": None,
-        "conf": None,
-        "oom": None,
-        "helps": None,
-        "seconds": 0.0,
         "notes": list(needs.notes),
         "breakdown": {part.name: part.high for part in needs.parts},
         "ranges": {part.name: [part.low, part.high] for part in needs.parts},
         "reasons": {part.name: part.why for part in needs.parts},
         "host": {part.name: [part.low, part.high] for part in needs.host},
-        "taken_bytes": None if needs.taken is None else list(needs.taken),
-        "room_tokens": None if needs.room is None else list(needs.room),
+        "taken_bytes": needs.taken and list(needs.taken),
+        "room_tokens": needs.room and list(needs.room),
         "largest": _largest(needs.largest),
         "paste": needs.paste or None,
         "least": needs.least or None,

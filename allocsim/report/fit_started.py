@@ -10,6 +10,7 @@ import shlex
 from typing import Any
 
 from allocsim.fitting import Started
+from allocsim.report.fit_served import NO_RUN
 from allocsim.report.layout import LABEL, number, row
 from allocsim.units import format_size
 
@@ -17,7 +18,7 @@ _NOT_COUNTED = "the memory of NCCL is not in these sizes, and that of the CUDA c
 _WITHOUT = "values of weights, the tokenizer and the API server are left out"
 
 
-def started_text(found: Started) -> str:
+def text(found: Started) -> str:
     """Return the text of `allocsim fit --server vllm --engine program`."""
     lines = row("Verdict", found.headline())
     if found.failure and not found.refusals:
@@ -100,13 +101,13 @@ def _requests(found: Started) -> str:
     return f": {most:g} requests of {number(round(length))} tokens at once"
 
 
-def started_document(found: Started) -> dict[str, Any]:
+def document(found: Started) -> dict[str, Any]:
     """Return the document of `allocsim fit --server vllm --engine program --json`."""
     parts = {name: round(size) for name, size in found.parts()}
     context = found.gpu.context_memory
     peak = max(found.peak_bytes - context, 0)
     low, high = found.driver_range
-    return {
+    return NO_RUN | {
         "fits": found.fits,
         "may_fit": found.fits,
         "gpu": found.gpu.name,
@@ -114,18 +115,11 @@ def started_document(found: Started) -> dict[str, Any]:
         "context_memory": context,
         "peak_reserved_bytes": peak,
         "peak_allocated_bytes": peak,
-        "peak_reserved_bytes_keeping_up": None,
-        "peak_reserved_bytes_skewed": None,
         "needed_bytes": peak if found.fits else None,
-        "num_alloc_retries": 0,
         "process_bytes": [found.peak_bytes, found.peak_bytes],
         "engine": "program",
         "server": found.engine,
         "torch_version": found.torch_version,
-        "transformers": None,
-        "conf": None,
-        "oom": None,
-        "helps": None,
         "seconds": found.seconds,
         "notes": [f"{_NOT_COUNTED}.", f"{_WITHOUT}."],
         "breakdown": parts,

@@ -11,7 +11,7 @@ import pytest
 from allocsim.errors import ConfigError
 from allocsim.fitting import CONFIGURATIONS, held_of, read_answers, serve
 from allocsim.phantom import Gpu, find_gpu
-from allocsim.report import served_screen
+from allocsim.report import fit_served
 from tests.cli.conftest import Done
 from tests.formulas.files import small_gguf, small_safetensors
 
@@ -183,7 +183,7 @@ def test_the_answer_for_every_preset_is_one_screen(server: str) -> None:
             except ConfigError as error:
                 assert "no formula" in str(error) or "linear attention" in str(error)
                 continue
-            lines = str(served_screen([found])).splitlines()
+            lines = str(fit_served.screen([found])).splitlines()
             assert len(lines) <= 22
             assert max(map(len, lines)) <= 80
             shown += 1

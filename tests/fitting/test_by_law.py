@@ -366,7 +366,7 @@ def test_laws_answer_where_pytorch_is_missing_and_formulas_without_a_law(
     def missing(*_: object) -> str:
         raise UnavailableError("no torch here (pip install 'allocsim[fit]', or --python)")
 
-    monkeypatch.setattr("allocsim.fitting.fit.find_python", missing)
+    monkeypatch.setattr("allocsim.fitting.by_engine.find_python", missing)
     gpu = find_gpu("RTX 4090")
     assert fit(gpt2(batch=2), gpu).engine == "laws"
     assert largest(gpt2(batch=2), "batch", gpu, first=18).engine == "laws"

@@ -27,7 +27,7 @@ def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     def find_python(_: str | None) -> None:
         raise UnavailableError("python has no PyTorch; expected a CUDA build of torch")
 
-    monkeypatch.setattr("allocsim.fitting.fit.find_python", find_python)
+    monkeypatch.setattr("allocsim.fitting.by_engine.find_python", find_python)
 
 
 def task(name: str = "Qwen3-0.6B", **more: object) -> Task:
