@@ -86,8 +86,8 @@ __all__ = [
     "frontier", "held_of", "largest", "law_cards", "law_families", "law_models", "law_programs",
     "lengths_of", "model_of", "most_positions", "opening_at", "page_laws", "plan",
     "precision_of", "program_of", "read_answers", "read_config", "read_frontier", "run_by_law",
-    "run_program", "serve", "shape_of", "shard", "start", "start_largest", "usual_attention", "usual_lengths",
-    "usual_values",
+    "run_program", "serve", "shape_of", "shard", "start", "start_largest", "usual_attention",
+    "usual_lengths", "usual_values",
 ]  # fmt: skip
 
 _HOMES = {
