@@ -147,16 +147,12 @@ def notes_of_speed(ran: Ran, keeping_up: Ran | None) -> Iterator[str]:
     """
     if keeping_up is None or keeping_up.peak_reserved_bytes == ran.peak_reserved_bytes:
         return
+    then = f"{format_size(keeping_up.peak_reserved_bytes)} are reserved"
     if ran.is_out_of_memory or keeping_up.is_out_of_memory:
-        other = "does not fit either" if keeping_up.is_out_of_memory else "fits"
-        yield (
-            "freed blocks wait for other streams as long as possible here; on a card that keeps up "
-            f"with the program it {other}"
-        )
-        return
+        then = "it does not fit either" if keeping_up.is_out_of_memory else "it fits"
     yield (
         "freed blocks wait for other streams as long as possible here; on a card that keeps up "
-        f"with the program {format_size(keeping_up.peak_reserved_bytes)} are reserved"
+        f"with the program {then}"
     )
 
 
@@ -175,19 +171,22 @@ def notes_of_routing(ran: Ran, skewed: Ran | None) -> Iterator[str]:
         )
         return
     low, high = sorted((ran.peak_reserved_bytes, skewed.peak_reserved_bytes))
-    how = (
-        f"{format_size(low)} either way"
-        if low == high
-        else f"{format_size(low)} to {format_size(high)}"
-    )
+    how = "either way" if low == high else f"to {format_size(high)}"
     yield (
-        f"experts: {how} are reserved, from tokens spread evenly over the experts to all tokens "
-        "choosing the same ones"
+        f"experts: {format_size(low)} {how} are reserved, from tokens spread evenly over the "
+        "experts to all tokens choosing the same ones"
     )
 
 
-def notes_of_context(ran: Ran, gpu: Gpu) -> Iterator[str]:
-    """Yield a note if the result of a search would not fit with a larger CUDA context."""
+def notes_of_search(
+    ran: Ran, gpu: Gpu, torch_version: str | None, transformers: str | None
+) -> Iterator[str]:
+    """Yield notes on the last run of a search for the largest size that fits `gpu`.
+
+    torch_version, transformers: requested releases.
+    """
+    yield from release_note(torch_version, ran.torch_version)
+    yield from notes_of_law(ran, transformers)
     _, high = context_range(gpu)
     if not ran.is_out_of_memory and ran.peak_reserved_bytes + high > gpu.memory:
         yield (

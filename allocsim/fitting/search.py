@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from allocsim.errors import ConfigError
 from allocsim.fitting.by_engine import AT_ONCE, RunOptions, runner_for
 from allocsim.fitting.by_formula import Estimate
-from allocsim.fitting.notes import notes_of_context, notes_of_law, release_note
+from allocsim.fitting.notes import notes_of_search
 from allocsim.fitting.run_result import Ran
 from allocsim.fitting.task import Task, most_of, usual_values
 from allocsim.phantom import Gpu
@@ -27,7 +27,6 @@ from allocsim.recording import write_snapshot
 from allocsim.units import TIB
 
 SIZES = ("batch", "seq", "image", "prompt", "decode", "accumulate", "lora")
-"""Sizes that can be searched for."""
 _MOST = 1 << 20
 _RANKS = (2, 8, 32, 128, 512)
 """Numbers of GPUs that are tried, each together with twice as many."""
@@ -84,7 +83,6 @@ class Largest:
 
     @property
     def engine(self) -> str:
-        """Engine that answered: "program", "laws" or "formula"."""
         run = self.fitting or self.failing
         return "program" if run is None else run.engine
 
@@ -181,11 +179,7 @@ def _notes(ran: Ran | Estimate | None, gpu: Gpu, how: RunOptions) -> tuple[str, 
         return ()
     if isinstance(ran, Estimate):
         return (*ran.notes, *filter(None, [ran.reason]))
-    return (
-        *release_note(how.get("torch_version"), ran.torch_version),
-        *notes_of_law(ran, how.get("transformers")),
-        *notes_of_context(ran, gpu),
-    )
+    return tuple(notes_of_search(ran, gpu, how.get("torch_version"), how.get("transformers")))
 
 
 def _side_by_side(run: _Run, tasks: Sequence[Task], gpu: Gpu) -> list[Ran | Estimate]:
@@ -389,10 +383,8 @@ def _first_guess(
 
     rows: results at smaller values of `other`; with too few of them, the prediction is None.
     """
-    if not rows:
-        return None
     if "batch" not in (name, other) or not {name, other} <= _POWERS.keys():
-        return max(rows[-1][1].value, 1)
+        return max(rows[-1][1].value, 1) if rows else None
     power, other_power = _POWERS[name], _POWERS[other]
     # Runs of all earlier rows are points on one line: peak over the product of both sizes.
     peaks = {
