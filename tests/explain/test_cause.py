@@ -74,7 +74,7 @@ def test_a_limit_as_large_as_the_card_limits_nothing() -> None:
     assert cause_of(whole) == "full"
 
 
-def test_a_limit_that_is_far_away_is_not_the_cause() -> None:
+def test_distant_limit_is_not_the_cause() -> None:
     assert cause_of(replace(FULL, tried_bytes=MIB, limit_bytes=6 * GIB - 1)) == "free_above_request"
 
 

@@ -135,7 +135,7 @@ def test_explain_command_prints_the_figures_of_a_log(
 
 
 @pytest.mark.parametrize("text", [VLLM, SGLANG, LLAMA], ids=["vllm", "sglang", "llama.cpp"])
-def test_load_says_what_a_log_is(text: str, tmp_path: Path) -> None:
+def test_load_refuses_a_log_and_suggests_explain(text: str, tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.write_text(text)
     with pytest.raises(
@@ -145,7 +145,7 @@ def test_load_says_what_a_log_is(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", ["<html><p>", "<string>:1: ", "[2026-07-15] ", "[rank0]: "])
-def test_a_text_that_begins_like_a_recording_is_read_as_text(
+def test_explain_reads_text_that_begins_like_a_recording_as_text(
     before: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "page"

@@ -173,7 +173,7 @@ def test_find_messages_reads_wordings_of_other_releases(
     assert verdict.cause == cause
 
 
-def test_an_asynchronous_text_ends_before_the_table_that_follows_it() -> None:
+def test_asynchronous_error_ends_before_the_following_table() -> None:
     verdict = one(
         "torch.OutOfMemoryError: Allocation on device 0 would exceed allowed memory. (out of "
         "memory)\nCurrently allocated     : 10.48 GiB\nRequested               : 9.81 GiB\n"

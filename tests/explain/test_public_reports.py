@@ -63,7 +63,7 @@ def test_fragmentation_with_little_idle_memory_says_how_little_a_setting_gains()
     assert "of PyTorch's memory is idle" not in advice(much)
 
 
-def test_another_process_that_decides_is_in_the_verdict_and_first_in_the_advice() -> None:
+def test_verdict_and_advice_name_another_process_that_decides() -> None:
     more = NEIGHBOUR.format("41.00 GiB", "38.00 GiB")
     text = modern("256.00 MiB", "79.15 GiB", "100.00 MiB", "37.00 GiB", "512.00 MiB", more=more)
     verdict = one(text)

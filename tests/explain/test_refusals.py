@@ -63,7 +63,7 @@ def test_too_little_free_memory_gives_the_largest_utilization_that_starts(device
     assert refusal.helps == "--gpu-memory-utilization 0.89, or 0.07 GiB less in other use"
 
 
-def test_a_full_card_has_no_utilization_that_starts() -> None:
+def test_full_card_gets_no_utilization() -> None:
     text = NOT_FREE.format("").replace("(19.77/", "(0.10/")
     assert helps(text) == "end the processes that hold 21.95 GiB of the card"
 
@@ -73,7 +73,7 @@ def test_a_request_beyond_the_cache_gets_the_length_that_vllm_prints() -> None:
     assert helps(CACHE.format(estimate)) == "--max-model-len 38912"
 
 
-def test_a_request_beyond_the_cache_gets_a_length_in_proportion_without_it() -> None:
+def test_request_beyond_the_cache_gets_a_proportional_length() -> None:
     """131,072 x 4.745 / 16.005 tokens are 38,859, and 38,848 is a whole number of blocks."""
     assert helps(CACHE.format("")) == "--max-model-len 38848"
 
@@ -84,7 +84,7 @@ def test_a_request_beyond_the_cache_gets_a_utilization_if_the_card_is_known() ->
     assert helps(text.format("")).endswith(", or --gpu-memory-utilization 0.79")
 
 
-def test_a_longest_request_beyond_the_tokens_gets_those_tokens() -> None:
+def test_request_longer_than_the_tokens_gets_the_number_of_tokens() -> None:
     assert helps(TOKENS) == "--max-model-len 38944, or a larger --gpu-memory-utilization"
 
 
@@ -113,7 +113,7 @@ def test_a_buffer_that_llama_cpp_cannot_allocate_keeps_the_figures_before_it() -
     assert [figure.name for figure in found.figures] == ["weights_bytes"]
 
 
-def test_a_refusal_that_every_rank_prints_is_told_once() -> None:
+def test_explain_reports_a_refusal_of_all_ranks_once() -> None:
     text = "".join(f"(Worker_TP{rank} pid=9) ERROR {NOT_FREE.format('')}" for rank in range(4))
     (refusal,) = read(text).refusals
     assert refusal.line == 1

@@ -57,7 +57,7 @@ def test_the_figures_are_those_of_pytorch_s_text(shortage: Shortage) -> None:
     assert shortage.figures.within_reach == shortage.idle_bytes + 396 * MIB
 
 
-def test_cause_of_a_shortage_is_the_first_that_holds(device_run: DeviceRun) -> None:
+def test_cause_is_the_first_comparison_that_holds(device_run: DeviceRun) -> None:
     assert cause_of(device_run, tried_bytes=6 * GIB) == "impossible"
     assert cause_of(device_run, limit_bytes=5 * GIB) == "fraction_limit"
     assert cause_of(device_run, tried_bytes=20 * MIB) == "free_above_request"

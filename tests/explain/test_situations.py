@@ -159,7 +159,7 @@ def test_189504_is_pending_free_from_a_recording(recorded: Recorded) -> None:
     assert "Repeat the request" in device.advice[0][0]
 
 
-def test_a_private_pool_keeps_what_would_have_served(failed: Failed, recorded: Recorded) -> None:
+def test_idle_memory_of_a_private_pool_is_the_cause(failed: Failed, recorded: Recorded) -> None:
     def capture(gpu: CachingAllocator) -> None:
         gpu.begin_allocate_to_pool(1)
         kept = gpu.malloc(60 * MIB)
@@ -198,7 +198,7 @@ def test_a_fraction_set_while_the_program_ran_is_not_in_the_recording(recorded: 
     assert device.remedies == ()
 
 
-def test_a_fraction_among_the_settings_is_named_and_the_least_that_does_found(
+def test_explain_names_the_fraction_and_finds_the_smallest_that_suffices(
     recorded: Recorded,
 ) -> None:
     conf = "per_process_memory_fraction:0.5"

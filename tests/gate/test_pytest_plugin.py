@@ -109,7 +109,7 @@ def test_a_session_without_marks_imports_nothing_heavy(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_marks_that_cannot_be_meant_fail_with_a_sentence(tmp_path: Path) -> None:
+def test_invalid_marks_fail_with_one_sentence(tmp_path: Path) -> None:
     """The valid mark runs with PyTorch and is skipped without it."""
     done = run(sys.executable, tmp_path, WRONG)
     for sentence in (

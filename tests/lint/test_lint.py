@@ -161,7 +161,7 @@ def test_blocks_with_a_stack_but_no_entry_show_lost_entries() -> None:
     assert not found.passed
 
 
-def test_a_recording_that_began_late_has_blocks_without_a_stack_and_lost_nothing() -> None:
+def test_blocks_without_a_stack_show_no_lost_entries() -> None:
     made = snapshot(run())
     del made["device_traces"][0][:2]
     for segment in made["segments"]:
@@ -170,7 +170,7 @@ def test_a_recording_that_began_late_has_blocks_without_a_stack_and_lost_nothing
     assert checks(linted(made)) == ["mid_run"]
 
 
-def test_a_free_that_was_requested_before_the_first_entry_makes_a_ring_suspected() -> None:
+def test_free_requested_before_the_first_entry_suggests_lost_entries() -> None:
     history = run()
     history.free(history.alloc(5000))
     made = snapshot(history)
@@ -215,7 +215,7 @@ def test_wrong_sum_is_reported_with_the_sum_of_the_blocks() -> None:
     )
 
 
-def test_a_file_of_columns_keeps_what_was_wrong_with_its_source(tmp_path: Path) -> None:
+def test_column_file_keeps_the_defects_of_its_source(tmp_path: Path) -> None:
     made = snapshot(run())
     made["segments"][0]["allocated_size"] += 512
     del made["device_traces"][0][:2]
@@ -262,7 +262,7 @@ def test_snapshot_without_an_expected_field_gets_a_layout_warning() -> None:
 # -- time, device, stacks ------------------------------------------------------------------
 
 
-def test_clocks_that_were_set_are_notes_since_a_replay_takes_no_times() -> None:
+def test_lint_notes_a_clock_that_was_set() -> None:
     made = snapshot(run())
     for entry in made["device_traces"][0][4:]:
         entry["time_us"] += 3 * DAY_US

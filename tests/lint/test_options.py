@@ -69,7 +69,7 @@ def test_option_check_prefers_the_variable_named_after_cuda() -> None:
     assert "reads PYTORCH_CUDA_ALLOC_CONF first" in finding.text
 
 
-def test_a_variable_that_nobody_reads_is_ignored() -> None:
+def test_lint_warns_of_an_unread_variable() -> None:
     (only_one,) = found("PYTORCH_CUDA_ALLOC_CONFIG=expandable_segments:True")
     assert "does not read PYTORCH_CUDA_ALLOC_CONFIG" in only_one[1]
 
@@ -121,7 +121,7 @@ def test_expandable_segments_with_a_split_limit_are_unsafe() -> None:
     assert "expandable_segments:True with max_split_size_mb:128" in finding.text
 
 
-def test_handles_that_the_driver_refuses_are_unsafe() -> None:
+def test_lint_warns_of_handle_sizes_that_the_driver_refuses() -> None:
     conf = "expandable_segments:True,large_segment_size_mb:13"
     finding = only(lint_conf(conf).findings)
     assert (finding.check, finding.severity, finding.value) == ("option_unsafe", "warning", conf)
@@ -141,7 +141,7 @@ def test_options_without_effect_are_notes() -> None:
     assert lint_conf("garbage_collection_threshold:0.8,per_process_memory_fraction:0.5").passed
 
 
-def test_a_reserve_that_cannot_be_read_is_ignored() -> None:
+def test_lint_warns_of_an_unreadable_reserve() -> None:
     conf = "expandable_segments:True,expandable_segments_reserve:512M"
     ((check, text),) = found(conf)
     assert check == "option_ignored"

@@ -91,7 +91,7 @@ def test_candidates_have_both_forms_of_rounding() -> None:
 
 
 @pytest.mark.parametrize("release", ["2.4", "2.9", "2.10", "2.15"])
-def test_a_list_that_ends_in_the_same_divisions_is_written_short(release: str) -> None:
+def test_division_list_with_equal_last_intervals_is_written_with_an_open_end(release: str) -> None:
     lists = [s for s in tried(release) if ":[" in s.conf and ">" in s.conf]
     assert lists
     for setting in lists:

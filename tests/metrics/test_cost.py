@@ -23,7 +23,7 @@ def test_growth_alone_costs_one_cuda_malloc_a_segment() -> None:
     assert (cost.growth, cost.churn, cost.is_thrashing) == (80, 0, False)
 
 
-def test_memory_obtained_twice_is_churn_and_so_is_waiting_for_it() -> None:
+def test_churn_includes_memory_obtained_twice_and_waits() -> None:
     """Half of the memory is obtained twice: 40 of 80, with four frees and two waits."""
     twice = Trial(
         peak_reserved_bytes=100 * MIB,

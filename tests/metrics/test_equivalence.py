@@ -96,7 +96,7 @@ def test_an_expandable_segment_outgrows_every_request_and_segment() -> None:
     )
 
 
-def test_a_segment_size_that_is_never_used_is_no_bound() -> None:
+def test_settings_with_unused_segment_sizes_are_equivalent() -> None:
     """24.5 MiB get a segment of 26 MiB: below a limit of 32, not below one of 25."""
     small, large = "max_split_size_mb:25", "large_segment_size_mb:32,max_split_size_mb:32"
     assert not same(small, large, 24 * MIB + MIB // 2)

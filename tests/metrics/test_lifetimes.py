@@ -25,7 +25,7 @@ def both(trace: Trace) -> list[list[list[int]]]:
 
 
 @pytest.mark.parametrize("kind", [*KINDS])
-def test_lives_up_to_the_request_are_the_same_however_found(kind: str) -> None:
+def test_lifetimes_up_to_the_requested_free_agree(kind: str) -> None:
     """Check recordings with and without waiting frees, whole and cut at any entry."""
     (trace,) = KINDS[kind]().devices
     for first in (0, 200, 201, 202):

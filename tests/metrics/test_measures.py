@@ -49,13 +49,13 @@ def test_slack_is_the_part_of_blocks_beyond_the_requests(recorded: Recorded) -> 
     assert found.lower_bound_bytes == 19 * MIB + 512 * 1024
 
 
-def test_a_replay_that_stops_is_measured_up_to_there(recorded: Recorded) -> None:
+def test_measures_end_where_the_replay_stops(recorded: Recorded) -> None:
     found = measured(recorded(two_loads, "16GiB"), memory="800MiB")
     assert found.lower_bound_bytes == 530 * MIB
     assert found.n_blocks == 2
 
 
-def test_an_error_that_is_answered_counts_as_a_block(recorded: Recorded) -> None:
+def test_avoided_error_counts_as_a_block(recorded: Recorded) -> None:
     recording = recorded(two_loads, "800MiB")
     assert measured(recording, memory="800MiB").n_blocks == 2
     found = measured(recording, memory="2000MiB")

@@ -51,7 +51,7 @@ def test_the_lower_of_the_two_is_taken() -> None:
     assert all(foreseen <= online for foreseen, online in heights)
 
 
-def test_blocks_that_live_one_after_the_other_share_an_offset() -> None:
+def test_consecutive_blocks_share_an_offset() -> None:
     packing = pack(lifetimes((0, 5, 512), (5, 9, 512), (9, 12, 512)))
     assert (packing.height, packing.offset.tolist()) == (512, [0, 0, 0])
 

@@ -173,7 +173,7 @@ def test_saving_that_depends_on_the_start_state_is_not_called_proved() -> None:
         assert found.is_sure is is_sure
 
 
-def test_a_run_that_only_a_fitted_value_lets_through_gets_it() -> None:
+def test_fitted_setting_is_recommended_if_only_it_succeeds() -> None:
     base = offer("", 500 * MIB, fails=7)
     assert chosen(offer(FITTED, 900 * MIB), base=base) == FITTED
 
@@ -285,7 +285,7 @@ def test_option_that_a_build_ignores_is_not_proposed(tmp_path: Path) -> None:
     assert {setting.conf for setting in rescues(parts, config)} <= {"", EXPANDABLE}
 
 
-def test_an_option_that_the_build_does_not_read_is_not_taken_away_either(tmp_path: Path) -> None:
+def test_unread_option_stays_as_recorded(tmp_path: Path) -> None:
     (prepared,) = prepare(recorded(tmp_path, [[9] * 30]))
     config = parse_conf("max_split_size_mb:64", prepared.release)
     assert proposals([prepared], config)

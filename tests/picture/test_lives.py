@@ -112,7 +112,7 @@ def test_reserved_memory_is_what_the_recorded_driver_calls_add_up_to() -> None:
     assert picture.curve.reserved[13_692:14_344].min() == 3_999_268_864, "while a retry asks anew"
 
 
-def test_a_recorded_error_that_is_answered_leaves_no_block() -> None:
+def test_recorded_error_that_the_replay_avoids_leaves_no_block() -> None:
     """It is released at the same entry, so it is never in use after an entry."""
     name = "gpt2-ragged-oom-torch2.15.pickle.gz"
     picture = picture_of(load(TRACES / name), "max_split_size_mb:64")

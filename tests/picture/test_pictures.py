@@ -83,7 +83,7 @@ def test_extremes_keep_a_spike_of_one_entry() -> None:
     assert [level.step for level in levels_of(values, 8, 8, 1500)] == [8, 64, 512, 4096]
 
 
-def test_extremes_of_a_last_stretch_that_is_short() -> None:
+def test_extremes_include_a_short_last_group() -> None:
     found = extremes_of(np.array([3, 1, 2, 9, 7]), 2)
     assert (found.low.tolist(), found.high.tolist()) == ([1, 2, 7], [3, 9, 7])
 

@@ -45,6 +45,6 @@ def test_what_if_without_settings_tries_the_usual_settings() -> None:
     assert {"expandable_segments:True", "max_split_size_mb:128"} < set(confs)
 
 
-def test_a_setting_that_the_release_refuses_is_named() -> None:
+def test_compare_settings_names_a_refused_setting() -> None:
     with pytest.raises(ConfigError, match="nonsense"):
         compared(oom(), "nonsense:1")

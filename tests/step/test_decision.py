@@ -137,7 +137,7 @@ def test_collected_garbage_is_not_taken_for_a_retry() -> None:
     assert "retry" not in said
 
 
-def test_max_split_size_refuses_what_fits() -> None:
+def test_max_split_size_refuses_a_suitable_block() -> None:
     session = Session(conf="max_split_size_mb:64")
     session.free(session.malloc(530 * MIB))
     decision = session.malloc(270 * MIB)

@@ -56,7 +56,7 @@ def test_a_training_run_has_seven_steps_of_five_phases() -> None:
     }
 
 
-def test_a_run_that_stops_early_has_the_course_of_what_was_run() -> None:
+def test_course_ends_where_the_replay_stops() -> None:
     scene, _ = seen(load(RECORDINGS[0]))
     course = course_of(scene, 8_158)
     assert course.step_starts.tolist() == [0, 4181], "the third step begins at entry 8,158"

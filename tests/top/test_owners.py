@@ -83,7 +83,7 @@ def test_memory_of_autograds_thread_is_given_to_the_forward_it_belongs_to() -> N
     assert silent[1].owner == "backward (autograd) of loss_utils.py:66 ForCausalLMLoss"
 
 
-def test_an_engine_that_shows_in_c_plus_plus_only_is_backward() -> None:
+def test_engine_in_cpp_frames_alone_means_backward() -> None:
     table = FrameInterner()
     number = table.stack(
         table.frame(Frame(filename, name, 0))

@@ -105,7 +105,7 @@ def a_long_one_then_two_short_ones(gpu: CachingAllocator) -> None:
         gpu.free(block)
 
 
-def test_above_a_split_limit_memory_is_kept_for_its_like(write: Write) -> None:
+def test_bound_counts_blocks_above_the_split_limit_separately(write: Write) -> None:
     path = write(a_long_one_then_two_short_ones)
     assert watched(path).bounds[0] == 80 * MIB
     assert watched(path, "max_split_size_mb:60").bounds[0] == (80 + 26 + 26 - 2) * MIB

@@ -76,7 +76,7 @@ def test_sweep_gives_equal_trials_on_any_executor(
     assert outcomes_of(jobs, Crew(2)) == alone
 
 
-def test_a_job_that_cannot_be_done_is_an_outcome_with_its_error() -> None:
+def test_failed_job_gives_a_trial_with_its_error() -> None:
     found = outcomes_of(jobs_on("no/such/file.pickle", ""), Crew())
     assert "no/such/file.pickle" in (found["0|0|"].error or "")
     found = outcomes_of(jobs_on("no/such/file.pickle", ""), Crew(2))
@@ -189,7 +189,7 @@ def columns_written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
-def test_columns_are_written_for_processes_that_begin_with_nothing(
+def test_columns_are_written_for_processes_that_inherit_no_recording(
     method: str, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A forked process inherits the recordings; other processes read columns, which is fast."""

@@ -93,7 +93,7 @@ def test_expandable_segments_can_be_left_out(write: Write) -> None:
     assert tuning.helps
 
 
-def test_a_search_tries_only_what_the_build_of_the_program_reads(write: Write) -> None:
+def test_search_skips_options_that_the_build_does_not_read(write: Write) -> None:
     """XPU's build has no max_split_size_mb, so trying it would be meaningless."""
     recording = load(write(stranding))
     frames = FrameTable((Frame("", "c10::xpu::XPUCachingAllocator::malloc(unsigned long)", 0),))
@@ -122,7 +122,7 @@ def test_given_settings_are_replayed_to_the_end_and_duplicates_marked(write: Wri
     assert len(tuning.duplicates) == 2
 
 
-def test_a_setting_that_saves_by_thrashing_is_marked_and_never_the_best(write: Write) -> None:
+def test_thrashing_setting_is_marked_and_not_recommended(write: Write) -> None:
     def sawing(gpu: CachingAllocator) -> None:
         """Request every size alone, repeatedly; a tight limit releases each for the next."""
         for _ in range(20):
@@ -287,7 +287,7 @@ def test_tune_refuses_invalid_arguments_in_a_sentence(write: Write) -> None:
         tune(path, device=3)
 
 
-def test_a_device_too_small_for_the_recording_s_start_is_a_row_with_its_error(
+def test_row_has_an_error_if_the_device_cannot_hold_the_start(
     write: Write,
 ) -> None:
     allocator = CachingAllocator("4GiB", record_history=True)

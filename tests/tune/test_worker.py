@@ -49,7 +49,7 @@ def growing(steps: int) -> Program:
     return program
 
 
-def test_a_file_that_was_written_anew_is_read_anew(write: Write) -> None:
+def test_scan_reads_a_rewritten_file_again(write: Write) -> None:
     confs = ["roundup_power2_divisions:4"]
     assert tune(write(growing(20)), find_device=True, confs=confs).best
     again = tune(write(growing(3)), find_device=True, confs=confs)
@@ -65,7 +65,7 @@ def repeating(gpu: CachingAllocator) -> None:
     gpu.malloc(400 * MIB)
 
 
-def test_entries_that_were_passed_over_were_not_replayed(write: Write) -> None:
+def test_skipped_entries_are_not_replayed(write: Write) -> None:
     path = str(write(repeating))
     whole = run_job(Job("", path, 0, "2.15", Setting(""), None))
     given_up = run_job(Job("", path, 0, "2.15", Setting(""), None, within=300 * MIB))

@@ -20,7 +20,7 @@ def asks(gpu: CachingAllocator) -> None:
     gpu.malloc(30 * MIB)
 
 
-def test_a_recording_is_read_once_and_again_when_it_changed(
+def test_scan_reads_a_recording_once_until_it_changes(
     tmp_path: Path, write: Callable[..., Path]
 ) -> None:
     arrivals = Arrivals(tmp_path)
@@ -38,7 +38,7 @@ def test_a_recording_is_read_once_and_again_when_it_changed(
     assert len(list(arrivals.scan(LONG_AFTER))) == 1
 
 
-def test_a_file_that_grows_is_waited_for(tmp_path: Path, write: Callable[..., Path]) -> None:
+def test_scan_waits_for_a_growing_file(tmp_path: Path, write: Callable[..., Path]) -> None:
     path = write(asks, name="run.pickle")
     whole = path.read_bytes()
     now = path.stat().st_mtime
@@ -66,7 +66,7 @@ def test_unreadable_file_is_reported_once(tmp_path: Path) -> None:
     assert not list(arrivals.scan(LONG_AFTER))
 
 
-def test_a_folder_that_is_gone_is_empty(tmp_path: Path) -> None:
+def test_scan_of_a_deleted_folder_finds_nothing(tmp_path: Path) -> None:
     assert not list(Arrivals(tmp_path / "nowhere").scan(LONG_AFTER))
 
 
