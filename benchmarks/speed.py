@@ -33,11 +33,12 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.core import NEWEST, ReplayAllocator
+from allocsim.core import NEWEST, ReplayAllocator, find_release, parse_conf
 from allocsim.core.journal import Folder, fold_records
-from allocsim.inference.search import read_plan
+from allocsim.inference import plan_of
 from allocsim.phantom import PhantomError
 from allocsim.recording import Action, Trace
+from allocsim.simulation import RecordedDevice, Setting
 from allocsim.simulation.drive import Drive
 from allocsim.simulation.plan import Steps
 from allocsim.simulation.stats_numpy import fold
@@ -107,7 +108,11 @@ def time_engine(
     """Return the seconds of one pass of the replay engine, including the plan."""
     begin = time.perf_counter()
     allocator = ReplayAllocator(DEVICE_MEMORY, torch_version=release, fast_path=fast_path)
-    plan = read_plan(trace, 0, lambda *_: ReplayAllocator(DEVICE_MEMORY, record_history=True), None)
+    made_for = find_release(release)
+    config = parse_conf("", made_for)
+    plan = plan_of(
+        RecordedDevice("", trace, made_for, "", Setting(""), config, False, (), provenance=None)
+    )
     if not marks_brief:
         steps = plan.steps
         columns = (steps.kind, steps.entry, steps.addr, steps.size, steps.stream)

@@ -34,7 +34,7 @@ from allocsim.inference.causes import (
 from allocsim.inference.gaps import Gap, PlainSteps, calls_of, capacity_from_oom, classify, gaps_of
 from allocsim.inference.gc_threshold import Threshold
 from allocsim.inference.likelihood import Facts
-from allocsim.recording import Action, Mark, Trace, pools_of
+from allocsim.recording import Action, Trace, pools_of
 from allocsim.simulation import PAUSE_EVERY, Drive, Plan, Planned, RecordedDevice, StepKind
 from allocsim.units import GIB, TIB, round_up
 
@@ -45,11 +45,6 @@ DRIVES = 4
 STEPS = 400_000
 
 _EMPTY_CACHE = "empty_cache"
-
-
-Make = Callable[[int | None, int | None], ReplayAllocator]
-"""Function that makes an allocator in the state before the first entry, with a history.  Its
-arguments are the device memory and the memory limit, in bytes; None for unlimited."""
 
 
 def plan_of(device: RecordedDevice) -> Plan:
@@ -73,76 +68,46 @@ def plan_of(device: RecordedDevice) -> Plan:
 def _read(device: RecordedDevice, memory: int | None, *, is_assumed: bool = False) -> Plan:
     """Read the plan.  If the recording has a provenance, first try without an inferred limit."""
     is_assumed |= device.assumed_memory is not None and not device.recorded_memory
-    base = round_up(device.last_address, TIB)
     noted = () if device.provenance is None else (None,)
     for collects_at in dict.fromkeys((*noted, device.collects_at)):
-        plan = read_plan(
-            device.trace,
-            device.held,
-            lambda memory, limit: device.allocator(
-                device.recorded,
-                memory,
-                address_policy="bump",
-                base_address=base,
-                record_history=True,
-                limit=limit,
-            ),
-            memory,
-            is_assumed=is_assumed,
-            collects_at=collects_at,
-            marks=device.marks,
-            empties=device.hints.empties,
-            is_made=device.is_made,
-        )
+        plan = _plan(device, memory, is_assumed=is_assumed, collects_at=collects_at)
         if plan.is_whole:
             break
     return plan
 
 
-def read_plan(
-    trace: Trace,
-    reserved_at_start: int,
-    allocator: Make,
-    memory: int | None,
-    *,
-    is_assumed: bool = False,
-    collects_at: float | None = None,
-    marks: Sequence[Mark] = (),
-    empties: bool = True,
-    is_made: bool = False,
+def _plan(
+    device: RecordedDevice, memory: int | None, *, is_assumed: bool, collects_at: float | None
 ) -> Plan:
-    """Return the plan of `trace`.
+    """Return the plan of a recording.
 
-    reserved_at_start: bytes reserved before the first entry.
-    allocator: function that makes the allocator of each replay.
     memory: bytes of the device; None if unknown.
     is_assumed: `memory` is an assumption.
     collects_at: garbage_collection_threshold, which is a share of a limit, if that limit must be
         inferred; else None.
-    marks: calls of the program that are recorded as marks or given by hints.
-    empties: the program may have called empty_cache without a mark.
-    is_made: the model made the trace, and `marks` contains every call.
     """
+    trace = device.trace
     pools = pools_of(trace)
-    calls, changes = calls_of(marks, pools.ids)
+    calls, changes = calls_of(device.marks, pools.ids)
     masks = classify(trace, pools, calls)
     plain = PlainSteps.of(trace, masks)
     gaps = tuple(gaps_of(trace, pools, masks, calls))
     places: list[int] = np.searchsorted(
         plain.entry, [gap.last for gap in gaps], side="right"
     ).tolist()
-    max_reserved = trace.most_reserved(reserved_at_start)
-    capacity = capacity_from_oom(trace, reserved_at_start)
+    max_reserved = trace.most_reserved(device.held)
+    capacity = capacity_from_oom(trace, device.held)
     threshold, is_whole, n_either = None, True, 0
     is_driven, named = any(gap.is_open for gap in gaps), _entries_naming_empty_cache(trace)
-    by_calls = [known_explanation(gap) for gap in gaps] if is_driven and is_made else []
+    by_calls = [known_explanation(gap) for gap in gaps] if is_driven and device.is_made else []
     chosen = [each for each in by_calls if each is not None]
     if chosen and len(chosen) == len(gaps):
         pass  # the known calls explain every gap
     elif is_driven:
+        empties = device.hints.empties
         facts = Facts(memory or capacity, max_reserved, named, is_assumed, empties)
         plain_plan = Plan(plain.steps(trace), 0, None, None, 0, pools.ids, changes=changes)
-        search = _Search(trace, plain_plan, gaps, places, facts, allocator)
+        search = _Search(device, plain_plan, gaps, places, facts)
         if collects_at is not None:
             search.threshold = Threshold(collects_at, max_reserved, facts.memory)
         is_whole = search.find()
@@ -239,18 +204,16 @@ class _Search:
     plan: plan of the plain steps only.
     places: number of plain steps before each gap.
     facts: facts about the device and the program.
-    allocator: function that makes the allocator of each replay.
     path: explanations of the first gaps, as chosen so far.
     choices: choice by number of the gap, for gaps with several explanations.
     threshold: garbage collection threshold, if it must be inferred; else None.
     """
 
-    trace: Trace
+    device: RecordedDevice
     plan: Plan
     gaps: tuple[Gap, ...]
     places: list[int]
     facts: Facts
-    allocator: Make
     path: list[Explanation] = field(default_factory=list)
     choices: dict[int, _Choice] = field(default_factory=dict)
     threshold: Threshold | None = None
@@ -258,11 +221,12 @@ class _Search:
     def find(self) -> bool:
         """Find an explanation for each gap.  Returns True if the plan reproduces the recording."""
         best: tuple[int, list[Explanation]] = (-1, [])
-        budget = max(STEPS, DRIVES * len(self.trace))
+        n_entries = len(self.device.trace)
+        budget = max(STEPS, DRIVES * n_entries)
         while (diverged_at := self._drive()) is not None:
             if diverged_at > best[0]:
                 best = diverged_at, list(self.path)
-            budget -= len(self.trace)
+            budget -= n_entries
             # Another limit collects garbage at other requests, so all choices start again.
             if budget >= 0 and self.threshold is not None and self.threshold.choose_limit():
                 self.path, self.choices, best = [], {}, (-1, [])
@@ -321,10 +285,17 @@ class _Search:
         the recording.
         is_checked: stop at the first difference from the recording.
         """
-        check = FidelityCheck(self.trace)
-        limit = None if self.threshold is None else self.threshold.in_force
-        allocator = self.allocator(self.facts.memory, limit)
-        drive = _Along(allocator, self.plan, len(self.trace), dictates=True, fidelity=check)
+        device, trace = self.device, self.device.trace
+        check = FidelityCheck(trace)
+        allocator = device.allocator(
+            device.recorded,
+            self.facts.memory,
+            address_policy="bump",
+            base_address=round_up(device.last_address, TIB),
+            record_history=True,
+            limit=None if self.threshold is None else self.threshold.in_force,
+        )
+        drive = _Along(allocator, self.plan, len(trace), dictates=True, fidelity=check)
         at = gap = 0
         try:
             for gap, place in enumerate(self.places):
