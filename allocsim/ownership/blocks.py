@@ -9,6 +9,7 @@ entry have `born` -1.  `freed` and `completed` are `n_entries` if they are not i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,30 +67,27 @@ class Blocks:
 def blocks_of(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline) -> Blocks:
     """Return the blocks of a recording with the sizes of its baseline replay."""
     pools = pools_of(trace)
-    before = _Rows.of_state(start, pools.ids)
     rows = np.flatnonzero(any_of(trace.action, BLOCK_ACTIONS))
-    action = np.concatenate((before.action, trace.action[rows]))
-    address = np.concatenate((before.address, trace.addr[rows]))
-    entry = np.concatenate((before.entry, rows))
+    held = sum(segment.allocated_size for segment in start)
+    then = (trace.action, trace.addr, _moved(trace, timeline, held), trace.size, trace.stream)
+    recorded = [column[rows] for column in (*then, pools.number, trace.frames)]
+    columns = zip(rows_of(start, pools.ids), [*recorded, rows], strict=True)
+    action, address, size, requested, stream, pool, stack, entry = map(np.concatenate, columns)
     order = stable_order(address)
     made = np.flatnonzero(action[order] == Action.ALLOC)
-    # Sorted by (address, time), the frees of a block directly follow its allocation.
-    first, second = _next_free(action, address, order, made)
+    first, second = frees_of(action, address, order, made)
     never = np.append(entry, len(trace))
     place = order[made]
     by_birth = np.argsort(place)
     place, first, second = place[by_birth], first[by_birth], second[by_birth]
-    alloc = entry[place]
-    held = sum(segment.allocated_size for segment in start)
-    size = np.concatenate((before.size, _moved(trace, timeline, held)[rows]))[place]
     return Blocks(
         address=address[place],
-        size=size,
-        requested=np.concatenate((before.requested, trace.size[rows]))[place],
-        stream=np.concatenate((before.stream, trace.stream[rows]))[place],
-        pool=np.concatenate((before.pool, pools.number[rows]))[place],
-        stack=np.concatenate((before.stack, trace.frames[rows]))[place],
-        born=alloc,
+        size=size[place],
+        requested=requested[place],
+        stream=stream[place],
+        pool=pool[place],
+        stack=stack[place],
+        born=entry[place],
         freed=never[first],
         completed=never[np.where(second >= 0, second, np.where(_ends(action, first), first, -1))],
         n_entries=len(trace),
@@ -100,17 +98,18 @@ def blocks_of(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline)
 def blocks_of_state(trace: Trace) -> Blocks:
     """Return the blocks of a recording that has no entries; all have `born` -1."""
     ids = tuple(dict.fromkeys(segment.pool_id for segment in trace.segments))
-    rows = _Rows.of_state(trace.segments, ids)
-    made = np.flatnonzero(rows.action == Action.ALLOC)
-    is_pending = np.isin(rows.address[made], rows.address[rows.action != Action.ALLOC])
+    action, *columns = rows_of(trace.segments, ids)
+    made = np.flatnonzero(action == Action.ALLOC)
+    address, size, requested, stream, pool, stack, born = (column[made] for column in columns)
+    is_pending = np.isin(address, columns[0][action != Action.ALLOC])
     return Blocks(
-        address=rows.address[made],
-        size=rows.size[made],
-        requested=rows.requested[made],
-        stream=rows.stream[made],
-        pool=rows.pool[made],
-        stack=rows.stack[made],
-        born=rows.entry[made],
+        address=address,
+        size=size,
+        requested=requested,
+        stream=stream,
+        pool=pool,
+        stack=stack,
+        born=born,
         freed=np.where(is_pending, -1, len(trace)).astype(np.int64),
         completed=np.full(len(made), len(trace), dtype=np.int64),
         n_entries=len(trace),
@@ -124,7 +123,7 @@ def _moved(trace: Trace, timeline: Timeline, held: int) -> _Column:
     return moved
 
 
-def _next_free(
+def frees_of(
     action: NDArray[np.uint8],
     address: NDArray[np.uint64],
     order: NDArray[np.intp],
@@ -132,7 +131,7 @@ def _next_free(
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return the rows of free_requested and free_completed of each block; -1 for a missing row.
 
-    order: rows sorted by address and time.
+    order: rows sorted by address and time, so that the frees of a block follow its allocation.
     made: positions of the allocations in `order`.
     If a block has a free_completed without a free_requested, it is in the first array.
     """
@@ -152,32 +151,23 @@ def _ends(action: NDArray[np.uint8], row: NDArray[np.intp]) -> NDArray[np.bool_]
     return found
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Rows:
-    """Entries, as columns, that would create the allocated and pending blocks of some segments."""
+def rows_of(segments: tuple[SegmentState, ...], pools: tuple[PoolId, ...]) -> list[NDArray[Any]]:
+    """Return columns of entries that would create the allocated and pending blocks of segments.
 
-    action: NDArray[np.uint8]
-    address: NDArray[np.uint64]
-    size: _Column
-    requested: _Column
-    stream: NDArray[np.uint64]
-    pool: NDArray[np.int32]
-    stack: NDArray[np.int32]
-    entry: _Column
-
-    @classmethod
-    def of_state(cls, segments: tuple[SegmentState, ...], pools: tuple[PoolId, ...]) -> _Rows:
-        rows = []
-        number = {pool: index for index, pool in enumerate(pools) if pool != DEFAULT_POOL}
-        for segment in segments:
-            pool = number.get(segment.pool_id, -1)
-            for block in segment.blocks:
-                if block.state == INACTIVE:
-                    continue
-                sizes = (block.size, block.requested_size)
-                row = (block.address, *sizes, segment.stream, pool, block.frames, -1)
-                rows.append((Action.ALLOC, *row))
-                if block.state != ALLOCATED:
-                    rows.append((Action.FREE_REQUESTED, *row))
-        dtypes = (np.uint8, np.uint64, np.int64, np.int64, np.uint64, np.int32, np.int32, np.int64)
-        return cls(*columns_of(zip(*rows, strict=True), dtypes))
+    The columns are action, address, size, requested size, stream, pool, stack and entry (-1).
+    pools: private pools, by number.
+    """
+    rows = []
+    number = {pool: index for index, pool in enumerate(pools) if pool != DEFAULT_POOL}
+    for segment in segments:
+        pool = number.get(segment.pool_id, -1)
+        for block in segment.blocks:
+            if block.state == INACTIVE:
+                continue
+            sizes = (block.size, block.requested_size)
+            row = (block.address, *sizes, segment.stream, pool, block.frames, -1)
+            rows.append((Action.ALLOC, *row))
+            if block.state != ALLOCATED:
+                rows.append((Action.FREE_REQUESTED, *row))
+    dtypes = (np.uint8, np.uint64, np.int64, np.int64, np.uint64, np.int32, np.int32, np.int64)
+    return columns_of(zip(*rows, strict=True), dtypes)

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from allocsim._fast_numpy import any_of, stable_order
 from allocsim.export import History, columns_of
+from allocsim.ownership import frees_of, rows_of
 from allocsim.recording import BLOCK_ACTIONS, Action, Trace
-from allocsim.state import INACTIVE, PENDING, PoolId
+from allocsim.state import PoolId
 
 _Column = NDArray[np.int64]
 _Addresses = NDArray[np.uint64]
@@ -92,15 +93,14 @@ def _blocks(history: History, trace: Trace, n_entries: int) -> BlockLives:
     rows = np.flatnonzero(any_of(history.action, BLOCK_ACTIONS))
     then: list[NDArray[Any]] = [history.action, history.address, history.block_size, history.size]
     then += [history.stream, history.entry]
+    *before, _, _, before_entry = rows_of(history.start, ())
     action, address, size, raw, stream, entry = (
-        np.concatenate((before, column[rows]))
-        for before, column in zip(_before(history), then, strict=True)
+        np.concatenate((older, column[rows]))
+        for older, column in zip([*before, before_entry], then, strict=True)
     )
     order = stable_order(address)
     made = np.flatnonzero(action[order] == Action.ALLOC)
-    # Sorted by (address, time), a block's end directly follows its beginning.
-    freed = _next_is(action, address, order, made + 1, Action.FREE_REQUESTED)
-    completed = _next_is(action, address, order, made + 2, Action.FREE_COMPLETED)
+    freed, completed = frees_of(action, address, order, made)
     back = np.argsort(order[made])
     place = order[made][back]
     never = np.append(entry, n_entries)
@@ -109,34 +109,6 @@ def _blocks(history: History, trace: Trace, n_entries: int) -> BlockLives:
     found: list[NDArray[Any]] = [address[place], size[place], raw[place], stream[place]]
     found += [born, freed, completed, stack.astype(np.int32)]
     return BlockLives(*(column[size[place] > 0] for column in found))
-
-
-def _next_is(
-    action: NDArray[np.uint8], address: _Addresses, order: _Column, at: _Column, wanted: Action
-) -> _Column:
-    """Return the row at each position `at` of `order`, if it continues the life of the same block.
-
-    A row that does not have the action `wanted` and the address of the block becomes -1.
-    """
-    inside = np.minimum(at, len(order) - 1)
-    row = order[inside]
-    own = address[order[np.maximum(at - (1 if wanted == Action.FREE_REQUESTED else 2), 0)]]
-    is_it = (at < len(order)) & (action[row] == wanted) & (address[row] == own)
-    return np.where(is_it, row, -1)
-
-
-def _before(history: History) -> list[NDArray[Any]]:
-    """Return columns of entries that would produce the blocks from before the first entry."""
-    rows = []
-    for segment in history.start:
-        for block in segment.blocks:
-            row = (block.address, block.size, block.requested_size, segment.stream, -1)
-            if block.state != INACTIVE:
-                rows.append((Action.ALLOC, *row))
-            if block.state == PENDING:
-                rows.append((Action.FREE_REQUESTED, *row))
-    dtypes = (np.uint8, np.uint64, np.int64, np.int64, np.uint64, np.int64)
-    return columns_of(zip(*rows, strict=True), dtypes)
 
 
 _TAKES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
