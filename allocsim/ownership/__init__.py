@@ -4,7 +4,7 @@ An owner is the part of the program that requested a block: a line, a stack, a m
 a stream or a pool.  A category is its purpose, such as "parameters" or "gradients".
 """
 
-from allocsim.ownership.blocks import frees_of, rows_of
+from allocsim.ownership.blocks import Blocks, paired, rows_of
 from allocsim.ownership.held import (
     BY,
     Held,
@@ -36,8 +36,8 @@ from allocsim.ownership.whose import (
 )
 
 __all__ = [
-    "BY", "CATEGORIES", "CategoryRule", "Held", "LINE", "Moment", "NO_STACK", "Phase", "RULES",
-    "Scene", "UNKNOWN", "Whose", "categories_of", "frees_of", "held_at", "is_plumbing", "is_python",
-    "line_of", "moment_of", "moment_of_state", "moved_lines", "purposes_of", "rows_of",
+    "BY", "Blocks", "CATEGORIES", "CategoryRule", "Held", "LINE", "Moment", "NO_STACK", "Phase",
+    "RULES", "Scene", "UNKNOWN", "Whose", "categories_of", "held_at", "is_plumbing", "is_python",
+    "line_of", "moment_of", "moment_of_state", "moved_lines", "paired", "purposes_of", "rows_of",
     "scene_of_run", "scene_of_state", "status_of",
 ]  # fmt: skip

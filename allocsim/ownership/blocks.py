@@ -8,7 +8,8 @@ entry have `born` -1.  `freed` and `completed` are `n_entries` if they are not i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,12 @@ class Blocks:
     def __len__(self) -> int:
         return len(self.born)
 
+    def take(self, rows: NDArray[np.intp]) -> Blocks:
+        """Return the blocks at the indices `rows`."""
+        return replace(
+            self, **{each.name: getattr(self, each.name)[rows] for each in fields(self)[:9]}
+        )
+
     def in_use(self, entry: int) -> NDArray[np.intp]:
         """Return the indices of the blocks that are allocated after `entry`."""
         # A request that the replay refused has no memory.
@@ -72,11 +79,19 @@ def blocks_of(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline)
     then = (trace.action, trace.addr, _moved(trace, timeline, held), trace.size, trace.stream)
     recorded = [column[rows] for column in (*then, pools.number, trace.frames)]
     columns = zip(rows_of(start, pools.ids), [*recorded, rows], strict=True)
-    action, address, size, requested, stream, pool, stack, entry = map(np.concatenate, columns)
+    return paired([*map(np.concatenate, columns)], len(trace), pools.ids)
+
+
+def paired(columns: Sequence[NDArray[Any]], n_entries: int, pools: tuple[PoolId, ...]) -> Blocks:
+    """Return the blocks of allocations and frees, each with its own frees.
+
+    columns: action, address, size, requested size, stream, pool, stack and entry of each row.
+    """
+    action, address, size, requested, stream, pool, stack, entry = columns
     order = stable_order(address)
     made = np.flatnonzero(action[order] == Action.ALLOC)
-    first, second = frees_of(action, address, order, made)
-    never = np.append(entry, len(trace))
+    first, second = _frees_of(action, address, order, made)
+    never = np.append(entry, n_entries)
     place = order[made]
     by_birth = np.argsort(place)
     place, first, second = place[by_birth], first[by_birth], second[by_birth]
@@ -90,8 +105,8 @@ def blocks_of(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline)
         born=entry[place],
         freed=never[first],
         completed=never[np.where(second >= 0, second, np.where(_ends(action, first), first, -1))],
-        n_entries=len(trace),
-        pools=pools.ids,
+        n_entries=n_entries,
+        pools=pools,
     )
 
 
@@ -123,7 +138,7 @@ def _moved(trace: Trace, timeline: Timeline, held: int) -> _Column:
     return moved
 
 
-def frees_of(
+def _frees_of(
     action: NDArray[np.uint8],
     address: NDArray[np.uint64],
     order: NDArray[np.intp],
@@ -152,9 +167,9 @@ def _ends(action: NDArray[np.uint8], row: NDArray[np.intp]) -> NDArray[np.bool_]
 
 
 def rows_of(segments: tuple[SegmentState, ...], pools: tuple[PoolId, ...]) -> list[NDArray[Any]]:
-    """Return columns of entries that would create the allocated and pending blocks of segments.
+    """Return the columns of `paired` for the allocated and pending blocks of segments.
 
-    The columns are action, address, size, requested size, stream, pool, stack and entry (-1).
+    The entry number of each row is -1.
     pools: private pools, by number.
     """
     rows = []

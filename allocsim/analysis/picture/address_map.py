@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim._fast_numpy import stable_order
-from allocsim.analysis.picture.lives import BlockLives, Lives
+from allocsim.analysis.picture.lives import Lives
 from allocsim.analysis.picture.states import CLASS_NAMES, class_of
 from allocsim.metrics import code_of
+from allocsim.ownership import Blocks
 from allocsim.recording import FrameTable
 
 _Floats = NDArray[np.floating[Any]]
@@ -169,7 +170,7 @@ def address_map(
 _Layer = tuple[str, NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]
 
 
-def _layers(blocks: BlockLives, table: FrameTable, colouring: str) -> list[_Layer]:
+def _layers(blocks: Blocks, table: FrameTable, colouring: str) -> list[_Layer]:
     """Return (name, mask of the blocks, first entry and end of each block) of each layer."""
     if colouring == "state":
         everything = np.ones(len(blocks), dtype=bool)
@@ -200,7 +201,7 @@ class Owners:
     names: tuple[str, ...]
 
 
-def owners_of(blocks: BlockLives, table: FrameTable) -> Owners:
+def owners_of(blocks: Blocks, table: FrameTable) -> Owners:
     """Return the owners of `blocks`; `table` is the frame table of the recording."""
     stacks, which = np.unique(blocks.stack, return_inverse=True)
     numbers: dict[str, int] = {BEFORE: 0, UNKNOWN: 1}

@@ -9,42 +9,18 @@ is free.  If the replay serves a request that failed in the recording, its block
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._fast_numpy import any_of, stable_order
+from allocsim._fast_numpy import any_of
 from allocsim.export import History, columns_of
-from allocsim.ownership import frees_of, rows_of
+from allocsim.ownership import Blocks, paired, rows_of
 from allocsim.recording import BLOCK_ACTIONS, Action, Trace
 from allocsim.state import PoolId
 
 _Column = NDArray[np.int64]
 _Addresses = NDArray[np.uint64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BlockLives:
-    """Blocks in order of their requests.
-
-    size, requested: bytes after and before rounding.
-    born, freed: entries of the request and of the free.
-    completed: entry at which the free completed; later than `freed` if it waited for a stream.
-    stack: number of the stack in the recording's frame table; -1 if there is no stack.
-    """
-
-    address: _Addresses
-    size: _Column
-    requested: _Column
-    stream: NDArray[np.uint64]
-    born: _Column
-    freed: _Column
-    completed: _Column
-    stack: NDArray[np.int32]
-
-    def __len__(self) -> int:
-        return len(self.address)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +49,7 @@ class Lives:
     n_entries: number of replayed entries.
     """
 
-    blocks: BlockLives
+    blocks: Blocks
     segments: SegmentLives
     n_entries: int
     pools: tuple[PoolId, ...] = ()
@@ -89,26 +65,16 @@ def lives_of(history: History, trace: Trace, stopped_at: int | None = None) -> L
     return Lives(blocks, segments, n_entries, history.pools)
 
 
-def _blocks(history: History, trace: Trace, n_entries: int) -> BlockLives:
+def _blocks(history: History, trace: Trace, n_entries: int) -> Blocks:
     rows = np.flatnonzero(any_of(history.action, BLOCK_ACTIONS))
-    then: list[NDArray[Any]] = [history.action, history.address, history.block_size, history.size]
-    then += [history.stream, history.entry]
-    *before, _, _, before_entry = rows_of(history.start, ())
-    action, address, size, raw, stream, entry = (
-        np.concatenate((older, column[rows]))
-        for older, column in zip([*before, before_entry], then, strict=True)
-    )
-    order = stable_order(address)
-    made = np.flatnonzero(action[order] == Action.ALLOC)
-    freed, completed = frees_of(action, address, order, made)
-    back = np.argsort(order[made])
-    place = order[made][back]
-    never = np.append(entry, n_entries)
-    born, freed, completed = entry[place], never[freed[back]], never[completed[back]]
-    stack = np.where(born >= 0, trace.frames[np.maximum(born, 0)] if len(trace) else -1, -1)
-    found: list[NDArray[Any]] = [address[place], size[place], raw[place], stream[place]]
-    found += [born, freed, completed, stack.astype(np.int32)]
-    return BlockLives(*(column[size[place] > 0] for column in found))
+    entry = history.entry[rows]
+    then = (history.action, history.address, history.block_size, history.size, history.stream)
+    recorded = [column[rows] for column in (*then, history.pool)]
+    older = rows_of(history.start, history.pools)
+    older[6][:] = -1  # the stacks of older blocks are not shown
+    columns = zip(older, [*recorded, trace.frames[entry], entry], strict=True)
+    found = paired([*map(np.concatenate, columns)], n_entries, history.pools)
+    return found.take(np.flatnonzero(found.size > 0))
 
 
 _TAKES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
