@@ -252,6 +252,50 @@ FORMS: dict[str, tuple[str, str, str]] = {
         ),
         "full", "process 4010 held 41.00 GiB",
     ),
+    "a limit beside a neighbour": (
+        modern(
+            "996.00 MiB", "44.43 GiB", "9.06 GiB", "17.44 GiB", "59.88 MiB",
+            more="Process 4010 has 17.54 GiB memory in use. Including non-PyTorch memory, this "
+            "process has 17.81 GiB memory in use. 17.69 GiB allowed; ",
+        ),
+        "fraction_limit", "not the card Because 17.50 GiB reserved",
+    ),
+    "a limit that does not decide": (
+        modern(
+            "130.00 MiB", "191.69 GiB", "0 bytes", "9.58 GiB", "20.00 MiB",
+            more="50.00 GiB allowed; ",
+        ),
+        "full", "outside this PyTorch held 182.09 GiB",
+    ),
+    "a limit in a text that is cut": (
+        "CUDA out of memory. Tried to allocate 512.00 MiB. \nGPU 0 has a total capacity of 23.99 "
+        "GiB of which 3.42 GiB is free. \n19.19 GiB allowed; Of the allocated memory 19.01 GiB is "
+        "allocated by PyTorch",
+        "fraction_limit", "19.01 GiB in use + 512.00 MiB tried > 19.19 GiB allowed",
+    ),
+    "WSL, with processes of unknown size": (
+        modern(
+            "3.98 GiB", "31.84 GiB", "16.30 GiB", "6.74 GiB", "7.02 GiB",
+            more="Process 23 has 17179869184.00 GiB memory in use. Including non-PyTorch memory, "
+            "this process has 17179869184.00 GiB memory in use. 17.51 GiB allowed; ",
+        ),
+        "fraction_limit", "13.76 GiB reserved + 3.98 GiB tried > 17.51 GiB allowed",
+    ),
+    "WSL, full": (
+        modern(
+            "3.98 GiB", "31.84 GiB", "0 bytes", "29.74 GiB", "1.02 GiB",
+            more="Including non-PyTorch memory, this process has 17179869184.00 GiB memory in "
+            "use. ",
+        ),
+        "full", "2.96 GiB would still be missing",
+    ),
+    "the allocator's warning before the error": (
+        "[W903 13:41:51.709566905 CUDACachingAllocator.cpp:3934] memory allocation failed with OOM "
+        "on device 0 while trying to allocate 42949672960 bytes (free: 33136967680, total: "
+        f"33668857856).\n{TRACEBACK}"
+        + modern("40.00 GiB", "31.36 GiB", "30.86 GiB", "0 bytes", "0 bytes"),
+        "impossible", "40.00 GiB tried > 31.36 GiB",
+    ),
     "NWPU-MOC 7": (
         old("11.50 GiB", "12.00 GiB", "11.80 GiB", "0 bytes", "23.40 GiB"),
         "host_fallback", "23.40 GiB reserved > 12.00 GiB",

@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 
-from allocsim.analysis.explain.cause import Figures
+from allocsim.analysis.explain.cause import Figures, cause_of
 from allocsim.analysis.explain.wording import (
     ERAS,
     EXPANDABLE,
@@ -56,6 +57,7 @@ _ASYNC = re.compile(
     r"Allocation (?:failed )?on device|would exceed allowed memory|free_upper_bound"
 )
 _NVML = re.compile(r"NVML_SUCCESS\s==\sr\s")
+_WARNING = re.compile(r"failed\swith\sOOM", re.IGNORECASE)  # of the allocator, before the error
 _FIRST_WORD = re.compile(r"THCudaCheck FAIL")  # printed before the error itself
 _GPU = re.compile(r"(?P<old>[(\uff08]\s?)?GPU\s?\d{1,3}", re.IGNORECASE)
 _VARIABLE = re.compile(r"PYTORCH_(?:(?:CUDA|HIP|NPU|XPU|MUSA)_)?ALLOC_CONF")
@@ -110,7 +112,16 @@ def find_messages(text: str) -> tuple[OomMessage, ...]:
         floor = span.end
     # A class name without sizes may be a line of source code; drop it if there are real errors.
     found = [message for message, is_strong in messages if is_strong or message.has_figures]
+    found = [each for each, later in zip_longest(found, found[1:]) if not _warns_of(each, later)]
     return tuple(found or [message for message, _ in messages[:1]] or _translated(text))
+
+
+def _warns_of(message: OomMessage, later: OomMessage | None) -> bool:
+    """Return True for the allocator's warning before the error `later`."""
+    if later is None or _WARNING.match(message.text) is None:
+        return False
+    tried, printed = message.figures.tried_bytes, later.figures.tried_bytes
+    return tried is not None and printed is not None and abs(tried - printed) <= printed // 100
 
 
 def _translated(text: str) -> Iterator[OomMessage]:
@@ -279,11 +290,13 @@ class Situation:
 def outside_of(message: OomMessage, figures: Figures) -> str:
     """Name the holders of memory outside this process's PyTorch, with its size; "" if it is little.
 
-    It decides if it is a tenth of the device, and if the driver, with it free, could have
-    served the request.
+    It decides if it is a tenth of the device, if the driver, with it free, could have served the
+    request, and if no limit of this process refused it.
     """
     capacity, free, tried = figures.capacity, figures.free_bytes, figures.tried_bytes
     if capacity is None or free is None or tried is None or message.backend == "MPS":
+        return ""
+    if cause_of(figures) == "fraction_limit":
         return ""
     size, holder = figures.others_bytes, "other processes"
     if size is None:

@@ -170,7 +170,7 @@ _ENDING = re.compile(
 )
 """Words after the last size of an error; later sizes do not belong to the error."""
 
-_UNSET = 1 << 64  # printed value of an unset limit
+_UNSET = 1 << 64  # printed value of an unset limit and of an unknown size
 
 
 def _either(rows: tuple[tuple[str, str], ...]) -> str:
@@ -233,6 +233,8 @@ def read_figures(text: str) -> Reading:
             break
         end = match.end()
         understood += len(words)
+        if size >= _UNSET and figure in ("process", "others"):
+            continue  # under WSL the driver does not know the sizes of processes
         if figure == "others":
             others.append((int(re.sub(r"\D", "", words.split("(")[0]) or 0), size))
         else:
