@@ -3,15 +3,16 @@
 A period is a part of the requests, such as a training step, that occurs several times in a row.
 """
 
-from allocsim.metrics.downsample import (
+from allocsim.metrics.curve import (
     Extremes,
+    Measures,
     Outline,
     extremes_of,
     levels_of,
+    measures_of,
     outline_of,
     turning_rows,
 )
-from allocsim.metrics.fragmentation import Measures, measures_of
 from allocsim.metrics.lifetimes import (
     Lifetimes,
     Sizes,

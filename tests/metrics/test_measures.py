@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from allocsim import CachingAllocator
-from allocsim.metrics.fragmentation import Measures, measures_of
+from allocsim.metrics.curve import Measures, measures_of
 from allocsim.metrics.lifetimes import lifetimes_of
 from allocsim.recording import Recording, load
 from allocsim.replaying import replay

@@ -20,7 +20,7 @@ from allocsim.analysis.picture.address_map import (
 from allocsim.analysis.picture.picture import Picture, picture_of
 from allocsim.analysis.picture.states import CLASS_NAMES, block_sizes, class_of
 from allocsim.errors import RecordingError
-from allocsim.metrics.downsample import extremes_of, levels_of
+from allocsim.metrics.curve import extremes_of, levels_of
 from allocsim.recording import load
 from allocsim.units import KIB, MIB
 from allocsim.workload.programs import oom, streams

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim._fast_numpy import stable_order
-from allocsim.analysis.picture.lives import Lives
-from allocsim.analysis.picture.states import CLASS_NAMES, class_of
+from allocsim.analysis.picture.states import CLASS_NAMES, Lives, class_of
 from allocsim.metrics import code_of
 from allocsim.ownership import Blocks
 from allocsim.recording import FrameTable

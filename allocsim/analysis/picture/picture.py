@@ -12,8 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from allocsim._repr import Shown
-from allocsim.analysis.picture.lives import Lives, lives_of
-from allocsim.analysis.picture.states import Instant, MemoryCurve, instant_of, memory_curve
+from allocsim.analysis.picture.states import (
+    Instant,
+    Lives,
+    MemoryCurve,
+    instant_of,
+    lives_of,
+    memory_curve,
+)
 from allocsim.core import find_release, parse_conf
 from allocsim.errors import RecordingError
 from allocsim.export import HistoryWatch

@@ -14,7 +14,7 @@ import pytest
 
 from allocsim.analysis.picture import Picture, picture_of
 from allocsim.errors import RecordingError
-from allocsim.metrics.downsample import turning_rows
+from allocsim.metrics.curve import turning_rows
 from allocsim.recording import Annotation, Mark, MarkKind, Recording, load, read_snapshot
 from allocsim.report.formats import FORMATS, perfetto
 from allocsim.workload import training
