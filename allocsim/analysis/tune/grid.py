@@ -35,7 +35,6 @@ class Asked:
 
     parts: all devices of all recordings; a setting must suit each of them.
     device_memory: bytes of the smallest device; None if no device memory is known.
-    memories: device memory in bytes of each device in `parts`.
     knows_device: False if device memory was only estimated from refused requests.
     by_device: prefer the smallest sufficient device instead of the lowest peak.
     """
@@ -43,7 +42,6 @@ class Asked:
     parts: tuple[Target, ...]
     release: Release
     device_memory: int | None
-    memories: tuple[int | None, ...]
     knows_device: bool
     costs: Costs
     tricks: Tricks
@@ -271,7 +269,7 @@ class Search:
                 device=part.device,
                 torch_version=asked.release.version,
                 setting=setting,
-                device_memory=memory,
+                device_memory=part.memory,
                 bar=tuple((row.point, row.setting.simplicity < simplicity) for row in bar),
                 finds=asked.by_device,
                 within=within,
@@ -282,9 +280,7 @@ class Search:
                 as_recorded=as_recorded,
                 assumed_memory=part.assumed_memory,
             )
-            for number, (part, memory, known) in enumerate(
-                zip(asked.parts, asked.memories, before, strict=True)
-            )
+            for number, (part, known) in enumerate(zip(asked.parts, before, strict=True))
         ]
 
     def _known(self, job: Job) -> Trial | None:

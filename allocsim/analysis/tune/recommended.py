@@ -63,8 +63,7 @@ def recommendation_of(
         for part, trial in zip(parts, baseline.parts, strict=True)
     ):
         return Recommendation(base, why_not=WhyNot.REFUSED)
-    pairs = zip(parts, asked.memories, strict=True)
-    if not baseline.survives and any(overflows(part.prepared, memory) for part, memory in pairs):
+    if not baseline.survives and any(overflows(part.prepared, part.memory) for part in parts):
         return Recommendation(base, why_not=WhyNot.FULL)
     rows = [search.rows[each] for each in proposed if each in search.rows]
     offers = [
@@ -79,10 +78,7 @@ def recommendation_of(
     ]
 
     def late(setting: Setting) -> int:
-        return max(
-            late_peak(Trials(part.prepared), setting, memory)
-            for part, memory in zip(parts, asked.memories, strict=True)
-        )
+        return max(late_peak(Trials(part.prepared), setting, part.memory) for part in parts)
 
     return choose(base, offers, late, release, parts[0].prepared.releases)
 

@@ -36,6 +36,7 @@ class Target:
     name: path of the recording, for messages.
     path: file that worker processes read.
     assumed_memory: memory of the recorded device in bytes as given by the user, or None.
+    memory: device memory in bytes of the replays; None for unlimited or not yet chosen.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Target:
     prepared: Prepared
     sizes: Sizes
     assumed_memory: int | None = None
+    memory: int | None = None
 
     @property
     def digest(self) -> str:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from allocsim._repr import Shown
@@ -196,16 +196,16 @@ def tune(
 def _asked(
     parts: tuple[Target, ...], named: int | None, costs: Costs, tricks: Tricks, *, by_device: bool
 ) -> Asked:
-    devices = [named or device_of(part.prepared)[0] for part in parts]
-    least = min((memory for memory in devices if memory is not None), default=None)
+    found = [replace(part, memory=named or device_of(part.prepared)[0]) for part in parts]
+    least = min((part.memory for part in found if part.memory is not None), default=None)
+    for number, part in enumerate(found):
+        # A device of unknown memory is assumed to be as small, if the recorded run fits.
+        if part.memory is None and is_recorded_device(part.prepared, least):
+            found[number] = replace(part, memory=least)
     return Asked(
-        parts=parts,
+        parts=tuple(found),
         release=parts[0].prepared.release,
         device_memory=least,
-        memories=tuple(
-            memory if memory is not None else _borrowed(part, least)
-            for part, memory in zip(parts, devices, strict=True)
-        ),
         knows_device=named is not None or all(p.prepared.inferred is None for p in parts),
         costs=costs,
         tricks=tricks,
@@ -220,20 +220,12 @@ def _tricks(parts: tuple[Target, ...]) -> Tricks:
     return EXHAUSTIVE if changes else Tricks()
 
 
-def _borrowed(part: Target, least: int | None) -> int | None:
-    """Return the memory in bytes to assume for a device whose memory is unknown.
-
-    It is `least`, the smallest known memory of a device, if the recorded run fits; otherwise None.
-    """
-    return least if is_recorded_device(part.prepared, least) else None
-
-
 def _question(asked: Asked) -> dict[str, object]:
     return {
         "recordings": [part.digest for part in asked.parts],
         "torch_version": asked.release.version,
         "device_memory": asked.device_memory,
-        "device_memories": list(asked.memories),
+        "device_memories": [part.memory for part in asked.parts],
         "find_device": asked.by_device,
         "from_peak": asked.tricks.from_peak,
     }
@@ -325,10 +317,7 @@ def _tuning(
         recommendation=recommendation,
         further=None if asked.by_device else further_of(rows, best),
         prepared=asked.parts[0].prepared if len(asked.parts) == 1 else None,
-        parts=tuple(
-            (part.name, part.device, memory)
-            for part, memory in zip(asked.parts, asked.memories, strict=True)
-        ),
+        parts=tuple((part.name, part.device, part.memory) for part in asked.parts),
     )
 
 
@@ -366,12 +355,12 @@ def _notes(asked: Asked) -> tuple[str, ...]:
             "the recording starts mid-run: segments from before the first entry are kept, or their "
             "live blocks are allocated again if a setting uses segments of other sizes"
         )
-    for part, memory in zip(asked.parts, asked.memories, strict=True):
+    for part in asked.parts:
         own, (*why, of_memory) = device_of(part.prepared)
-        if memory == own:
+        if part.memory == own:
             why.append(of_memory)
-        elif part.assumed_memory is None and memory is not None:
-            why.append(f"device memory {format_size(memory)}: the same as the other devices")
+        elif part.assumed_memory is None and part.memory is not None:
+            why.append(f"device memory {format_size(part.memory)}: the same as the other devices")
         notes += [f"{_named(asked, part)}{note}" for note in why]
     if asked.device_memory is None or not asked.knows_device:
         notes.append("the device's memory is not known, so no memory fraction is tried")
