@@ -82,9 +82,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
-    from allocsim.analysis.picture import others_of, picture_prepared, prepare_one  # noqa: PLC0415
+    from allocsim.analysis.picture import others_of, picture_prepared, shown_device  # noqa: PLC0415
     from allocsim.analysis.top import answers_of_run  # noqa: PLC0415
     from allocsim.recording import load  # noqa: PLC0415
+    from allocsim.replaying import prepare  # noqa: PLC0415
     from allocsim.report import shown_of  # noqa: PLC0415
     from allocsim.report.figures import (  # noqa: PLC0415
         address_map_figure,
@@ -105,7 +106,7 @@ def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
         draw = segments_figure if arguments.kind == "segments" else block_sizes_figure
         return draw(still, theme, arguments.at)
     with ProgressBar() as bar:
-        prepared = prepare_one(recording, arguments.device, arguments.torch)
+        (prepared,) = prepare(recording, shown_device(recording, arguments.device), arguments.torch)
         picture = picture_prepared(
             prepared,
             None if arguments.conf is None else Setting(arguments.conf),

@@ -7,7 +7,6 @@ from allocsim.analysis.picture.picture import (
     others_of,
     picture_of,
     picture_prepared,
-    prepare_one,
     shown_device,
     what_if,
 )
@@ -24,5 +23,5 @@ from allocsim.analysis.picture.states import (
 __all__ = [
     "AddressMap", "CLASS_NAMES", "Instant", "Picture", "STILL_KINDS", "Still", "WhatIf",
     "address_map", "axis_of", "block_sizes", "class_of", "others_of", "owners_of",
-    "picture_of", "picture_prepared", "prepare_one", "shown_device", "still_of", "what_if",
+    "picture_of", "picture_prepared", "shown_device", "still_of", "what_if",
 ]  # fmt: skip

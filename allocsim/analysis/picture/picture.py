@@ -35,7 +35,7 @@ from allocsim.replaying import (
     replay_prepared,
     trial_of_run,
 )
-from allocsim.simulation import DeviceRun, Hints, Observer, Progress, Run, Setting, Timeline
+from allocsim.simulation import DeviceRun, Observer, Progress, Run, Setting, Timeline
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -147,7 +147,7 @@ def picture_of(
     conf, device_memory, torch_version, progress: see `replay`.
     device: device number; None for the first device with entries.
     """
-    prepared = prepare_one(recording, device, torch_version)
+    prepared = prepare(recording, shown_device(recording, device), torch_version)[0]
     return picture_prepared(
         prepared,
         None if conf is None else Setting(conf),
@@ -161,13 +161,6 @@ def others_of(recording: Recording, prepared: Prepared) -> tuple[int, ...]:
     """Return the numbers of all devices of a recording except the prepared device."""
     shown = prepared.trace.device
     return tuple(trace.device for trace in recording.devices if trace.device != shown)
-
-
-def prepare_one(
-    recording: Recording, device: int | None, torch_version: str | None, hints: Hints | None = None
-) -> Prepared:
-    """Prepare one device of a recording for a replay."""
-    return prepare(recording, shown_device(recording, device), torch_version, hints=hints)[0]
 
 
 def shown_device(recording: Recording, device: int | None) -> int | None:
