@@ -57,7 +57,6 @@ class Parts:
 
     @property
     def reserved(self) -> int:
-        """Peak reserved bytes."""
         return self.requested + self.rounding + self.unused
 
 
@@ -85,7 +84,6 @@ class Side:
 
     @property
     def allocated_bytes(self) -> int:
-        """Allocated bytes at the compared moment."""
         return sum(self.held.sizes)
 
 

@@ -87,7 +87,6 @@ class Lifetimes:
         return moments
 
     def take(self, rows: NDArray[np.intp]) -> Lifetimes:
-        """Return the lifetimes at the indices `rows`, in that order."""
         return Lifetimes(self.start[rows], self.end[rows], self.size[rows])
 
 

@@ -56,7 +56,6 @@ class Blocks:
         return len(self.born)
 
     def take(self, rows: NDArray[np.intp]) -> Blocks:
-        """Return the blocks at the indices `rows`."""
         return replace(
             self, **{each.name: getattr(self, each.name)[rows] for each in fields(self)[:9]}
         )

@@ -178,7 +178,6 @@ def scene_of_run(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeli
 
 
 def scene_of_state(trace: Trace) -> Scene:
-    """Return the blocks of a recording without entries."""
     return _scene(trace, blocks_of_state(trace), is_state_only=True)
 
 

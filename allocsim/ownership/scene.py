@@ -146,7 +146,6 @@ class Scene:
 
     @property
     def step_numbers(self) -> _Column:
-        """Number of each step in `step_starts`."""
         if len(self.marked_numbers):
             return self.marked_numbers
         return np.arange(1, len(self.step_starts) + 1, dtype=np.int64)
@@ -168,7 +167,6 @@ class Scene:
 def scene_of(
     blocks: Blocks, kinds: dict[int, StackKind], *, is_state_only: bool, marks: Sequence[Mark] = ()
 ) -> Scene:
-    """Return `blocks` with the training phase and the kind of code that requested each."""
     numbers = np.array(sorted(kinds), dtype=np.int64)
     which = np.searchsorted(numbers, blocks.stack) if len(numbers) else np.zeros(0, np.intp)
     table = [kinds[number] for number in numbers.tolist()]

@@ -187,12 +187,10 @@ class Cost:
 
     @property
     def total(self) -> float:
-        """Growth and churn together, in microseconds."""
         return self.growth + self.churn
 
 
 def cost_of(trial: Trial, costs: Costs) -> Cost:
-    """Return the estimated driver time of a replay."""
     calls = trial.driver_calls
     getting = driver_time((call for call in calls if call[0] in _TAKES), costs)
     giving = driver_time((call for call in calls if call[0] not in _TAKES), costs)

@@ -32,7 +32,6 @@ class Offer:
 
     @property
     def goes_through(self) -> bool:
-        """True if every request on every device was served."""
         return all(trial.goes_through for trial in self.trials)
 
     @property
@@ -42,7 +41,6 @@ class Offer:
 
     @property
     def memory(self) -> int:
-        """Peak reserved bytes."""
         return max(trial.peak_reserved_bytes for trial in self.trials)
 
     @property

@@ -104,7 +104,6 @@ class Case:
 
     @property
     def prepared(self) -> Prepared:
-        """Recording of the device, prepared for replays."""
         return self.trials.prepared
 
 
@@ -236,7 +235,6 @@ def _standing(
 def _offer(
     cases: Sequence[Case], setting: Setting, base: Setting, standing: Standing | None
 ) -> Offer | None:
-    """Replay a setting on every device; return None if PyTorch refuses it or stops under it."""
     found = [
         case.trials.under(setting, case.device_run.device_memory, standing=standing)
         for case in cases

@@ -92,7 +92,6 @@ class Program:
         return parting_of(self.prepared) is None
 
     def expandable(self) -> Program:
-        """Return the program with expandable segments."""
         config = self.setting.config(self.prepared.release)
         if config.expandable_segments:
             return self

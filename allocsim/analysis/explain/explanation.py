@@ -69,7 +69,6 @@ class Cure:
 
 
 def cures_of(recommendation: Recommendation, cases: Sequence[Case]) -> tuple[Cure, ...]:
-    """Return for each device the trials and the best setting of a recommendation."""
     best = recommendation.best
     return tuple(
         Cure(
@@ -242,7 +241,6 @@ def explain_device(
 def _remedies(
     case: Case, setting: Setting, tried: Sequence[Trial], best: Trial | None
 ) -> tuple[Remedy, ...]:
-    """Return the remedies of one device, first the recommended one."""
     trials, memory = case.trials, case.device_run.device_memory
     found: list[Remedy] = []
     if memory is not None:

@@ -100,7 +100,6 @@ class _Span:
 
 
 def find_messages(text: str) -> tuple[OomMessage, ...]:
-    """Return every out-of-memory error in `text`, in order."""
     if "\x1b" in text:
         text = _COLOUR.sub("", text)
     messages: list[tuple[OomMessage, bool]] = []
@@ -281,7 +280,6 @@ class Situation:
         return self.config.max_split_size // MIB
 
     def knows(self, option: str) -> bool:
-        """Return True if the release has the option, or if the release is unknown."""
         if self.release is None or self.message.backend == "NPU":
             return True
         return option in self.release.options

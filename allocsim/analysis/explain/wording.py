@@ -278,7 +278,6 @@ def _figures(found: dict[str, int], others: list[tuple[int, int]]) -> Figures:
 def _of_others(
     others: list[tuple[int, int]], process: int | None, *, this_process: int | None
 ) -> int | None:
-    """Return the bytes of the other processes; None if the text lists none."""
     sizes = [size for _, size in others]
     if this_process is None and process in sizes:
         sizes.remove(process)

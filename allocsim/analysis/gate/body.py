@@ -187,7 +187,6 @@ def _place(prepared: Prepared, kind: str, which: str, annotations: Sequence[Anno
 
 
 def _steps(prepared: Prepared) -> dict[str, int]:
-    """Return the first entry of each training step, by step number."""
     marks = [mark for mark in prepared.marks if mark.kind is MarkKind.STEP]
     if marks:
         return {str(mark.value): mark.entry for mark in reversed(marks)}

@@ -241,7 +241,6 @@ class LineGrowth:
 
     @property
     def bytes(self) -> int:
-        """Change in bytes."""
         return self.now - self.before
 
     @property
@@ -297,7 +296,6 @@ class LimitCheck:
 
     @property
     def passed(self) -> bool:
-        """True if the value is within the limit."""
         return self.value <= self.limit
 
 

@@ -50,7 +50,6 @@ class Finding:
 
     @property
     def matters(self) -> bool:
-        """True for errors and warnings."""
         return self.severity != NOTE
 
 

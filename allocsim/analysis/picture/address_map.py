@@ -91,7 +91,6 @@ class AddressAxis:
 
     @property
     def total(self) -> int:
-        """Length of the axis, in bytes."""
         return int(self.length.sum())
 
     def place(self, address: _Addresses) -> _Column:

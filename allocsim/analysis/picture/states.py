@@ -144,7 +144,6 @@ class Instant:
 
     @property
     def reserved(self) -> int:
-        """Reserved bytes."""
         return sum(segment.total_size for segment in self.segments)
 
     def held(self, state: str) -> int:

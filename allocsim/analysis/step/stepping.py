@@ -36,7 +36,6 @@ _OF_POOLS = {
 def explain_request(
     allocator: CachingAllocator, seen: Observed
 ) -> tuple[list[Rule], list[Candidate]]:
-    """Return the rules that a request applied, and the free blocks that a malloc considered."""
     action = seen.request.action
     if action == "malloc":
         return explain_malloc(allocator, seen)
@@ -144,7 +143,6 @@ def step(allocator: CachingAllocator, request: Request) -> Decision:
 
 
 def decide(allocator: CachingAllocator, request: Request, act: Callable[[], None]) -> Decision:
-    """Call `act`, and return the allocator's decision about the request that `act` makes."""
     seen = _observe(allocator, request, act)
     rules, candidates = explain_request(allocator, seen)
     stats = ((key, seen.stats_before.get(key, 0), now) for key, now in seen.stats_after.items())

@@ -57,7 +57,6 @@ class FlameGraph:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return max((box.depth + 1 for box in self.boxes), default=0)
 
 

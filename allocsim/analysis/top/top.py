@@ -267,7 +267,6 @@ def answers_of_run(
 def top_of_state(
     path: str, trace: Trace, at: str | int | None = None, *, by: str, frames: int | None = None
 ) -> Top:
-    """Return the owners of memory in a trace without entries; see `top`."""
     moment = moment_of_state(path, at)
     scene = scene_of_state(trace)
     notes = ["the recording holds only a state: categories are inferred from stacks alone"]

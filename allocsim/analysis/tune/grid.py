@@ -284,7 +284,6 @@ class Search:
         ]
 
     def _known(self, job: Job) -> Trial | None:
-        """Return the trial of a job from the results file."""
         trial = None if self.results is None else self.results.known.get(job.key)
         if trial is None or trial.error is not None:
             return None
