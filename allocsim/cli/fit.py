@@ -2,8 +2,6 @@
 
 Rule: the whole answer is computed before its first character is printed. The exit code is 3 if the
 model does not fit.
-
-Long because it declares every option of the command.
 """
 
 from __future__ import annotations
@@ -81,32 +79,20 @@ def add_to(commands: Commands[Parser]) -> None:
     what.add_argument("--train", action="store_true", help="train the model (the default)")
     what.add_argument("--serve", action="store_true", help="generate answers to prompts")
     # None marks an option that was not given; `Task` has the defaults.
-    add(
-        "--dtype",
-        choices=_DTYPES,
+    add("--dtype", choices=_DTYPES,
         help="precision of weights, gradients and optimizer state; autocast-* keeps "
-        "fp32 weights (default: bf16)",
-    )
+        "fp32 weights (default: bf16)")  # fmt: skip
     add("--batch", metavar="N", type=count, help="sequences or images per step (default: 1)")
-    add(
-        "--seq",
-        metavar="N",
-        type=count,
+    add("--seq", metavar="N", type=count,
         help="training: tokens per sequence (default: 1024, with formulas 4096, at most the "
-        "model's positions)",
-    )
-    add(
-        "--image",
-        metavar="N",
-        type=count,
-        help="height and width of an image in pixels (default: 224)",
-    )
+        "model's positions)")  # fmt: skip
+    add("--image", metavar="N", type=count,
+        help="height and width of an image in pixels (default: 224)")  # fmt: skip
     add("--lengths", metavar="FILE", help="varying sequence lengths: a file of numbers, "
         "uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA; padded to the longest of a batch")  # fmt: skip
     add("--optimizer", choices=_OPTIMIZERS, help="training: optimizer (default: adamw)")
-    add(
-        "--checkpointing", action="store_true", default=None, help="enable activation checkpointing"
-    )
+    add("--checkpointing", action="store_true", default=None,
+        help="enable activation checkpointing")  # fmt: skip
     add("--accumulate", metavar="N", type=count, help="micro-batches per step (default: 1)")
     add("--lora", metavar="RANK", type=positive, help="train only LoRA adapters of this rank")
     add("--lora-targets", metavar="NAMES",
@@ -114,21 +100,13 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--attention", choices=_ATTENTION, help="attention implementation "
         "(default: sdpa, or eager for a model that needs it)")  # fmt: skip
     add("--compile", action="store_true", default=None, dest="compiles", help="use torch.compile")
-    add(
-        "--channels-last",
-        action="store_true",
-        default=None,
-        help="use the channels_last memory format",
-    )
+    add("--channels-last", action="store_true", default=None,
+        help="use the channels_last memory format")  # fmt: skip
     add("--steps", metavar="N", type=count, help="training steps (default: 4)")
     add("--prompt", metavar="N", type=count, help="serving: tokens of a prompt (default: 1024)")
     add("--decode", metavar="N", type=count, help="serving: tokens to generate (default: 64)")
-    add(
-        "--requests",
-        metavar="N",
-        type=count,
-        help="serving: requests, one after another (default: 2)",
-    )
+    add("--requests", metavar="N", type=count,
+        help="serving: requests, one after another (default: 2)")  # fmt: skip
     add_serving(parser)
     add("--start", choices=_STARTS, help="clean: weights are loaded in place; made: they are "
         "created on the device, which adds to the peak (default: clean)")  # fmt: skip

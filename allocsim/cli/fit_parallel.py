@@ -44,47 +44,24 @@ def add_parallel(parser: Parser) -> None:
     add = group.add_argument
     for name, what in _GROUPS.items():
         add(f"--{name}-parallel", metavar="N", type=count, help=f"cards that {what}")
-    add(
-        "--zero",
-        metavar="STAGE",
-        type=int,
-        choices=range(4),
+    add("--zero", metavar="STAGE", type=int, choices=range(4),
         help="shard over the data parallel cards: 1 optimizer state, 2 also gradients, 3 also "
-        "weights, like FSDP (default: 0, nothing)",
-    )
-    add(
-        "--recompute",
-        choices=("none", "selective", "ops", "full"),
+        "weights, like FSDP (default: 0, nothing)")  # fmt: skip
+    add("--recompute", choices=("none", "selective", "ops", "full"),
         help="recompute activations of attention, of most operations, or of whole layers "
-        "(default: none)",
-    )
-    add(
-        "--virtual-stages",
-        metavar="N",
-        type=count,
-        help="pipeline stages per card, interleaved (default: 1)",
-    )
-    add(
-        "--no-sequence-parallel",
-        action="store_true",
-        default=None,
-        help="do not split norms over the tensor parallel cards",
-    )
-    add(
-        "--grad-dtype",
-        choices=("bf16", "fp32"),
-        help="type of gradients in mixed precision (default: bf16)",
-    )
+        "(default: none)")  # fmt: skip
+    add("--virtual-stages", metavar="N", type=count,
+        help="pipeline stages per card, interleaved (default: 1)")  # fmt: skip
+    add("--no-sequence-parallel", action="store_true", default=None,
+        help="do not split norms over the tensor parallel cards")  # fmt: skip
+    add("--grad-dtype", choices=("bf16", "fp32"),
+        help="type of gradients in mixed precision (default: bf16)")  # fmt: skip
     add("--kernels", choices=("fused", "eager"), help="fused, like Megatron with Transformer "
         "Engine, or separate PyTorch operations (default: fused)")  # fmt: skip
     add("--parameters", metavar="N", type=_parameters, help="number of parameters of a typical "
         "model, e.g. 100B, instead of MODEL")  # fmt: skip
-    add(
-        "--plan",
-        action="store_true",
-        default=None,
-        help="find the fewest cards, and how to split the model over them",
-    )
+    add("--plan", action="store_true", default=None,
+        help="find the fewest cards, and how to split the model over them")  # fmt: skip
     add("--gpus", metavar="N", type=count, dest="cards", help="with --plan: use exactly N cards")
 
 

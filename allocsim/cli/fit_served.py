@@ -32,11 +32,8 @@ def add_serving(parser: Parser) -> None:
         "by formula; MODEL may also be a .gguf or .safetensors file")  # fmt: skip
     add("--weights", metavar="FORMAT", help="serving: format of the weights, e.g. bf16, fp8, "
         "int8, nf4, gptq-int4, awq-int4, Q4_K_M (default: 16 bits; llama.cpp: Q4_K_M)")  # fmt: skip
-    add(
-        "--kv-cache-type",
-        choices=_KV_TYPES,
-        help="serving: type of the KV cache (default: the engine's)",
-    )
+    add("--kv-cache-type", choices=_KV_TYPES,
+        help="serving: type of the KV cache (default: the engine's)")  # fmt: skip
     add("--log", metavar="FILE", help="serving: start-up log of the engine with this model; "
         "its figures replace assumptions")  # fmt: skip
     parser.with_dashes = frozenset(("--server-args",))

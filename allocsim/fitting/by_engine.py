@@ -288,11 +288,6 @@ class _Setup:
         )
 
     def rerun(self, unknown: str, **how: str) -> tuple[Ran | None, list[str]]:
-        """Run the program on the card under other conditions; return the run and notes.
-
-        unknown: what a note calls unknown if that run fails; the run is None then.
-        how: arguments of `run`.
-        """
         try:
             return self.run(self.gpu, **how), []
         except (ConfigError, UnavailableError) as error:

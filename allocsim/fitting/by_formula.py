@@ -190,7 +190,6 @@ def _served(task: Task, gpu: Gpu) -> tuple[tuple[MemoryPart, ...], str]:
 
 
 def _held(task: Task) -> ServedMemory:
-    """Return the model of a task with its weights in the precision of the task."""
     model = task.model
     if not isinstance(model, Configured):
         raise ConfigError(f"{model.name} is not a language model with a configuration")
@@ -246,7 +245,6 @@ def shape_of(model: Model) -> TransformerShape:
 
 
 def _shape(sizes: ModelSizes, config: Mapping[str, Any]) -> TransformerShape:
-    """Return the sizes for the training formulas, without tensors that only some types have."""
     return TransformerShape(
         layers=sizes.layers,
         width=sizes.width,

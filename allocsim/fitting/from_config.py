@@ -148,7 +148,6 @@ class _Reader:
         return None
 
     def values(self) -> Iterator[tuple[str, Any]]:
-        """Yield the name and value of each option of `fit` that the configuration gives."""
         converted: dict[str, Callable[[Any], Any]] = {
             "optimizer": self.optimizer,
             "attention": self.attention,

@@ -295,7 +295,6 @@ def _on_disk(place: Path) -> Configured:
 
 
 def _head_of(config: Mapping[str, Any]) -> str:
-    """Return the class of transformers for `config`, by its architecture or else its model_type."""
     architectures = config.get("architectures")
     if isinstance(architectures, list) and architectures:
         for ending, head in _HEADS.items():
@@ -310,10 +309,6 @@ def _head_of(config: Mapping[str, Any]) -> str:
 
 
 def _refuse_impossible(model: Configured, where: str) -> None:
-    """Raise ConfigError for a configuration that no model can have.
-
-    where: file of the configuration, for the error message.
-    """
     _refuse_entries(model.config, where)
     layers, words = model.size("layers"), model.size("vocabulary")
     if layers and layers > _MOST_LAYERS:
@@ -336,7 +331,6 @@ def _refuse_impossible(model: Configured, where: str) -> None:
 
 
 def _refuse_entries(config: Mapping[str, Any], where: str) -> None:
-    """Raise ConfigError for invalid sizes and for misspelled keys."""
     keys = {key for family in _SIZES.values() for key in family}
     needed = {key for family in _NEEDED for key in _SIZES[family]}
     for key in sorted(keys & set(config)):

@@ -158,7 +158,6 @@ def precision_of(dtype: str | None, optimizer: str = "adamw", gradients: int = 2
 
 
 def _state(optimizer: str, each: int) -> float:
-    """Return the optimizer's state in bytes per parameter, with elements of `each` bytes."""
     if optimizer == "adam8bit":
         return _ADAM_8BIT
     # Adafactor keeps one row and one column per matrix, which is negligible.
@@ -279,7 +278,6 @@ class _Search:
         return (count for count in counts if count >= least)
 
     def layouts(self, cards: int) -> Iterator[ParallelLayout]:
-        """Yield each layout on `cards` cards that may fit, with the smallest micro-batch."""
         shape, context = self.training.shape, self.training.layout.context
         for t in (t for t in _TENSOR if shape.heads % t == 0 and cards % (t * context) == 0):
             left = cards // (t * context)
@@ -308,7 +306,6 @@ class _Search:
                    default=1)  # fmt: skip
 
     def fitting(self, layouts: Iterable[ParallelLayout]) -> list[Planned]:
-        """Return the layouts that fit, in order of preference."""
         found = [each for each in map(self.best, layouts) if each is not None]
         return sorted(found, key=lambda each: each.rank)
 

@@ -61,7 +61,6 @@ def _imports(task: Task) -> Iterator[str]:
 
 
 def _ranks(task: Task) -> Iterator[str]:
-    """Yield the lines that create a process group with the backend "fake": no other rank runs."""
     if task.parallel:
         yield "torch.distributed.init_process_group("
         yield f'    "fake", store=FakeStore(), rank={task.rank}, world_size={task.ranks}'
@@ -69,7 +68,6 @@ def _ranks(task: Task) -> Iterator[str]:
 
 
 def _model(task: Task) -> Iterator[str]:
-    """Yield the lines that create the model on the device and prepare it."""
     model, dtype = task.model, f"torch.{task.parameters_dtype}"
     device = "meta" if task.parallel == "fsdp" else "cuda"
     if isinstance(model, Configured):
@@ -126,7 +124,6 @@ def _config(model: Configured) -> Iterator[str]:
 
 
 def _adapters(task: Task) -> Iterator[str]:
-    """Yield the lines for checkpointing and LoRA adapters of a model of transformers."""
     if task.checkpointing:
         yield "model.config.use_cache = False"
         yield 'model.gradient_checkpointing_enable({"use_reentrant": False})'
@@ -140,7 +137,6 @@ def _adapters(task: Task) -> Iterator[str]:
 
 
 def _sharding(task: Task) -> Iterator[str]:
-    """Yield the lines that shard or replicate the model."""
     if task.parallel == "ddp":
         yield "model = DistributedDataParallel(model, device_ids=[0])"
     if task.parallel != "fsdp":

@@ -180,7 +180,6 @@ def held_of(text: str, server: str, weights: str | None = None) -> ServedMemory:
 
 
 def _from_tensors(place: Path, server: str) -> ServedMemory:
-    """Return the weights in safetensors files, with the dimensions from their config.json."""
     if server in _GGML_SERVERS:
         raise ConfigError(f"{place}: {server} cannot read safetensors; expected a GGUF file")
     folder = place if place.is_dir() else place.parent
@@ -277,7 +276,6 @@ def serve(
 def _refuse(
     held: ServedMemory, server: str, given: ServerOptions, counts: Mapping[str, int]
 ) -> None:
-    """Raise ConfigError for options that `server` does not have, and for impossible counts."""
     for name, value in counts.items():
         if not 0 < value <= _MOST_TOKENS:
             raise ConfigError(f"{name} {value} is not possible; expected 1 to {_MOST_TOKENS:,}")

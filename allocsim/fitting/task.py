@@ -128,7 +128,6 @@ class Task:
         self._refuse_too_long()
 
     def _refuse_unknown(self) -> None:
-        """Raise ConfigError for a value that its field does not allow."""
         for name, known in _NAMED.items():
             value = getattr(self, name)
             if value not in known:
@@ -136,7 +135,6 @@ class Task:
                 raise ConfigError(f"{name} {value!r} is not known; expected one of {expected}")
 
     def _refuse_unfit(self) -> None:
-        """Raise ConfigError for options that do not apply to the model."""
         model = self.model
         is_of_transformers = isinstance(model, Configured)
         if not self.is_training and not (isinstance(model, Configured) and model.writes):
@@ -149,7 +147,6 @@ class Task:
             raise ConfigError(f"serving in {self.dtype} is not usual; expected fp32, bf16 or fp16")
 
     def _refuse_alone(self) -> None:
-        """Raise ConfigError if `parallel`, `ranks` and `rank` contradict each other."""
         if self.ranks > 1 and not self.parallel:
             raise ConfigError(f"{self.ranks} ranks need parallel 'fsdp' or 'ddp'")
         if self.parallel and not self.is_training:

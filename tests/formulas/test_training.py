@@ -14,12 +14,11 @@ from allocsim.fitting.formulas.training import (
     MIXED,
     ParallelLayout,
     Precision,
+    Training,
     TransformerShape,
     kept_of_layer,
-    rank_memory,
     refuse_impossible,
     shape_for,
-    worst_rank,
 )
 from allocsim.units import GIB
 from tests.formulas.papers import (
@@ -50,7 +49,7 @@ MEGATRON = Precision(gradients=4)
 
 
 def part(name: str, shape: TransformerShape, layout: ParallelLayout) -> int:
-    found = rank_memory(shape, layout, 0)
+    found = Training("", shape, layout).rank(0)
     return next(each.size for each in found.parts if each.name == name)
 
 
@@ -88,14 +87,14 @@ def test_selective_recomputation_drops_the_scores_alone() -> None:
 @pytest.mark.parametrize("stage", range(4))
 def test_states_are_zeros_formula(stage: int) -> None:
     shape, layout = replace(GPT3, dropout=False), ParallelLayout(data=64, zero=stage)
-    found = rank_memory(shape, layout, 0).parts
+    found = Training("", shape, layout).rank(0).parts
     states = sum(each.size for each in found if each.name in ("weights", "gradients", "optimizer"))
     assert states == pytest.approx(zero_states(GPT3.parameters, 64, stage), rel=1e-9)
 
 
 def test_megatrons_distributed_optimizer_is_6_and_12_over_d() -> None:
     layout = ParallelLayout(data=8, zero=1)
-    found = rank_memory(GPT3, layout, 0, MEGATRON).parts
+    found = Training("", GPT3, layout, MEGATRON).rank(0).parts
     states = sum(each.size for each in found if each.name in ("weights", "gradients", "optimizer"))
     assert states == pytest.approx(GPT3.parameters * (6 + 12 / 8), rel=1e-9)
 
@@ -118,10 +117,10 @@ def test_a_later_stage_holds_fewer_micro_batches_and_none_more_than_there_are() 
 
 def test_the_worst_rank_is_named() -> None:
     """With a long sequence it is in the first stage, with a large vocabulary in the last."""
-    long = worst_rank(LLAMA_70B, ParallelLayout(pipeline=8, seq=16384), MEGATRON)
+    long = Training("", LLAMA_70B, ParallelLayout(pipeline=8, seq=16384), MEGATRON).worst()
     assert (long.stage, long.moment) == (0, "backward of a layer")
     wide = replace(LLAMA_70B, layers=8, vocabulary=1_000_000)
-    last = worst_rank(wide, ParallelLayout(pipeline=2, seq=4096), MEGATRON)
+    last = Training("", wide, ParallelLayout(pipeline=2, seq=4096), MEGATRON).worst()
     assert (last.stage, last.moment) == (1, "loss")
 
 
@@ -139,7 +138,7 @@ def test_megatron_on_eight_cards_as_it_was_measured(
 ) -> None:
     """The model is 12 layers of Llama-3-70B on B200s; benchmarks.parallel has every row."""
     shape = replace(LLAMA_70B, layers=12)
-    found = worst_rank(shape, layout, MEGATRON).allocated / GIB
+    found = Training("", shape, layout, MEGATRON).worst().allocated / GIB
     assert found == pytest.approx(measured, rel=0.004)
 
 
@@ -167,14 +166,14 @@ def test_the_papers_four_models_fit_80_gb_by_its_techniques_alone(
     assert shape.parameters == pytest.approx(billions * 1e9, rel=0.03)
     before = replace(layout, seq=2048, sequence_parallel=False, flash=False)
     after = replace(before, sequence_parallel=True, recompute="selective")
-    assert worst_rank(shape, before, MIXED).allocated > 80e9
-    assert worst_rank(shape, after, MIXED).allocated < 80e9
+    assert Training("", shape, before, MIXED).worst().allocated > 80e9
+    assert Training("", shape, after, MIXED).worst().allocated < 80e9
 
 
 def test_distributed_data_parallel_holds_its_buckets_beside_the_gradients() -> None:
     small = replace(LLAMA_70B, layers=4, width=1024, heads=8, inner=3584, vocabulary=1000)
-    alone = worst_rank(small, ParallelLayout(seq=128), MIXED, EAGER)
-    shared = worst_rank(small, ParallelLayout(seq=128, data=4), MIXED, EAGER)
+    alone = Training("", small, ParallelLayout(seq=128), MIXED, EAGER).worst()
+    shared = Training("", small, ParallelLayout(seq=128, data=4), MIXED, EAGER).worst()
     assert alone.moment == shared.moment
     assert shared.allocated - alone.allocated == 2 * small.parameters
 
@@ -189,8 +188,8 @@ def test_zero_2_and_3_count_what_they_send_and_gather() -> None:
 
 def test_experts_are_spread_over_ranks() -> None:
     shape = replace(LLAMA_70B, layers=2, experts=8, chosen=2, expert_inner=14336, shared_inner=0)
-    alone = rank_memory(shape, ParallelLayout(data=8), 0).parameters
-    spread = rank_memory(shape, ParallelLayout(data=8, expert=8), 0).parameters
+    alone = Training("", shape, ParallelLayout(data=8)).rank(0).parameters
+    spread = Training("", shape, ParallelLayout(data=8, expert=8)).rank(0).parameters
     assert alone - spread == 2 * 7 * shape.expert
     with pytest.raises(ConfigError, match="3 expert parallel ranks do not divide 8 experts"):
         refuse_impossible(shape, ParallelLayout(data=3, expert=3))
@@ -206,16 +205,16 @@ def test_eager_pytorch_keeps_more_than_fused_kernels() -> None:
 
 def test_gradients_that_are_set_to_none_are_not_there_at_the_loss() -> None:
     small = replace(LLAMA_70B, layers=2)
-    once = worst_rank(small, ParallelLayout(seq=8192, micro_batches=1), MIXED, EAGER)
+    once = Training("", small, ParallelLayout(seq=8192, micro_batches=1), MIXED, EAGER).worst()
     assert once.moment == "loss"
     assert "gradients" not in [each.name for each in once.parts]
-    summed = worst_rank(small, ParallelLayout(seq=8192, micro_batches=2), MIXED, EAGER)
+    summed = Training("", small, ParallelLayout(seq=8192, micro_batches=2), MIXED, EAGER).worst()
     assert summed.allocated - once.allocated == 2 * small.parameters
 
 
 def test_arithmetic_says_what_was_multiplied() -> None:
-    (weights, *_) = rank_memory(GPT3, ParallelLayout(tensor=8, data=4, zero=3), 0).parts
-    count = rank_memory(GPT3, ParallelLayout(tensor=8), 0).parameters
+    (weights, *_) = Training("", GPT3, ParallelLayout(tensor=8, data=4, zero=3)).rank(0).parts
+    count = Training("", GPT3, ParallelLayout(tensor=8)).rank(0).parameters
     assert weights.arithmetic == f"{count:,} x 2 bytes / 4"
 
 
@@ -237,7 +236,7 @@ def test_a_usual_shape_has_the_parameters_that_were_asked_for(billions: int) -> 
 )
 def test_what_cannot_be_divided_is_refused(layout: ParallelLayout, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        worst_rank(LLAMA_70B, layout)
+        Training("", LLAMA_70B, layout).worst()
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,6 @@ class _Tensor:
 
     @property
     def layer(self) -> int:
-        """Index of the tensor's layer, 0 outside the layers."""
         return self.shape.layer or 0
 
     @property

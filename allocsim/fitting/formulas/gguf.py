@@ -87,11 +87,9 @@ class _Reader:
         self.at = 0
 
     def refused(self, what: str) -> RecordingError:
-        """Return an error that names the file and the current position."""
         return RecordingError(str(self.path), f"byte {self.at:,}: {what}")
 
     def take(self, count: int) -> bytes:
-        """Read and return the next `count` bytes."""
         if count > self.size - self.at:
             raise self.refused(f"{count:,} bytes expected; the file has {self.left:,} more")
         data = self.file.read(count)
@@ -102,7 +100,6 @@ class _Reader:
 
     @property
     def left(self) -> int:
-        """Number of bytes after the current position."""
         return self.size - self.at
 
     def skip(self, count: int) -> None:
@@ -112,7 +109,6 @@ class _Reader:
         self.at += count
 
     def number(self, letter: str) -> int:
-        """Read one whole number, in the `struct` format `letter`."""
         value = struct.unpack(f"<{letter}", self.take(struct.calcsize(f"<{letter}")))[0]
         return int(value)
 
@@ -135,7 +131,6 @@ class _Reader:
             raise self.refused(f"a {what} that is not UTF-8") from None
 
     def header(self) -> Gguf:
-        """Read and return everything before the tensor data."""
         if self.take(4) != b"GGUF":
             self.at = 0
             raise self.refused("not a GGUF file; expected the letters GGUF")
@@ -156,7 +151,6 @@ class _Reader:
         return Gguf(metadata, tuple(tensor for tensor, _ in rows))
 
     def value(self, kind: int, depth: int) -> Value:
-        """Read one value of the metadata, of the type with number `kind`."""
         if kind in _SCALARS:
             size = struct.calcsize(f"<{_SCALARS[kind]}")
             found: int | float | bool = struct.unpack(f"<{_SCALARS[kind]}", self.take(size))[0]
@@ -192,7 +186,6 @@ class _Reader:
         return count
 
     def row(self) -> tuple[StoredTensor, int]:
-        """Read the description of one tensor, and return it with the offset of its data."""
         name = self.text("tensor name", _MOST_NAME)
         n_dimensions = self.count("dimensions", _MOST_DIMENSIONS, "I")
         dims = tuple(self.number("Q") for _ in range(n_dimensions))
@@ -212,7 +205,6 @@ class _Reader:
     def check_places(
         self, rows: list[tuple[StoredTensor, int]], metadata: Mapping[str, Value]
     ) -> None:
-        """Check that all tensor data are within the file and do not overlap."""
         alignment = metadata.get("general.alignment", 32)
         if type(alignment) is not int or not 0 < alignment <= 1 << 20 or alignment % 8:
             raise self.refused(f"general.alignment is {alignment!r:.40}; expected 8, 16, 32, ...")
@@ -249,11 +241,8 @@ def gguf_sizes(path: Path, file: Gguf) -> ModelSizes:
             )
         return value
 
-    layers, width, heads = (
-        size("block_count", most=_MOST_LAYERS),
-        size("embedding_length"),
-        size("attention.head_count"),
-    )
+    layers, width = size("block_count", most=_MOST_LAYERS), size("embedding_length")
+    heads = size("attention.head_count")
     names = {tensor.name: tensor for tensor in file.tensors}
     embedding = names.get("token_embd.weight")
     if embedding is None or len(embedding.dims) != 2:

@@ -63,7 +63,6 @@ class _Run:
         self.cache: list[tuple[int, int]] = []
 
     def take(self, size: int) -> int:
-        """Allocate a block of `size` bytes and return its address."""
         address = self.gpu.malloc(max(size, 1))
         assert address is not None
         return address
@@ -254,10 +253,6 @@ def grow(
 
 
 def _play(run: _Run, weights: Weights, work: tuple[int, int, int], requests: int) -> Grown:
-    """Simulate loading and requests, and return the peaks.
-
-    work: batch, prompt and decode.
-    """
     batch, prompt, decode = work
     for each in weights.tensors:
         run.take(each.size)

@@ -35,10 +35,6 @@ KV_TYPES = ("fp32", "fp16", "bf16", "fp8", *_BLOCKS)
 
 
 def _rows(sizes: ModelSizes, kind: str) -> int:
-    """Return the bytes of one token's keys and values in one layer.
-
-    kind: type of the cache, one of `KV_TYPES`.
-    """
     name = _PLAIN.get(kind, kind.upper())
     if kind not in (*_PLAIN, *_BLOCKS):
         raise ConfigError(f"{kind[:40]!r} is not a type of a cache; expected {', '.join(KV_TYPES)}")

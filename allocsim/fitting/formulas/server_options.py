@@ -143,27 +143,17 @@ _KINDS = {
 """Type of a cache, by the names that engines have for it; None for the type of the model."""
 _FORMATS = {"fp8": "fp8", "bitsandbytes": "nf4", "w8a8_fp8": "fp8"}
 """Format of weights, by the method with which an engine converts 16-bit weights at load."""
-_CACHE_TYPES = ("-ctk", "-ctv", "--cache-type-k", "--cache-type-v")
+_CACHE_TYPES = ("--cache-type-k", "-ctk", "--cache-type-v", "-ctv")
 """Options of llama.cpp that the formula uses together."""
 _SWITCHES: dict[str, object] = {
-    "on": True,
-    "1": True,
-    "true": True,
-    "off": False,
-    "0": False,
-    "false": False,
+    **dict.fromkeys(("on", "1", "true"), True),
+    **dict.fromkeys(("off", "0", "false"), False),
 }
-
 _NAMES: dict[str, Mapping[str, object]] = {_KIND: _KINDS, _FORMAT: _FORMATS, _SWITCH: _SWITCHES}
 """Values of options that have names, by kind of value."""
 
 
 def _value(option: str, text: str, read: str) -> object:
-    """Parse the value of an option; return None if it means the engine's default.
-
-    text: value on the command line.
-    read: type of the value.
-    """
     if read == _COUNT:
         found = re.fullmatch(r"(\d{1,9})([kKmM]?)", text)
         least = 0 if "layers" in option or option == "-ngl" else 1
@@ -194,10 +184,8 @@ _OPTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "--enforce-eager": ("is_eager", _FLAG),
         "--language-model-only": ("has_text_only", _FLAG),
         "--kv-cache-dtype": ("kv_type", _KIND),
-        "--quantization": ("weights", _FORMAT),
-        "-q": ("weights", _FORMAT),
-        "--tensor-parallel-size": ("cards", _COUNT),
-        "-tp": ("cards", _COUNT),
+        **dict.fromkeys(("--quantization", "-q"), ("weights", _FORMAT)),
+        **dict.fromkeys(("--tensor-parallel-size", "-tp"), ("cards", _COUNT)),
     },
     "sglang": {
         "--mem-fraction-static": ("fraction", _FRACTION),
@@ -208,9 +196,7 @@ _OPTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "--disable-cuda-graph": ("is_eager", _FLAG),
         "--kv-cache-dtype": ("kv_type", _KIND),
         "--quantization": ("weights", _FORMAT),
-        "--tp-size": ("cards", _COUNT),
-        "--tensor-parallel-size": ("cards", _COUNT),
-        "--tp": ("cards", _COUNT),
+        **dict.fromkeys(("--tp-size", "--tensor-parallel-size", "--tp"), ("cards", _COUNT)),
     },
     "tensorrt-llm": {
         "--kv-cache-free-gpu-memory-fraction": ("fraction", _FRACTION),
@@ -218,20 +204,12 @@ _OPTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "--tp-size": ("cards", _COUNT),
     },
     "llama.cpp": {
-        "--ctx-size": ("longest", _COUNT),
-        "-c": ("longest", _COUNT),
-        "--parallel": ("sequences", _COUNT),
-        "-np": ("sequences", _COUNT),
-        "--ubatch-size": ("chunk", _COUNT),
-        "-ub": ("chunk", _COUNT),
-        "--n-gpu-layers": ("gpu_layers", _COUNT),
-        "-ngl": ("gpu_layers", _COUNT),
-        "--flash-attn": ("has_flash", _SWITCH),
-        "-fa": ("has_flash", _SWITCH),
-        "--cache-type-k": ("kv_type", _KIND),
-        "-ctk": ("kv_type", _KIND),
-        "--cache-type-v": ("kv_type", _KIND),
-        "-ctv": ("kv_type", _KIND),
+        **dict.fromkeys(("--ctx-size", "-c"), ("longest", _COUNT)),
+        **dict.fromkeys(("--parallel", "-np"), ("sequences", _COUNT)),
+        **dict.fromkeys(("--ubatch-size", "-ub"), ("chunk", _COUNT)),
+        **dict.fromkeys(("--n-gpu-layers", "-ngl"), ("gpu_layers", _COUNT)),
+        **dict.fromkeys(("--flash-attn", "-fa"), ("has_flash", _SWITCH)),
+        **dict.fromkeys(_CACHE_TYPES, ("kv_type", _KIND)),
     },
 }
 """Field and kind of value of each option that a formula uses, by engine."""

@@ -60,18 +60,26 @@ def parameters_of(shapes: Iterable[Shape]) -> int:
 
 
 _Rows = Iterator[tuple[str, tuple[int, ...]]]
+_Part = Callable[[ModelSizes, int], _Rows]
+"""Function that yields role and dimensions of tensors, given the number of their layer."""
+
+
+def _layer(*parts: _Part) -> _Part:
+    """Return a function that yields the tensors of a layer that consists of `parts`."""
+
+    def rows(sizes: ModelSizes, layer: int) -> _Rows:
+        for part in parts:
+            yield from part(sizes, layer)
+
+    return rows
 
 
 def _with_bias(role: str, dims: tuple[int, ...]) -> _Rows:
-    """Yield (role, shape) of a weight matrix and of its bias.
-
-    dims: (outputs, inputs), or (experts, outputs, inputs) for all experts of a layer.
-    """
     yield role, dims
     yield "bias", dims[:-1]
 
 
-def _attention(sizes: ModelSizes) -> _Rows:
+def _attention(sizes: ModelSizes, _: int) -> _Rows:
     width, queries = sizes.width, sizes.heads * sizes.head
     outs = {"attn_q": queries, "attn_k": sizes.kv_width, "attn_v": sizes.kv_width}
     for role, out in outs.items():
@@ -83,7 +91,21 @@ def _attention(sizes: ModelSizes) -> _Rows:
         yield "bias", (width,)
 
 
-def _latent_attention(sizes: ModelSizes) -> _Rows:
+def _fused_attention(sizes: ModelSizes, _: int) -> _Rows:
+    queries = sizes.heads * sizes.head
+    yield "attn_qkv", (queries + 2 * sizes.kv_width, sizes.width)
+    yield "attn_output", (sizes.width, queries)
+
+
+def _biased_attention(sizes: ModelSizes, _: int) -> _Rows:
+    width, queries = sizes.width, sizes.heads * sizes.head
+    yield from _with_bias("attn_q", (queries, width))
+    yield from _with_bias("attn_k", (sizes.kv_width, width))
+    yield from _with_bias("attn_v", (sizes.kv_width, width))
+    yield from _with_bias("attn_output", (width, queries))
+
+
+def _latent_attention(sizes: ModelSizes, _: int) -> _Rows:
     """Yield compressed queries, keys and values, and the matrices that expand them to heads."""
     latent = sizes.latent
     assert latent is not None
@@ -116,9 +138,20 @@ def _linear_attention(sizes: ModelSizes) -> _Rows:
     yield "attn_linear_out", (sizes.width, values)
 
 
-def _gated(sizes: ModelSizes, inner: int = 0) -> _Rows:
-    """Yield the tensors of a gated MLP of width `inner`; 0 means the model's width."""
-    inner = inner or sizes.inner
+def _linear_or_gated_attention(sizes: ModelSizes, layer: int) -> _Rows:
+    if sizes.linear is not None and layer in sizes.linear.layers:
+        yield from _linear_attention(sizes)
+        return
+    for role, dims in _attention(sizes, layer):
+        yield role, (2 * dims[0], dims[1]) if role == "attn_q" else dims  # with a gate
+    yield from _head_norms(sizes, layer)
+
+
+def _gated(sizes: ModelSizes, _: int) -> _Rows:
+    yield from _gated_mlp(sizes, sizes.inner)
+
+
+def _gated_mlp(sizes: ModelSizes, inner: int) -> _Rows:
     outs = {"ffn_gate": (inner, sizes.width), "ffn_up": (inner, sizes.width)}
     for role, dims in {**outs, "ffn_down": (sizes.width, inner)}.items():
         yield role, dims
@@ -126,10 +159,21 @@ def _gated(sizes: ModelSizes, inner: int = 0) -> _Rows:
             yield "bias", dims[:1]
 
 
+def _gate_in_up(sizes: ModelSizes, _: int) -> _Rows:
+    """Yield the tensors of a gated MLP that has gate and up projection in one matrix."""
+    yield "ffn_up", (2 * sizes.inner, sizes.width)
+    yield "ffn_down", (sizes.width, sizes.inner)
+
+
+def _plain_mlp(sizes: ModelSizes, _: int) -> _Rows:
+    yield from _with_bias("ffn_up", (sizes.inner, sizes.width))
+    yield from _with_bias("ffn_down", (sizes.width, sizes.inner))
+
+
 def _experts(sizes: ModelSizes, layer: int) -> _Rows:
     """Yield a router and experts, with a shared expert if there is one; or a dense layer's MLP."""
     if layer in sizes.dense:
-        yield from _gated(sizes)
+        yield from _gated(sizes, layer)
         return
     count, inner, width = sizes.experts, sizes.expert_inner, sizes.width
     yield "router", (count, width)
@@ -137,165 +181,76 @@ def _experts(sizes: ModelSizes, layer: int) -> _Rows:
     yield "ffn_up", (count, inner, width)
     yield "ffn_down", (count, width, inner)
     if sizes.shared_inner:
-        yield from _gated(sizes, sizes.shared_inner)
+        yield from _gated_mlp(sizes, sizes.shared_inner)
 
 
-def _norms(sizes: ModelSizes, count: int) -> _Rows:
-    for _ in range(count):
-        yield "norm", (sizes.width,)
+def _biased_experts(sizes: ModelSizes, _: int) -> _Rows:
+    count, inner, width = sizes.experts, sizes.expert_inner, sizes.width
+    yield from _with_bias("router", (count, width))
+    yield from _with_bias("ffn_up", (count, 2 * inner, width))
+    yield from _with_bias("ffn_down", (count, width, inner))
 
 
-def _head_norms(sizes: ModelSizes) -> _Rows:
+def _gated_shared_expert(sizes: ModelSizes, layer: int) -> _Rows:
+    yield from _experts(sizes, layer)
+    yield "router", (1, sizes.width)  # gate of the shared expert
+
+
+def _score_correction(sizes: ModelSizes, layer: int) -> _Rows:
+    if layer not in sizes.dense:
+        yield "router", (sizes.experts,)
+
+
+def _sinks(sizes: ModelSizes, _: int) -> _Rows:
+    yield "bias", (sizes.heads,)
+
+
+def _norms(count: int) -> _Part:
+    return lambda sizes, _: iter([("norm", (sizes.width,))] * count)
+
+
+def _biased_norms(count: int) -> _Part:
+    return lambda sizes, _: iter([("norm", (sizes.width,)), ("bias", (sizes.width,))] * count)
+
+
+def _head_norms(sizes: ModelSizes, _: int) -> _Rows:
     """Yield the norms of a head's queries and keys."""
     yield "norm", (sizes.head,)
     yield "norm", (sizes.head,)
 
 
-def _llama(sizes: ModelSizes, _: int) -> _Rows:
-    """Yield the tensors of a layer of Llama, Mistral, Qwen 2, Gemma, Granite or SmolLM3."""
-    yield from _attention(sizes)
-    yield from _gated(sizes)
-    yield from _norms(sizes, 2)
-
-
-def _gemma2(sizes: ModelSizes, _: int) -> _Rows:
-    """Yield the tensors of a layer with norms before and after attention and MLP."""
-    yield from _attention(sizes)
-    yield from _gated(sizes)
-    yield from _norms(sizes, 4)
-
-
-def _gemma3(sizes: ModelSizes, layer: int) -> _Rows:
-    """Yield the tensors of a layer of Gemma 3: Gemma 2's, and norms of queries and keys."""
-    yield from _gemma2(sizes, layer)
-    yield from _head_norms(sizes)
-
-
-def _olmo2(sizes: ModelSizes, layer: int) -> _Rows:
-    """Yield the tensors of a layer with norms over all heads' queries and keys."""
-    yield from _llama(sizes, layer)
+def _wide_norms(sizes: ModelSizes, _: int) -> _Rows:
+    """Yield the norms of all heads' queries, and of all heads' keys."""
     yield "norm", (sizes.heads * sizes.head,)
     yield "norm", (sizes.kv_width,)
 
 
-def _qwen3(sizes: ModelSizes, layer: int) -> _Rows:
-    yield from _llama(sizes, layer)
-    yield from _head_norms(sizes)
+def _gpt2_attention(sizes: ModelSizes, _: int) -> _Rows:
+    yield from _with_bias("attn_qkv", (3 * sizes.width, sizes.width))
+    yield from _with_bias("attn_output", (sizes.width, sizes.width))
 
 
-def _qwen3_moe(sizes: ModelSizes, layer: int) -> _Rows:
-    yield from _mixtral(sizes, layer)
-    yield from _head_norms(sizes)
-
-
-def _qwen3_5(sizes: ModelSizes, layer: int) -> _Rows:
-    """Yield the tensors of a layer with linear attention, or with gated attention to all tokens."""
-    if sizes.linear is not None and layer in sizes.linear.layers:
-        yield from _linear_attention(sizes)
-    else:
-        for role, dims in _attention(sizes):
-            yield role, (2 * dims[0], dims[1]) if role == "attn_q" else dims  # with a gate
-        yield from _head_norms(sizes)
-    if sizes.experts:
-        yield from _experts(sizes, layer)
-        yield "router", (1, sizes.width)  # gate of the shared expert
-    else:
-        yield from _gated(sizes)
-    yield from _norms(sizes, 2)
-
-
-def _phi3(sizes: ModelSizes, _: int) -> _Rows:
-    """Yield the tensors of a layer with one matrix for attention inputs and one for gate and up."""
-    queries = sizes.heads * sizes.head
-    yield "attn_qkv", (queries + 2 * sizes.kv_width, sizes.width)
-    yield "attn_output", (sizes.width, queries)
-    yield from _gate_in_up(sizes)
-    yield from _norms(sizes, 2)
-
-
-def _gate_in_up(sizes: ModelSizes) -> _Rows:
-    """Yield the tensors of a gated MLP that has gate and up projection in one matrix."""
-    yield "ffn_up", (2 * sizes.inner, sizes.width)
-    yield "ffn_down", (sizes.width, sizes.inner)
-
-
-def _glm(sizes: ModelSizes, _: int) -> _Rows:
-    yield from _attention(sizes)
-    yield from _gate_in_up(sizes)
-    yield from _norms(sizes, 4 if sizes.family == "glm4" else 2)
-
-
-def _mixtral(sizes: ModelSizes, layer: int) -> _Rows:
-    """Yield the tensors of a layer with a router and experts."""
-    yield from _attention(sizes)
-    yield from _experts(sizes, layer)
-    yield from _norms(sizes, 2)
-
-
-def _deepseek(sizes: ModelSizes, layer: int) -> _Rows:
-    """Yield the tensors of a layer with latent attention and shared experts.
-
-    From DeepSeek-V3 on, a bias corrects the router's scores.
-    """
-    yield from _latent_attention(sizes)
-    yield from _experts(sizes, layer)
-    if sizes.family != "deepseek_v2" and layer not in sizes.dense:
-        yield "router", (sizes.experts,)
-    yield from _norms(sizes, 2)
-
-
-def _gpt_oss(sizes: ModelSizes, _: int) -> _Rows:
-    """Yield the tensors of a layer that has attention sinks, and experts with biases."""
-    yield from _attention(sizes)
-    yield "bias", (sizes.heads,)
-    count, inner, width = sizes.experts, sizes.expert_inner, sizes.width
-    yield from _with_bias("router", (count, width))
-    yield from _with_bias("ffn_up", (count, 2 * inner, width))
-    yield from _with_bias("ffn_down", (count, width, inner))
-    yield from _norms(sizes, 2)
-
-
-def _gpt2(sizes: ModelSizes, _: int) -> _Rows:
-    """Yield the tensors of a layer where every matrix and norm has a bias."""
-    width = sizes.width
-    yield from _with_bias("attn_qkv", (3 * width, width))
-    yield from _with_bias("attn_output", (width, width))
-    yield from _plain_mlp(sizes, norms=2)
-
-
-def _plain_mlp(sizes: ModelSizes, norms: int) -> _Rows:
-    """Yield the tensors of an MLP without a gate, and of `norms` layer norms, all with biases."""
-    yield from _with_bias("ffn_up", (sizes.inner, sizes.width))
-    yield from _with_bias("ffn_down", (sizes.width, sizes.inner))
-    for _ in range(norms):
-        yield "norm", (sizes.width,)
-        yield "bias", (sizes.width,)
-
-
-def _starcoder2(sizes: ModelSizes, _: int) -> _Rows:
-    """Yield the tensors of a layer of StarCoder2, or of Phi-2, which has one norm."""
-    width, queries = sizes.width, sizes.heads * sizes.head
-    yield from _with_bias("attn_q", (queries, width))
-    yield from _with_bias("attn_k", (sizes.kv_width, width))
-    yield from _with_bias("attn_v", (sizes.kv_width, width))
-    yield from _with_bias("attn_output", (width, queries))
-    yield from _plain_mlp(sizes, norms=1 if sizes.family == "phi" else 2)
-
-
-FAMILIES: dict[str, Callable[[ModelSizes, int], _Rows]] = {
-    **dict.fromkeys(("gemma", "granite", "llama", "mistral", "qwen2", "smollm3"), _llama),
-    "gemma2": _gemma2,
-    "gemma3_text": _gemma3,
-    **dict.fromkeys(("olmo2", "olmo3"), _olmo2),
-    "qwen3": _qwen3,
-    "qwen3_moe": _qwen3_moe,
-    **dict.fromkeys(("qwen3_5_moe_text", "qwen3_5_text"), _qwen3_5),
-    "phi3": _phi3,
-    **dict.fromkeys(("glm", "glm4"), _glm),
-    **dict.fromkeys(("llama4_text", "mixtral"), _mixtral),
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2"), _deepseek),
-    "gpt_oss": _gpt_oss,
-    "gpt2": _gpt2,
-    **dict.fromkeys(("phi", "starcoder2"), _starcoder2),
+_LLAMA = _layer(_attention, _gated, _norms(2))
+_MIXTRAL = _layer(_attention, _experts, _norms(2))
+_DEEPSEEK_V3 = _layer(_latent_attention, _experts, _score_correction, _norms(2))
+FAMILIES: dict[str, _Part] = {
+    **dict.fromkeys(("gemma", "granite", "llama", "mistral", "qwen2", "smollm3"), _LLAMA),
+    "gemma2": _layer(_attention, _gated, _norms(4)),
+    "gemma3_text": _layer(_attention, _gated, _norms(4), _head_norms),
+    **dict.fromkeys(("olmo2", "olmo3"), _layer(_LLAMA, _wide_norms)),
+    "qwen3": _layer(_LLAMA, _head_norms),
+    "qwen3_moe": _layer(_MIXTRAL, _head_norms),
+    "qwen3_5_text": _layer(_linear_or_gated_attention, _gated, _norms(2)),
+    "qwen3_5_moe_text": _layer(_linear_or_gated_attention, _gated_shared_expert, _norms(2)),
+    "phi3": _layer(_fused_attention, _gate_in_up, _norms(2)),
+    "glm": _layer(_attention, _gate_in_up, _norms(2)),
+    "glm4": _layer(_attention, _gate_in_up, _norms(4)),
+    **dict.fromkeys(("llama4_text", "mixtral"), _MIXTRAL),
+    "deepseek_v2": _layer(_latent_attention, _experts, _norms(2)),
+    **dict.fromkeys(("deepseek_v3", "kimi_k2"), _DEEPSEEK_V3),
+    "gpt_oss": _layer(_attention, _sinks, _biased_experts, _norms(2)),
+    "gpt2": _layer(_gpt2_attention, _plain_mlp, _biased_norms(2)),
+    "phi": _layer(_biased_attention, _plain_mlp, _biased_norms(1)),
+    "starcoder2": _layer(_biased_attention, _plain_mlp, _biased_norms(2)),
 }
 """Function that yields the tensors of one layer, given its number, by model_type."""

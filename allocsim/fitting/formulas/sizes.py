@@ -223,7 +223,6 @@ def _size(config: Mapping[str, Any], *keys: str, default: int | None = None) -> 
 
 
 def _count(config: Mapping[str, Any], key: str) -> int:
-    """Return the whole number at `key`, which may be 0; a missing number is 0."""
     return _size(config, key) if config.get(key) else 0
 
 
@@ -287,7 +286,6 @@ def _experts(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
 
 
 def _window(config: Mapping[str, Any], layers: int) -> tuple[int, int]:
-    """Return the tokens of the sliding window, and the number of layers that have it."""
     family = config["model_type"]
     key = "attention_chunk_size" if family == "llama4_text" else "sliding_window"
     if config.get(key) is None or config.get("use_sliding_window") is False:

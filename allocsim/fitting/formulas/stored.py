@@ -80,7 +80,6 @@ def read_safetensors(place: Path) -> tuple[StoredTensor, ...]:
 
 
 def _shards(index: Path) -> list[Path]:
-    """Return the files in an index, which must be in the same folder."""
     try:
         with index.open("rb") as file:
             data = file.read(MOST_HEADER + 1)
@@ -194,18 +193,10 @@ _SCALES = re.compile(
 _FULL = ("F32", "F16", "BF16", "F64")
 _ROLES = re.compile(r"(attn_(?:qkv|q|k|v|output)|ffn_(?:gate|up|down))(?:_exps)?\.weight$")
 _MODULES = {
-    "q_proj": "attn_q",
-    "k_proj": "attn_k",
-    "v_proj": "attn_v",
-    "qkv_proj": "attn_qkv",
-    "o_proj": "attn_output",
-    "gate_proj": "ffn_gate",
-    "up_proj": "ffn_up",
-    "gate_up_proj": "ffn_up",
-    "down_proj": "ffn_down",
-    "w1": "ffn_gate",
-    "w3": "ffn_up",
-    "w2": "ffn_down",
+    **{"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output"},
+    **{"gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down"},
+    **{"qkv_proj": "attn_qkv", "gate_up_proj": "ffn_up"},
+    **{"w1": "ffn_gate", "w3": "ffn_up", "w2": "ffn_down"},
 }
 """Role of a matrix, by the name of its module in transformers."""
 _OF_MODULE = re.compile(r"\.(\w+)\.(?:weight|qweight)$")
@@ -245,15 +236,11 @@ def _role(tensor: StoredTensor, layer: int | None) -> str:
 
 
 _PATHS = {
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_qkv": "self_attn.qkv_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
+    role: f"{'mlp' if role.startswith('ffn') else 'self_attn'}.{module}"
+    for module, role in _MODULES.items()
+    if module.endswith("_proj") and module != "gate_up_proj"
 }
+"""Path of the module of each matrix in a layer of transformers, by its role."""
 _LISTS = ("modules_to_not_convert", "llm_int8_skip_modules", "ignored_layers")
 
 

@@ -45,18 +45,8 @@ _PART = {"token_embd": "embeddings", "position": "embeddings", "output": "head"}
 
 FORMATS = (
     *_PLAIN,
-    *(
-        "fp8",
-        "fp8-rows",
-        "fp8-blocks",
-        "mxfp4",
-        "int8",
-        "nf4",
-        "nf4-double",
-        "gptq-int4",
-        "gptq-int8",
-        "awq-int4",
-    ),
+    *("fp8", "fp8-rows", "fp8-blocks", "mxfp4", "int8", "nf4", "nf4-double"),
+    *("gptq-int4", "gptq-int8", "awq-int4"),
     *(name for name in BASES if name not in ("F32", "F16", "BF16")),
 )
 """Names of formats. A suffix such as "-g32" in "gptq-int4-g32" is the group size (default: 128)."""
@@ -217,7 +207,6 @@ def _quantised(kind: str, shape: Shape, group: int) -> Stored:
 
 
 def _scales(kind: str, shape: Shape, group: int) -> int:
-    """Return the bytes of a quantised matrix's scales, zero points and indices."""
     columns = shape.dims[-1]
     rows = shape.elements // columns
     if kind == "fp8":

@@ -68,7 +68,6 @@ def likeness_of(program: SizedProgram, known: dict[Hashable, int]) -> Likeness:
 
 
 def _stacks(program: SizedProgram, known: dict[Hashable, int]) -> NDArray[np.int64]:
-    """Return the number of each row's stack."""
     trace, entry = program.prepared.trace, program.steps.entry
     number = np.where(entry < 0, -1, trace.frames[entry])
     present, index = np.unique(number, return_inverse=True)
@@ -236,10 +235,6 @@ class _Search:
     def _between(
         self, start: int, stop: int, kept: dict[int, NDArray[np.int32]]
     ) -> dict[int, NDArray[np.int32]]:
-        """Return the costs before each row from `start` to `stop`.
-
-        kept: costs before some rows, including `start`.
-        """
         rows = {start: kept[start]}
         for row in range(start, stop):
             rows[row + 1] = self._after(row, rows[row])

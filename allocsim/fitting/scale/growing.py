@@ -183,7 +183,6 @@ def _laws_of_others(
 
 
 def _grouped(samples: Sequence[Sample], name: str) -> list[dict[int, Sample]]:
-    """Group the samples by their other sizes; return each group by value of the size `name`."""
     found: defaultdict[str, dict[int, Sample]] = defaultdict(dict)
     for sample in samples:
         rest = typed({each: value for each, value in sample.at.items() if each != name})
@@ -201,7 +200,6 @@ def _growing_values(grouped: Sequence[Mapping[int, Sample]]) -> tuple[int, int] 
 
 
 def _is_one_program_by(samples: Sequence[Sample], name: str) -> bool:
-    """Return whether samples with equal values of the size `name` are the same program."""
     by: dict[int, Sample] = {}
     for sample in samples:
         first = by.setdefault(sample.at[name], sample)

@@ -90,10 +90,6 @@ def _split(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> tuple[
 
 
 def _part(each: Insertion, numbers: NDArray[np.int64], shared: NDArray[np.bool_]) -> ProgramPart:
-    """Return the insertion with the number of matching rows on each side.
-
-    numbers: number for the form of each row.
-    """
     n, length = len(numbers), len(each)
     before = after = 0
     while (row := each.start - 1 - before) >= 0 and shared[row]:
@@ -216,10 +212,6 @@ class Growth:
     def _addresses(
         self, row: NDArray[np.int64], kind: NDArray[np.uint8], block: NDArray[np.int64]
     ) -> NDArray[np.uint64]:
-        """Return the address that identifies each row's block in the replay.
-
-        It is the original address for blocks from before the recording, else made from a number.
-        """
         found = self.second.steps.addr[row].copy()
         is_own = (kind == StepKind.ALLOC) | (any_of(kind, FREES) & (block >= 0))
         found[is_own] = (block[is_own] + _HANDLE).astype(np.uint64)

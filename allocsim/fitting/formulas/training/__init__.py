@@ -16,10 +16,10 @@ from allocsim.fitting.formulas.training.layout import (
     refuse_impossible,
     shape_for,
 )
-from allocsim.fitting.formulas.training.rank import Training, rank_memory, worst_rank
+from allocsim.fitting.formulas.training.rank import Training
 
 __all__ = [
     "EAGER", "FUSED", "MIXED", "ParallelLayout", "Practice", "Precision", "Rank", "RankPart",
-    "Training", "TransformerShape", "kept_of_layer", "rank_memory", "refuse_impossible",
-    "shape_for", "worst_rank",
+    "Training", "TransformerShape", "kept_of_layer", "refuse_impossible",
+    "shape_for",
 ]  # fmt: skip

@@ -164,7 +164,6 @@ def _adapter_inputs(shape: TransformerShape, layer: int, item: int) -> float:
 
 
 def _norms(shape: TransformerShape, practice: Practice, item: int) -> float:
-    """Return the bytes per token of the inputs and outputs that norms save."""
     unfused = practice.norm_in_fp32 and not shape.has_biases
     each = 4 + 2 * item if unfused else 2 * item
     more = (shape.norms - 2) * (each - item)
@@ -198,7 +197,6 @@ def _latent(shape: TransformerShape) -> float:
 
 
 def _mlp(shape: TransformerShape, layer: int, practice: Practice) -> float:
-    """Return the elements per token that the MLP of a layer saves for backward."""
     factor = practice.gated if shape.is_gated else practice.plain
     if shape.has_experts(layer):
         return float(factor) * (shape.expert_inner * shape.chosen + shape.shared_inner)

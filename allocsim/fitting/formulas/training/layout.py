@@ -166,7 +166,6 @@ def shape_for(parameters: int) -> TransformerShape:
 
 
 def _shape(parameters: int, layers: int, width: int) -> TransformerShape:
-    """Return the shape of a given width, with an MLP that makes up the remaining parameters."""
     empty = TransformerShape(
         layers=layers,
         width=width,

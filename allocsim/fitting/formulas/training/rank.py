@@ -49,56 +49,34 @@ class Training:
     precision: Precision = MIXED
     practice: Practice = FUSED
 
+    def rank(self, stage: int) -> Rank:
+        """Return the peak of the ranks of one pipeline stage, counted from 0."""
+        return self._account(stage).worst()
+
     def worst(self) -> Rank:
         """Return the peak of the stage whose ranks allocate most.
 
         Raises ConfigError for a layout that the model cannot have.
         """
-        return worst_rank(self.shape, self.layout, self.precision, self.practice)
+        refuse_impossible(self.shape, self.layout)
+        # Stages between the second and the last hold less of everything than the second.
+        last = self.layout.pipeline - 1
+        return max(map(self.rank, sorted({0, min(1, last), last})), key=lambda each: each.allocated)
 
     def stages(self) -> tuple[Rank, ...]:
         """Return the peak of each pipeline stage."""
-        every = range(self.layout.pipeline)
-        parts = self.shape, self.layout
-        return tuple(rank_memory(*parts, stage, self.precision, self.practice) for stage in every)
+        return tuple(map(self.rank, range(self.layout.pipeline)))
 
     def least(self) -> int:
         """Return the peak in bytes of the first pipeline stage with full activation recomputation.
 
         No form of checkpointing has a lower peak.
         """
-        layout = replace(self.layout, recompute="full")
-        account = _Account(self.shape, layout, 0, self.precision, self.practice)
+        account = replace(self, layout=replace(self.layout, recompute="full"))._account(0)
         return sum(part.size for part in (*account.before(), *account.kept()))
 
-
-def worst_rank(
-    shape: TransformerShape,
-    layout: ParallelLayout,
-    precision: Precision = MIXED,
-    practice: Practice = FUSED,
-) -> Rank:
-    """Return the peak of the stage whose ranks allocate most."""
-    refuse_impossible(shape, layout)
-    # Stages between the second and the last hold less of everything than the second.
-    stages = sorted({0, min(1, layout.pipeline - 1), layout.pipeline - 1})
-    ranks = [rank_memory(shape, layout, stage, precision, practice) for stage in stages]
-    return max(ranks, key=lambda rank: rank.allocated)
-
-
-def rank_memory(
-    shape: TransformerShape,
-    layout: ParallelLayout,
-    stage: int,
-    precision: Precision = MIXED,
-    practice: Practice = FUSED,
-) -> Rank:
-    """Return the peak of the ranks of one pipeline stage.
-
-    stage: index of the stage, counted from 0.
-    """
-    account = _Account(shape, layout, stage, precision, practice)
-    return account.worst()
+    def _account(self, stage: int) -> _Account:
+        return _Account(self.shape, self.layout, stage, self.precision, self.practice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +137,6 @@ class _Account:
 
     @property
     def dense(self) -> int:
-        """Number of parameters on the rank that do not belong to experts."""
         own = sum(n * self._dense_of(layer) for layer, n in self.kinds.items())
         return own + self.edges
 
@@ -198,7 +175,6 @@ class _Account:
     # States
 
     def states(self) -> Iterator[RankPart]:
-        """Yield the rank's parts of weights, gradients and optimizer state under ZeRO."""
         zero, precision = self.layout.zero, self.precision
         yield self._state("weights", precision.weights, zero >= _ALL)
         if self.shape.lora:
@@ -278,7 +254,6 @@ class _Account:
     # The three moments
 
     def at_loss(self) -> Iterator[RankPart]:
-        """Yield the logits and the first tensors of the output layer's backward."""
         shape, layout, item = self.shape, self.layout, self.precision.compute
         ends = 2 * layout.tokens * shape.width * item / layout.split
         yield RankPart("last norm and output layer's input", round(ends), "2 x tokens x width")
@@ -297,7 +272,6 @@ class _Account:
             yield from self._gathered_at_ends()
 
     def in_layer(self) -> Iterator[RankPart]:
-        """Yield the temporaries of one layer's backward."""
         shape, layout, item = self.shape, self.layout, self.precision.compute
         layer = max(self.kinds, key=self._whole)
         if layout.recompute in ("full", "ops"):
@@ -380,7 +354,6 @@ class _Account:
         return RankPart(name, count * item, f"{count:,} x {item} bytes")
 
     def in_step(self) -> Iterator[RankPart]:
-        """Yield the temporaries of the optimizer's step."""
         if not self.practice.foreach:
             return
         layout = self.layout
