@@ -34,7 +34,7 @@ def test_closed_stream_tests_cover_every_command() -> None:
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_a_closed_standard_output_ends_a_command_in_a_sentence(
+def test_closed_standard_output_is_reported_in_a_sentence(
     name: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = io.StringIO()
@@ -52,7 +52,7 @@ def test_a_closed_standard_output_ends_a_command_in_a_sentence(
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_a_closed_standard_error_leaves_the_result_as_it_is(
+def test_closed_standard_error_does_not_change_the_result(
     name: str,
     file: Path,
     tmp_path: Path,
@@ -76,7 +76,7 @@ class Full(io.StringIO):
         raise OSError(28, "No space left on device")
 
 
-def test_a_standard_error_that_takes_nothing_changes_no_exit_code(
+def test_full_standard_error_does_not_change_the_exit_code(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "stderr", Full())
@@ -109,14 +109,14 @@ def shell(line: str) -> Any:
         ),
     ],
 )
-def test_a_shell_may_close_them(  # noqa: PLR0917  (a row of the table)
+def test_shell_closes_the_streams_of_a_command(  # noqa: PLR0917  (a row of the table)
     file: Path, tmp_path: Path, line: str, code: int, out: str, err: str
 ) -> None:
     done = shell(line.format(file=file, out=tmp_path / "page.html"))
     assert (done.returncode, done.stdout, done.stderr) == (code, out, err)
 
 
-def test_no_file_gets_the_number_of_a_closed_stream(file: Path, tmp_path: Path) -> None:
+def test_opened_file_never_gets_the_number_of_a_closed_stream(file: Path, tmp_path: Path) -> None:
     """The output of a started program must not go into the file."""
     code = (
         "import os; from allocsim.cli.output import standard_streams\n"

@@ -53,7 +53,7 @@ def test_compare_refuses_wrong_input_in_a_sentence(
 
 
 @pytest.mark.parametrize(("name", "start"), [("c.html", b"<!DOCTYPE"), ("c.svg", b"<?xml")])
-def test_a_page_or_a_figure_is_written_beside_the_answer(
+def test_compare_writes_a_page_or_a_figure_beside_the_answer(
     cli: Cli, traces: Path, tmp_path: Path, name: str, start: bytes
 ) -> None:
     out, sized = tmp_path / name, traces / "sized"

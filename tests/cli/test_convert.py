@@ -63,13 +63,15 @@ def test_convert_reports_the_written_file(cli: Any, small: Path, tmp_path: Path)
     assert made.out == f"{path}: a table of entries, as CSV; 16 entries, {size}\n"
 
 
-def test_to_says_the_format_whatever_the_name(cli: Any, small: Path, tmp_path: Path) -> None:
+def test_option_to_selects_the_format_for_any_name(cli: Any, small: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     assert cli("convert", small, path, "--to", "jsonl").code == 0
     assert [json.loads(line)["entry"] for line in path.read_text().splitlines()] == [*range(16)]
 
 
-def test_a_recording_is_converted_as_it_is(cli: Any, traces: Path, tmp_path: Path) -> None:
+def test_convert_without_settings_keeps_the_recorded_run(
+    cli: Any, traces: Path, tmp_path: Path
+) -> None:
     assert cli("convert", traces / OOM, tmp_path / "a.npz").code == 0
     assert cli("convert", tmp_path / "a.npz", tmp_path / "b.pkl").code == 0
     assert snapshot_of(load(tmp_path / "b.pkl")) == snapshot_of(load(traces / OOM))
@@ -107,14 +109,14 @@ def test_convert_reports_the_written_file_as_json(cli: Any, small: Path, tmp_pat
     assert device["peak_reserved_bytes"] == 20 << 20
 
 
-def test_an_error_of_the_run_ends_what_is_written(cli: Any, small: Path, tmp_path: Path) -> None:
+def test_convert_stops_at_an_error_of_the_replay(cli: Any, small: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     made = cli("convert", small, path, "--device-memory", "20MiB")
     assert "reserved at the peak, out of memory at entry 4, where it ends\n" in made.out
     assert json.loads(path.read_text().splitlines()[-1])["action"] == "oom"
 
 
-def test_an_error_as_recorded_does_not_end_it(cli: Any, small: Path, tmp_path: Path) -> None:
+def test_convert_continues_after_a_recorded_error(cli: Any, small: Path, tmp_path: Path) -> None:
     made = cli("convert", small, tmp_path / "a.csv", "--conf", "")
     assert made.out.endswith("60.00 MiB reserved at the peak, out of memory at entry 15\n")
 
@@ -141,7 +143,9 @@ def test_convert_writes_only_the_chosen_device(cli: Any, small: Path, tmp_path: 
     ]
 
 
-def test_a_profile_weighs_the_allocated_bytes(cli: Any, small: Path, tmp_path: Path) -> None:
+def test_speedscope_profile_weighs_the_allocated_bytes(
+    cli: Any, small: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "a.speedscope.json"
     cli("convert", small, path)
     (profile,) = json.loads(path.read_text())["profiles"]
@@ -149,7 +153,9 @@ def test_a_profile_weighs_the_allocated_bytes(cli: Any, small: Path, tmp_path: P
     assert sum(profile["weights"]) == profile["endValue"] == held
 
 
-def test_a_state_converts_where_a_state_can_be_held(cli: Any, state: Path, tmp_path: Path) -> None:
+def test_convert_writes_a_state_in_formats_that_hold_one(
+    cli: Any, state: Path, tmp_path: Path
+) -> None:
     for name in ("a.npz", "a.pickle", "a.speedscope.json"):
         assert cli("convert", state, tmp_path / name).code == 0
     for name in ("a.csv", "a.jsonl", "a.perfetto.json", "a.minimalloc.csv"):
@@ -181,7 +187,7 @@ def test_convert_refuses_wrong_input_in_a_sentence(
     assert refused.err.count("\n") == 1
 
 
-def test_the_input_is_never_overwritten(cli: Any, small: Path, tmp_path: Path) -> None:
+def test_convert_never_overwrites_its_input(cli: Any, small: Path, tmp_path: Path) -> None:
     before = small.read_bytes()
     (tmp_path / "link.pickle").symlink_to(small)
     for name in (small, tmp_path / "link.pickle", small.parent / "." / small.name):
@@ -191,7 +197,7 @@ def test_the_input_is_never_overwritten(cli: Any, small: Path, tmp_path: Path) -
     assert small.read_bytes() == before
 
 
-def test_a_broken_input_leaves_no_output(cli: Any, tmp_path: Path) -> None:
+def test_convert_of_a_broken_input_writes_no_output(cli: Any, tmp_path: Path) -> None:
     (tmp_path / "bad.pickle").write_bytes(b"\x80\x04nonsense")
     (tmp_path / "a.csv").write_text("kept")
     assert cli("convert", tmp_path / "bad.pickle", tmp_path / "a.csv").code == 2
@@ -200,7 +206,7 @@ def test_a_broken_input_leaves_no_output(cli: Any, tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_setting_that_the_release_refuses_is_one_sentence(
+def test_convert_refuses_an_unknown_setting_in_a_sentence(
     cli: Any, small: Path, tmp_path: Path
 ) -> None:
     refused = cli("convert", small, tmp_path / "a.csv", "--conf", "nonsense:1")
@@ -225,7 +231,7 @@ def test_parquet_with_pyarrow_is_written(cli: Any, small: Path, tmp_path: Path) 
     assert (tmp_path / "a.parquet").read_bytes()[:4] == b"PAR1"
 
 
-def test_a_device_that_is_no_file_is_not_replaced(cli: Any, small: Path) -> None:
+def test_convert_refuses_a_special_file_as_output(cli: Any, small: Path) -> None:
     refused = cli("convert", small, "/dev/null", "--to", "csv")
     assert refused.code == 2
     assert "/dev/null is not a regular file" in refused.err

@@ -101,7 +101,7 @@ def test_crosscheck_refuses_what_it_cannot_check(words: list[str], sentence: str
     assert done.err.count("\n") == 1
 
 
-def test_a_release_that_the_cache_lacks(
+def test_crosscheck_names_a_release_missing_in_the_cache(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ALLOCSIM_CACHE", str(tmp_path))

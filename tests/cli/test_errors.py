@@ -58,7 +58,7 @@ def test_files_that_are_no_recordings(cli: Cli, traces: Path, tmp_path: Path) ->
     refused(cli("replay", path), "gzip")
 
 
-def test_a_hostile_pickle_runs_nothing(cli: Cli, tmp_path: Path) -> None:
+def test_hostile_pickle_runs_no_code(cli: Cli, tmp_path: Path) -> None:
     path, proof = tmp_path / "evil.pickle", tmp_path / "proof"
     path.write_bytes(pickle.dumps({"segments": [Hostile(f"touch {proof}")]}))
     refused(cli("replay", path), "nothing in it was run")
@@ -113,7 +113,7 @@ def test_wrong_commands_are_refused(cli: Cli) -> None:
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs recordings of other people")
-def test_a_device_smaller_than_what_it_holds_at_the_start(cli: Cli) -> None:
+def test_replay_refuses_a_device_smaller_than_its_initial_memory(cli: Cli) -> None:
     path = SHARED / "lm-forward-full-card-torch2.6.pickle"
     refused(cli("replay", path, "--device-memory", "10GiB"), "10.00 GiB", "43.99 GiB")
 

@@ -65,7 +65,7 @@ def test_explain_begins_with_the_verdict_and_fits_the_terminal(cli: Cli) -> None
     assert max(map(len, lines)) <= 80
 
 
-def test_json_of_one_error_is_its_object(cli: Cli) -> None:
+def test_explain_json_of_one_error_is_an_object(cli: Cli) -> None:
     outcome = cli("explain", TEXT, "--json")
     document = json.loads(outcome.out)
     assert document["cause"] == "fragmentation_likely"
@@ -75,7 +75,7 @@ def test_json_of_one_error_is_its_object(cli: Cli) -> None:
     assert all(isinstance(sentence, str) for sentence in document["advice"])
 
 
-def test_json_of_several_is_a_list(cli: Cli) -> None:
+def test_explain_json_of_several_errors_is_a_list(cli: Cli) -> None:
     document = json.loads(cli("explain", f"{TEXT}\n{OTHER}", "--json").out)
     assert [oom["cause"] for oom in document["ooms"]] == ["fragmentation_likely", "full"]
     for oom in document["ooms"]:
@@ -102,7 +102,7 @@ def test_logs_of_other_encodings(cli: Cli, tmp_path: Path, encoding: str) -> Non
     assert causes(cli("explain", log, "--json")) == ["fragmentation_likely"]
 
 
-def test_a_json_log_is_no_recording(cli: Cli, tmp_path: Path) -> None:
+def test_explain_reads_a_json_log_as_text(cli: Cli, tmp_path: Path) -> None:
     log = tmp_path / "log.json"
     log.write_text(json.dumps({"level": "error", "message": f"Traceback\n{TEXT}"}))
     assert causes(cli("explain", log, "--json")) == ["fragmentation_likely"]
@@ -138,7 +138,7 @@ def test_text_that_could_steer_a_terminal_is_escaped(cli: Cli) -> None:
     assert all(character.isprintable() or character == "\n" for character in shown)
 
 
-def test_a_text_longer_than_any_file_name(cli: Cli) -> None:
+def test_explain_accepts_a_text_longer_than_a_file_name(cli: Cli) -> None:
     assert causes(cli("explain", f"{'x ' * 9000}\0{TEXT}", "--json")) == ["fragmentation_likely"]
 
 

@@ -29,7 +29,7 @@ def stranded(tmp_path: Path) -> Path:
     return path
 
 
-def test_json_has_the_keys_that_scripts_rely_on(cli: Cli, stranded: Path) -> None:
+def test_explain_json_has_the_documented_keys(cli: Cli, stranded: Path) -> None:
     done = cli("explain", stranded, "--json")
     assert (done.code, done.err) == (0, "")
     (oom,) = json.loads(done.out)["ooms"]
@@ -70,7 +70,7 @@ def test_explain_gives_the_proof_of_every_remedy(cli: Cli, stranded: Path) -> No
     assert tried["max_split_size_mb:64"] is None
 
 
-def test_the_text_names_cause_memory_blockers_and_cures(cli: Cli, stranded: Path) -> None:
+def test_explain_text_names_cause_memory_blockers_and_cures(cli: Cli, stranded: Path) -> None:
     done = cli("explain", stranded, "-v")
     text = " ".join(done.out.split())
     assert "Verdict fragmentation_likely" in text

@@ -123,7 +123,7 @@ def test_first_screen_of_eight_devices_fits(cli: Cli, many: Path, command: str) 
         assert "5 more devices: none failed" in " ".join(done.out.split())
 
 
-def test_where_it_is_simply_too_much_the_owners_are_the_answer(cli: Cli) -> None:
+def test_first_screen_of_a_full_device_lists_owners_first(cli: Cli) -> None:
     done = cli("explain", TRACES / "gpt2-expandable-oom-torch2.15.pickle.gz")
     printed = labels(done.out)
     assert printed.index("Held by") < printed.index("To paste")
@@ -139,14 +139,14 @@ def test_first_screen_leaves_out_the_least_needed_parts() -> None:
     assert lines == ["a"] * 10 + ["b"] * 6 + ["d"] * 4 + ["more"]
 
 
-def test_empty_lines_are_only_where_there_is_room_for_all() -> None:
+def test_first_screen_has_empty_lines_only_with_room_for_all() -> None:
     parts = [part(["a"] * 9), part(["b"] * 9, starts=True)]
     assert str(answer_of(parts, "more")).splitlines().count("") == 2
     parts[0] = part(["a"] * 11)
     assert str(answer_of(parts, "more")).splitlines().count("") == 0
 
 
-def test_paths_are_cut_at_a_separator() -> None:
+def test_shortened_cuts_a_path_at_a_separator() -> None:
     path = "/home/me/project/models/attention.py:12 forward"
     assert shortened(path, 80) == path
     assert shortened(path, 36) == "…/models/attention.py:12 forward"
@@ -184,7 +184,7 @@ def test_first_screen_on_a_terminal_has_colour(monkeypatch: pytest.MonkeyPatch) 
     assert "[red]x[/red]" in printed
 
 
-def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_screen_has_no_colour_with_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[1;3" not in on_a_terminal(monkeypatch, NO_COLOR="1")
     assert "\x1b" not in on_a_terminal(monkeypatch, TERM="dumb")
 

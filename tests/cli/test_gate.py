@@ -21,9 +21,7 @@ def test_our_own_program_is_within_its_baseline(cli: Cli, traces: Path) -> None:
     assert done.out.startswith("Verdict         passed: ")
 
 
-def test_a_change_that_needs_more_fails_and_names_its_lines(
-    cli: Cli, traces: Path, tmp_path: Path
-) -> None:
+def test_gate_fails_and_names_the_lines_that_grew(cli: Cli, traces: Path, tmp_path: Path) -> None:
     before, after = (traces / "sized" / f"{name}.npz.gz" for name in ("layers2", "layers3"))
     base = tmp_path / "memory.json"
     update = "--baseline", base, "--from", "step", "2", "--update"
@@ -84,7 +82,7 @@ def test_gate_command_refuses_wrong_input_in_a_sentence(
     assert len(done.err.splitlines()) == 1
 
 
-def test_a_recording_is_not_overwritten_and_a_state_not_gated(
+def test_gate_refuses_to_overwrite_its_input_and_to_check_a_state(
     cli: Cli, traces: Path, state: Path
 ) -> None:
     done = cli("gate", state, "--baseline", state, "--update")

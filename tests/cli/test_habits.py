@@ -48,7 +48,7 @@ def test_commands_are_listed_in_the_order_of_need_one_line_each(cli: Cli) -> Non
         ("record --gpuu x -- python --gpus", "--gpuu; did you mean --gpu?"),
     ],
 )
-def test_a_slip_is_answered_with_what_was_meant(cli: Cli, arguments: str, sentence: str) -> None:
+def test_parser_suggests_the_option_that_was_meant(cli: Cli, arguments: str, sentence: str) -> None:
     done = cli(*arguments.split())
     assert (done.code, done.out) == (2, "")
     assert sentence in done.err
@@ -93,7 +93,7 @@ def test_completion_scripts_exist_for_other_shells(cli: Cli, shell: str) -> None
     assert "crosscheck" in done.out
 
 
-def test_without_its_package_completion_is_one_sentence(
+def test_completion_without_shtab_is_refused_in_a_sentence(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "shtab", None)

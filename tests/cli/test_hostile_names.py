@@ -76,7 +76,7 @@ FIGURES = ("memory", "address-map", "segments", "sizes", "flame")
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("form", ["", "--json"])
-def test_no_command_obeys_a_name(command: str, form: str, file: Path, cli: Cli) -> None:
+def test_commands_escape_hostile_names(command: str, form: str, file: Path, cli: Cli) -> None:
     name, *options = command.split()
     takes_two = name in {"scale", "ranks", "colocate"} or (name == "compare" and not options)
     form = "" if any(each.startswith("--format=") for each in options) else form
@@ -91,7 +91,7 @@ def test_no_command_obeys_a_name(command: str, form: str, file: Path, cli: Cli) 
 
 @pytest.mark.parametrize("kind", FIGURES)
 @pytest.mark.parametrize("text", [ESCAPES, "</svg><script>owned()</script><a href='x'>&amp;]]>"])
-def test_a_figure_shows_names_as_text(kind: str, text: str, cli: Cli, tmp_path: Path) -> None:
+def test_figure_shows_hostile_names_as_text(kind: str, text: str, cli: Cli, tmp_path: Path) -> None:
     """An SVG is XML that a browser opens; names must not become tags or break it."""
     path, figure = tmp_path / "a<b>\x1b[2J.pickle", tmp_path / "a.svg"
     path.write_bytes(pickle.dumps(hostile(text), 4))
@@ -107,9 +107,7 @@ def test_a_figure_shows_names_as_text(kind: str, text: str, cli: Cli, tmp_path: 
     "ending",
     ["perfetto.json", "speedscope.json", "csv", "jsonl", "minimalloc.csv", "pickle", "npz"],
 )
-def test_what_is_converted_says_nothing_that_a_terminal_obeys(
-    ending: str, file: Path, cli: Cli, tmp_path: Path
-) -> None:
+def test_convert_escapes_hostile_names(ending: str, file: Path, cli: Cli, tmp_path: Path) -> None:
     done = cli("convert", file, tmp_path / f"out\x1b[2J.{ending}")
     assert done.code == 0, done.err
     assert_plain(done.out + done.err)

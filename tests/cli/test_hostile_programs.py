@@ -106,7 +106,7 @@ def test_last_output_of_a_failed_program_is_escaped(cli: Cli, pretend: Pretend) 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_that_opens_at_it_has_the_tags_of_any_other(
+def test_page_of_a_hostile_program_has_no_further_tags(
     name: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = ProgramName("gpt2_tied", "fp32", "sgd")
@@ -127,7 +127,7 @@ def test_a_page_that_opens_at_it_has_the_tags_of_any_other(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_figure_of_an_answer_shows_names_as_text(
+def test_figure_of_a_hostile_answer_shows_names_as_text(
     name: str, cli: Cli, pretend: Pretend, tmp_path: Path
 ) -> None:
     pretend(a_batch)

@@ -31,7 +31,7 @@ def late(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_sound_recording_passes(cli: Cli, traces: Path) -> None:
+def test_lint_passes_a_sound_recording(cli: Cli, traces: Path) -> None:
     done = cli("lint", traces / WHOLE)
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[0] == "Verdict         passed: nothing found"
@@ -48,7 +48,7 @@ def test_lint_command_fails_with_entry_value_and_meaning(cli: Cli, late: Path) -
     assert all(len(line) <= 80 for line in done.out.splitlines())
 
 
-def test_the_document_has_every_finding(cli: Cli, late: Path) -> None:
+def test_lint_json_has_every_finding(cli: Cli, late: Path) -> None:
     done = cli("lint", late, "--json", "--torch", "2.6")
     document = json.loads(done.out)
     assert done.code == 1
@@ -60,7 +60,7 @@ def test_the_document_has_every_finding(cli: Cli, late: Path) -> None:
     )
 
 
-def test_the_page_shows_what_is_printed(
+def test_lint_page_quotes_the_output_of_the_command(
     cli: Cli, traces: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tests of the pages omit commands that end with exit code 1."""
@@ -100,7 +100,7 @@ def test_lint_command_refuses_an_unreadable_file_in_a_sentence(
     assert len(done.err.splitlines()) == 1
 
 
-def test_a_file_in_ten_lines(cli: Cli, traces: Path) -> None:
+def test_stats_summarizes_a_file_in_ten_lines(cli: Cli, traces: Path) -> None:
     done = cli("stats", traces / WHOLE)
     lines = done.out.splitlines()
     assert (done.code, done.err) == (0, "")
@@ -110,7 +110,7 @@ def test_a_file_in_ten_lines(cli: Cli, traces: Path) -> None:
     assert "History     from an empty device; 1.03 s from 2026-11-20 21:06:07 UTC" in lines
 
 
-def test_the_figures_of_a_file_for_programs(cli: Cli, late: Path) -> None:
+def test_stats_json_has_the_figures_of_a_file(cli: Cli, late: Path) -> None:
     document = json.loads(cli("stats", late, "--json").out)
     (device,) = document["devices"]
     assert (document["kind"], document["packing"]) == ("pickle", None)
@@ -120,7 +120,7 @@ def test_the_figures_of_a_file_for_programs(cli: Cli, late: Path) -> None:
     assert device["actions"] == {"alloc": 1, "free_requested": 2, "free_completed": 1}
 
 
-def test_a_state_and_a_broken_history_have_figures_too(
+def test_stats_summarizes_a_state_and_a_broken_history(
     cli: Cli, state: Path, tmp_path: Path
 ) -> None:
     assert "a state without a history" in cli("stats", state).out

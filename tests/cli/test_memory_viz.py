@@ -52,7 +52,9 @@ def simulated(path: Path, conf: str | None) -> Recording:
 
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("action", ACTIONS)
-def test_a_what_if_opens_in_the_viewer(cli: Any, tmp_path: Path, python: str, action: str) -> None:
+def test_converted_what_if_opens_in_pytorchs_viewer(
+    cli: Any, tmp_path: Path, python: str, action: str
+) -> None:
     path = tmp_path / "a.pickle"
     conf = ("--conf", "expandable_segments:True")
     recording = TRACES / "recordings" / "gpt2_training-default-torch2.15.npz.gz"
@@ -82,7 +84,7 @@ for path in sys.argv[1:]:
 
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("conf", [None, "expandable_segments:True"])
-def test_every_simulated_run_opens_in_the_viewer(
+def test_converted_replays_of_all_recordings_open_in_pytorchs_viewer(
     tmp_path: Path, python: str, conf: str | None
 ) -> None:
     """One process opens all files, since importing torch takes longer than everything else."""

@@ -51,7 +51,7 @@ REST = [(each, name) for each in COMMANDS for name in (OOM, SLACK) if (each, nam
     ("command", "name"),
     [*QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in REST)],
 )
-def test_a_setting_is_replayed_once_on_a_device(
+def test_commands_replay_each_setting_once_per_device(
     cli: Cli, traces: Path, replays: Replays, command: str, name: str
 ) -> None:
     words = [traces / name if word == "FILE" else word for word in command.split()]

@@ -49,7 +49,7 @@ ODD = {
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("line", READS_A_RECORDING)
 @pytest.mark.parametrize("name", ODD)
-def test_a_command_answers_or_refuses_in_a_sentence(
+def test_commands_answer_or_refuse_an_odd_recording_in_a_sentence(
     cli: Cli, tmp_path: Path, name: str, line: str
 ) -> None:
     folder = tmp_path / "in"

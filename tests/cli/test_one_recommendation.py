@@ -68,7 +68,7 @@ def lines_of(output: Output, path: Path, folder: Path) -> dict[str, str | None]:
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_all_commands_recommend_the_same_line_to_paste(
+def test_commands_recommend_the_same_line_to_paste(
     output: Output, tmp_path: Path, name: str
 ) -> None:
     (path,) = (each for each in EVERY if each.name.startswith(f"{name}."))

@@ -64,7 +64,9 @@ def test_output_does_not_overwrite_an_input(
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_directory_is_refused_before_a_file_is_read(cli: Cli, tmp_path: Path, name: str) -> None:
+def test_refuse_output_rejects_a_directory_before_reading_files(
+    cli: Cli, tmp_path: Path, name: str
+) -> None:
     output = tmp_path / f"here{ENDINGS[name]}"
     output.mkdir()
     done = cli(*command(name, tmp_path / "none"), "-o", output)
@@ -81,12 +83,12 @@ def test_a_directory_is_refused_before_a_file_is_read(cli: Cli, tmp_path: Path, 
         ("synth", "x.pdf does not end in .pickle, .pkl, .pickle.gz, .pkl.gz or .npz"),
     ],
 )
-def test_a_wrong_ending_is_refused_before_a_file_is_read(
+def test_refuse_output_rejects_a_wrong_ending_before_reading_files(
     cli: Cli, tmp_path: Path, name: str, sentence: str
 ) -> None:
     refused(cli(*command(name, tmp_path / "none"), "-o", "x.pdf"), sentence)
 
 
-def test_a_page_may_have_any_name(cli: Cli, tmp_path: Path) -> None:
+def test_report_accepts_a_page_of_any_name(cli: Cli, tmp_path: Path) -> None:
     done = cli(*command("report", tmp_path / "none"), "-o", tmp_path / "page")
     assert "none: does not exist" in done.err

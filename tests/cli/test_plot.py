@@ -31,7 +31,7 @@ MORE = [
     ],
     ids=" ".join,
 )
-def test_a_figure_is_written_and_nothing_said(
+def test_plot_writes_a_figure_and_prints_nothing(
     cli: Callable[..., Any], traces: Path, tmp_path: Path, options: list[str]
 ) -> None:
     file = tmp_path / "figure.png"
@@ -42,7 +42,7 @@ def test_a_figure_is_written_and_nothing_said(
     assert len(file.read_bytes()) > 20_000
 
 
-def test_an_address_map_as_svg_is_an_image_with_text(
+def test_plot_address_map_as_svg_has_an_image_and_text(
     cli: Callable[..., Any], traces: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "map.svg"
@@ -53,7 +53,9 @@ def test_an_address_map_as_svg_is_an_image_with_text(
     assert len(text) < 1_000_000, "pixels, not a shape for each block"
 
 
-def test_the_settings_of_a_search(cli: Callable[..., Any], traces: Path, tmp_path: Path) -> None:
+def test_plot_front_draws_the_settings_of_a_search(
+    cli: Callable[..., Any], traces: Path, tmp_path: Path
+) -> None:
     tried, figure = tmp_path / "tried.jsonl", tmp_path / "front.png"
     options = ["--try", "expandable_segments:True", "--results", tried]
     assert cli("tune", traces / RECORDING, *options).code == 0

@@ -27,13 +27,13 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_module_is_the_command() -> None:
+def test_module_runs_the_same_command() -> None:
     done = run("-m", "allocsim", "replay", NAME, "--no-cure")
     assert (done.returncode, done.stderr) == (0, "")
     assert "all addresses as recorded" in done.stdout
 
 
-def test_an_error_of_a_process() -> None:
+def test_process_exits_with_2_for_a_missing_file() -> None:
     done = run("-m", "allocsim", "replay", "missing.pickle")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
@@ -79,7 +79,7 @@ def test_help_loads_nothing_that_it_does_not_need() -> None:
     assert not loaded.intersection(heavy)
 
 
-def test_a_command_loads_its_own_file_and_page_and_no_others(tmp_path: Path) -> None:
+def test_command_loads_only_its_own_module_and_page(tmp_path: Path) -> None:
     page = str(tmp_path / "page.html")
     code = (
         f"import sys; from allocsim.cli import main; main(['report', {NAME!r}, '-o', {page!r}, "
@@ -116,7 +116,7 @@ def test_command_about_a_run_does_not_load_the_models_of_fit(
     assert not loaded.intersection(others)
 
 
-def test_a_page_s_function_is_not_hidden_by_the_file_of_its_name() -> None:
+def test_html_function_is_not_hidden_by_the_module_of_its_name() -> None:
     code = (
         "from allocsim.report.html import DevicePage, html_report, still_report; "
         "print(callable(html_report), callable(still_report))"
@@ -127,7 +127,7 @@ def test_a_page_s_function_is_not_hidden_by_the_file_of_its_name() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")
 @pytest.mark.parametrize("own", [None, "2"])
-def test_a_command_starts_no_threads_and_leaves_programs_theirs(
+def test_command_starts_no_threads_and_does_not_limit_those_of_programs(
     own: str | None, tmp_path: Path
 ) -> None:
     command = ["synth", "training", "--entries", "10", "-o", str(tmp_path / "a.pickle")]
@@ -148,7 +148,7 @@ def test_a_command_starts_no_threads_and_leaves_programs_theirs(
     assert done.stdout.splitlines()[-1].split() == ["0", threads, str(own)]
 
 
-def test_the_help_fits_a_terminal() -> None:
+def test_help_fits_a_terminal() -> None:
     done = run("-m", "allocsim", "replay", "--help")
     assert max(map(len, done.stdout.splitlines())) <= 80
 
@@ -168,7 +168,7 @@ def test_full_disk_is_reported() -> None:
     assert ended.stderr == "allocsim: the output cannot be written (No space left on device)\n"
 
 
-def test_the_cycle_collector_is_left_as_it_was(cli: Callable[..., Done]) -> None:
+def test_main_restores_the_cycle_collector(cli: Callable[..., Done]) -> None:
     before = gc.get_threshold()
     assert cli("replay", "no-such-file").code == 2
     assert gc.get_threshold() == before

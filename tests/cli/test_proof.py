@@ -106,7 +106,7 @@ def test_commands_begin_with_the_missing_proof_and_recommend_nothing(
     assert '"env":' not in output
 
 
-def test_the_same_programs_are_proved_where_nothing_was_moved(cli: Cli, tmp_path: Path) -> None:
+def test_unchanged_recordings_are_proved(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "whole.pickle"
     path.write_bytes(pickle.dumps(_recorded(fails=True), protocol=4))
     for command in ("replay", "explain", "risk", "tune", "step"):
@@ -115,9 +115,7 @@ def test_the_same_programs_are_proved_where_nothing_was_moved(cli: Cli, tmp_path
     assert "Proved" in cli("replay", path).out
 
 
-def test_a_verdict_before_the_parting_stands_and_one_after_is_marked(
-    cli: Cli, parted: Parted
-) -> None:
+def test_verdict_after_the_parting_is_marked_unproved(cli: Cli, parted: Parted) -> None:
     late, _ = parted(fails=True, number=-1)
     assert "unproved: " in cli("replay", late).out.partition("Verdict")[2]
     assert "unproved: " in cli("explain", late).out.partition("Verdict")[2]
@@ -126,7 +124,7 @@ def test_a_verdict_before_the_parting_stands_and_one_after_is_marked(
     assert document["devices"][0]["parting"]["entry"] is not None
 
 
-def test_what_was_asked_before_the_parting_is_as_recorded(cli: Cli, parted: Parted) -> None:
+def test_step_marks_entries_after_the_parting_unproved(cli: Cli, parted: Parted) -> None:
     path, entry = parted()
     output = cli("step", path, "--at", 0, "--count", 50).out
     marked = [line for line in output.splitlines() if ", unproved: " in line]

@@ -45,7 +45,7 @@ def test_ranks_command_lists_the_largest_rank_first_on_one_screen(cli: Cli, job:
     assert len(cli("ranks", job, "--jobs", "1", "-n", "0").out.splitlines()) > 20
 
 
-def test_json_has_every_rank(cli: Cli, job: Path) -> None:
+def test_ranks_json_has_every_rank(cli: Cli, job: Path) -> None:
     document = json.loads(cli("ranks", job, "--jobs", "1", "--json").out)
     assert document["decides"] == 15
     assert [each["rank"] for each in document["ranks"]] == list(range(16))
@@ -62,9 +62,7 @@ def test_ranks_command_refuses_wrong_input_in_a_sentence(cli: Cli, tmp_path: Pat
     assert "nowhere.pickle" in done.err
 
 
-def test_a_page_of_all_ranks_is_written_beside_the_answer(
-    cli: Cli, job: Path, tmp_path: Path
-) -> None:
+def test_ranks_writes_a_page_beside_the_answer(cli: Cli, job: Path, tmp_path: Path) -> None:
     page = tmp_path / "ranks.html"
     done = cli("ranks", job, "--jobs", "1", "--smallest", "-o", page)
     assert (done.code, done.err) == (0, "")

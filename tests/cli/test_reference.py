@@ -22,20 +22,20 @@ def test_reference_has_every_command() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_page_has_the_options_of_the_parser(command: str) -> None:
+def test_reference_page_has_the_options_of_the_parser(command: str) -> None:
     text = (DOCS / page(command)).read_text()
     assert text == rewritten(text, section(COMMANDS[command])), (
         f"docs/{page(command)} is behind the parser: run python -m allocsim.cli.reference docs"
     )
 
 
-def test_a_table_names_arguments_values_and_defaults() -> None:
+def test_reference_table_has_arguments_values_and_defaults() -> None:
     text = section(COMMANDS["tune"])
     assert text.startswith("`allocsim tune FILE ...`\n")
     assert "| `--jobs N` | number of processes (default: 1) |" in text
 
 
-def test_an_option_of_several_commands_is_explained_once() -> None:
+def test_reference_explains_a_shared_option_once() -> None:
     row = "| `--fail-on-oom` | exit 3 if the device runs out of memory |"
     assert row in (DOCS / INDEX).read_text()
     text = section(COMMANDS["replay"])
@@ -43,7 +43,7 @@ def test_an_option_of_several_commands_is_explained_once() -> None:
     assert "(index.md#shared-options): `FILE`, `--conf CONF`" in text
 
 
-def test_a_bar_does_not_end_a_cell() -> None:
+def test_reference_escapes_a_bar_in_a_cell() -> None:
     text = section(COMMANDS["step"])
     assert "| `FILE\\|KIND` | a recording, an op script, or a kind of synth |" in text
     assert text.startswith("`allocsim step [FILE|KIND]`")
@@ -69,7 +69,7 @@ def test_pages_are_written_between_their_marks(tmp_path: Path) -> None:
         assert (tmp_path / name).read_text() == (DOCS / name).read_text()
 
 
-def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
+def test_reference_refuses_a_page_without_marks(tmp_path: Path) -> None:
     path = tmp_path / page("replay")
     path.parent.mkdir()
     path.write_text("# allocsim replay\n")

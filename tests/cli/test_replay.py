@@ -53,7 +53,7 @@ def test_replay_proves_every_recording_in_the_tree(cli: Cli, traces: Path, name:
     ]
 
 
-def test_json_has_the_keys_that_scripts_rely_on(cli: Cli, traces: Path) -> None:
+def test_replay_json_has_the_documented_keys(cli: Cli, traces: Path) -> None:
     document = json.loads(cli("replay", traces / OOM, "--json").out)
     assert {"conf", "torch_version", "device_memory", "devices"} <= document.keys()
     device = document["devices"][0]
@@ -77,7 +77,7 @@ def test_replay_json_has_the_recommendation_with_cure(cli: Cli, traces: Path) ->
     assert document["devices"][0]["cure"]["best"]["conf"] == "expandable_segments:True"
 
 
-def test_the_first_screen_proves_explains_and_cures(cli: Cli, traces: Path) -> None:
+def test_replay_screen_has_proof_cause_and_cure(cli: Cli, traces: Path) -> None:
     done = cli("replay", traces / OOM)
     assert (done.code, done.err) == (0, "")
     assert "9,105 of 9,105 addresses as recorded" in done.out

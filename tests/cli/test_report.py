@@ -16,7 +16,7 @@ from ..report.page import Page, of_two_devices
 OOM = "gpt2-ragged-oom-torch2.15.pickle.gz"
 
 
-def test_a_page_is_written_and_nothing_said(
+def test_report_writes_a_page_and_prints_nothing(
     cli: Callable[..., Any], traces: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "report.html"
@@ -29,7 +29,7 @@ def test_a_page_is_written_and_nothing_said(
     assert len(text) < 400_000
 
 
-def test_a_setting_is_tried_beside_it(
+def test_report_page_has_the_tried_setting(
     cli: Callable[..., Any], traces: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "report.html"

@@ -57,7 +57,7 @@ def test_commands_answer_for_files_of_requests_only(
 @pytest.mark.slow
 @NEEDS_TORCH
 @pytest.mark.parametrize("python", PYTHONS)
-def test_every_command_answers_on_the_traces_of_any_release(
+def test_commands_answer_for_profiler_traces_of_every_release(
     python: str, cli: Cli, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
@@ -73,18 +73,18 @@ def test_every_command_answers_on_the_traces_of_any_release(
             assert done.code == line.startswith("lint"), f"{line}: {done.err}"
 
 
-def test_the_first_screen_says_that_nothing_is_compared(cli: Cli) -> None:
+def test_replay_screen_of_requests_alone_says_that_nothing_is_compared(cli: Cli) -> None:
     done = cli("replay", TRACE)
     assert "none: the file holds requests only" in done.out
     assert "Proved" not in done.out
 
 
-def test_a_setting_to_paste_is_likely_and_not_proved(cli: Cli) -> None:
+def test_recommendation_for_requests_alone_is_likely_not_proved(cli: Cli) -> None:
     done = cli("replay", TRACE)
     assert "Likely, not proved" in done.out
 
 
-def test_json_has_no_fidelity(cli: Cli) -> None:
+def test_replay_json_of_requests_alone_has_no_fidelity(cli: Cli) -> None:
     (device,) = json.loads(cli("replay", TRACE, "--json").out)["devices"]
     assert device["fidelity"] is None
     assert device["parting"] is None

@@ -48,7 +48,7 @@ def test_risk_json_has_headroom_sizes_and_measures(cli: Cli, loads: Path) -> Non
     assert document["measures"]["utilization"] == pytest.approx(800 / 1060)
 
 
-def test_the_text_fits_the_terminal(cli: Cli, loads: Path) -> None:
+def test_risk_text_fits_a_terminal(cli: Cli, loads: Path) -> None:
     done = cli("risk", loads, "--device-memory", "1200MiB", "--try", "max_split_size_mb:20", "-v")
     text = " ".join(done.out.split())
     assert max(map(len, done.out.splitlines())) <= 80
@@ -66,14 +66,14 @@ def test_risk_reports_a_device_that_is_too_small(cli: Cli, loads: Path) -> None:
     assert cli(*arguments, "--fail-on-oom").code == 3
 
 
-def test_without_a_device_memory_there_is_no_closest_call(cli: Cli, loads: Path) -> None:
+def test_risk_without_a_device_memory_has_no_closest_call(cli: Cli, loads: Path) -> None:
     done = cli("risk", loads, "--try", "", "-v")
     assert done.code == 0
     assert "Closest call" not in done.out
     assert "unknown: no limit" in done.out
 
 
-def test_a_wrong_setting_is_refused_in_one_sentence(cli: Cli, loads: Path) -> None:
+def test_risk_refuses_an_unknown_setting_in_a_sentence(cli: Cli, loads: Path) -> None:
     done = cli("risk", loads, "--try", "max_split_size_mb:two")
     assert (done.code, done.out) == (2, "")
     assert done.err.count("\n") == 1
@@ -95,7 +95,7 @@ def test_risk_asks_for_one_of_several_devices(cli: Cli, tmp_path: Path) -> None:
     assert cli("risk", path, "--device", 1, "--try", "").code == 0
 
 
-def test_a_device_without_entries_is_refused_in_one_sentence(cli: Cli, tmp_path: Path) -> None:
+def test_risk_refuses_a_device_without_entries_in_a_sentence(cli: Cli, tmp_path: Path) -> None:
     """One of two devices did nothing while the other was recorded."""
     gpu = CachingAllocator("16GiB", record_history=True)
     gpu.malloc(MIB)

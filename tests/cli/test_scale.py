@@ -20,7 +20,7 @@ def pair(traces: Path) -> list[object]:
     return [sized / "batch2.npz.gz", "--at", "batch=2", sized / "batch3.npz.gz", "--at", "batch=3"]
 
 
-def test_the_peak_at_another_size_with_what_it_rests_on(cli: Cli, pair: list[object]) -> None:
+def test_scale_reports_the_peak_and_its_grounds(cli: Cli, pair: list[object]) -> None:
     done = cli("scale", *pair, "--to", "batch=16")
     assert done.code == 0
     assert "batch=16 reserves 21.53 GiB at the peak" in done.out
@@ -29,7 +29,9 @@ def test_the_peak_at_another_size_with_what_it_rests_on(cli: Cli, pair: list[obj
     assert all(len(line) <= 80 for line in done.out.splitlines() if "/" not in line)
 
 
-def test_a_third_recording_checks_the_law(cli: Cli, pair: list[object], traces: Path) -> None:
+def test_scale_checks_the_law_with_a_third_recording(
+    cli: Cli, pair: list[object], traces: Path
+) -> None:
     third = traces / "sized" / "batch8.npz.gz"
     done = cli("scale", *pair, third, "--at", "batch=8", "--to", "batch=4")
     assert done.code == 0
@@ -38,7 +40,7 @@ def test_a_third_recording_checks_the_law(cli: Cli, pair: list[object], traces: 
     assert "Beyond" not in done.out
 
 
-def test_the_largest_that_fits_a_device(cli: Cli, pair: list[object]) -> None:
+def test_scale_finds_the_largest_size_for_a_device(cli: Cli, pair: list[object]) -> None:
     done = cli("scale", *pair, "--find", "batch", "--device-memory", "24GiB", "--json")
     answer = json.loads(done.out)
     assert (answer["find"], answer["largest"]) == ("batch", 17)
@@ -59,7 +61,7 @@ def layers(traces: Path) -> list[object]:
     return [word for pair in pairs for word in pair]
 
 
-def test_the_largest_batch_for_several_lengths(cli: Cli, traces: Path) -> None:
+def test_scale_finds_the_largest_batch_for_several_lengths(cli: Cli, traces: Path) -> None:
     four: list[object] = []
     for batch in (2, 3):
         for suffix, length in (("", 2048), ("-sequence2560", 2560)):
@@ -95,7 +97,7 @@ def test_more_layers_than_were_recorded(cli: Cli, layers: list[object]) -> None:
     assert "Not proved" in cli("scale", *pair, "--to", "layers=24").out
 
 
-def test_the_most_layers_that_fit_a_device(cli: Cli, layers: list[object]) -> None:
+def test_scale_finds_the_most_layers_for_a_device(cli: Cli, layers: list[object]) -> None:
     done = cli("scale", *layers, "--find", "layers", "--device-memory", "6GiB", "--json")
     answer = json.loads(done.out)
     assert answer["fitting"]["fits"]
@@ -104,7 +106,7 @@ def test_the_most_layers_that_fit_a_device(cli: Cli, layers: list[object]) -> No
     assert "not even layers=2 fits" in done.out
 
 
-def test_a_size_that_does_not_fit(cli: Cli, pair: list[object]) -> None:
+def test_scale_reports_a_size_that_does_not_fit(cli: Cli, pair: list[object]) -> None:
     options = ["--to", "batch=18", "--device-memory", "24GiB"]
     done = cli("scale", *pair, *options, "--fail-on-oom")
     assert done.code == 3
@@ -113,7 +115,7 @@ def test_a_size_that_does_not_fit(cli: Cli, pair: list[object]) -> None:
     assert "2 retries" in done.out
 
 
-def test_the_predicted_recording_is_written(cli: Cli, pair: list[object], tmp_path: Path) -> None:
+def test_scale_writes_the_predicted_recording(cli: Cli, pair: list[object], tmp_path: Path) -> None:
     out = tmp_path / "batch4.npz"
     assert cli("scale", *pair, "--to", "batch=4", "-o", out).code == 0
     done = cli("replay", out, "--strict", "--no-cure")
@@ -122,7 +124,7 @@ def test_the_predicted_recording_is_written(cli: Cli, pair: list[object], tmp_pa
     assert "5.54 GiB reserved at the peak" in done.out
 
 
-def test_what_is_asked_wrongly_is_told_in_a_sentence(
+def test_scale_refuses_wrong_input_in_a_sentence(
     cli: Cli, pair: list[object], tmp_path: Path
 ) -> None:
     first, second = pair[0], pair[3]

@@ -44,7 +44,7 @@ def said(done: Any) -> str:
         ("dance", "no such request"),
     ],
 )
-def test_a_wrong_line_of_a_session_says_what_was_expected(
+def test_step_error_names_what_a_line_expected(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, lines: str, sentence: str
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(lines + "\n"))
@@ -53,7 +53,7 @@ def test_a_wrong_line_of_a_session_says_what_was_expected(
 
 @pytest.mark.parametrize("word", ["free", "record", "sync", "begin", "end", "release", "fraction"])
 @pytest.mark.parametrize("rest", ["", " x", " -1", " 1.5", f" {'9' * 5000}", " stream=", " ٣"])
-def test_no_word_of_a_session_leaks_a_text_of_python(
+def test_step_errors_contain_no_text_of_python(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, word: str, rest: str
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(word + rest + "\n"))
@@ -72,7 +72,9 @@ def test_no_word_of_a_session_leaks_a_text_of_python(
         ("/etc/passwd", "/etc/passwd cannot be started (Permission denied); expected a Python"),
     ],
 )
-def test_a_program_that_is_no_python_is_called_so(cli: Cli, python: str, sentence: str) -> None:
+def test_crosscheck_refuses_an_interpreter_that_is_not_python(
+    cli: Cli, python: str, sentence: str
+) -> None:
     assert sentence in said(cli("crosscheck", "--python", python))
 
 
@@ -88,12 +90,12 @@ def test_a_program_that_is_no_python_is_called_so(cli: Cli, python: str, sentenc
         ("--batch few", "argument --batch: 'few' is not a whole number, 0 or more"),
     ],
 )
-def test_a_count_says_what_is_wrong_with_it(cli: Cli, words: str, sentence: str) -> None:
+def test_count_error_names_the_fault(cli: Cli, words: str, sentence: str) -> None:
     done = cli("fit", "Llama-3.2-1B", "--gpu", "4090", *words.split())
     assert said(done) == f"{sentence} (see allocsim fit --help)"
 
 
-def test_one_word_after_the_dashes_is_a_program_and_no_model(cli: Cli, tmp_path: Path) -> None:
+def test_fit_takes_one_word_after_the_dashes_as_a_program(cli: Cli, tmp_path: Path) -> None:
     sentence = said(cli("fit", "--gpu", "RTX 4090", "--", tmp_path / "no-such-program"))
     assert "model" not in sentence
     assert "is no command; expected a program to run" in sentence
@@ -107,14 +109,14 @@ def test_one_word_after_the_dashes_is_a_program_and_no_model(cli: Cli, tmp_path:
         ("n", "'n' is not a size; expected a name and a number, e.g. batch=2"),
     ],
 )
-def test_a_size_says_what_is_wrong_with_it(
+def test_size_error_names_the_fault(
     cli: Cli, write: Callable[..., Path], size: str, sentence: str
 ) -> None:
     run = write(lambda gpu: gpu.malloc(512))
     assert said(cli("scale", run, "--at", "n=2", run, "--at", "n=3", "--to", size)) == sentence
 
 
-def test_a_baseline_that_is_no_file_is_not_said_to_be_missing(
+def test_gate_distinguishes_a_folder_from_a_missing_baseline(
     cli: Cli, write: Callable[..., Path], tmp_path: Path
 ) -> None:
     run = write(lambda gpu: gpu.malloc(512))
@@ -127,11 +129,11 @@ def test_a_baseline_that_is_no_file_is_not_said_to_be_missing(
     assert said(cli("gate", run, "--baseline", missing)) == sentence
 
 
-def test_an_empty_name_is_not_the_current_folder(cli: Cli) -> None:
+def test_watch_refuses_an_empty_folder_name(cli: Cli) -> None:
     assert said(cli("watch", "", "--once")) == "'' is not a folder; expected a folder to watch"
 
 
-def test_a_state_in_which_nothing_failed_is_not_called_full(cli: Cli, tmp_path: Path) -> None:
+def test_explain_does_not_call_a_state_without_error_full(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "run.pickle"
     path.write_bytes(snapshot(entry("segment_alloc", 2 << 20), segments=(IDLE,)))
     out = " ".join(cli("explain", path).out.split())
@@ -151,7 +153,7 @@ def test_idle_memory_reads_as_all_of_it_only_where_it_is(
     assert "all but 512 bytes of 2.00 MiB reserved were unused" in out
 
 
-def test_one_entry_is_not_entries(cli: Cli, tmp_path: Path) -> None:
+def test_one_entry_is_printed_in_the_singular(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "in" / "run.pickle"
     path.parent.mkdir()
     path.write_bytes(pickle.dumps({"segments": [], "device_traces": [[entry("alloc", 512)]]}))
@@ -167,7 +169,7 @@ def test_one_entry_is_not_entries(cli: Cli, tmp_path: Path) -> None:
         ("--seq 512 --dtype bf16", ()),
     ],
 )
-def test_a_formula_says_what_it_assumes_and_a_law_does_not(
+def test_fit_states_assumptions_of_a_formula_but_not_of_a_law(
     cli: Cli, options: str, differs: tuple[str, ...]
 ) -> None:
     """Laws and formulas answer the same question with different defaults."""

@@ -69,13 +69,13 @@ def test_report_begins_with_the_warning_of_a_shared_card(
     assert html.index(SAID) < html.index("Verdict")
 
 
-def test_the_device_is_described_by_who_holds_it(cli: Cli, shared: Path) -> None:
+def test_explain_names_the_holders_of_the_device(cli: Cli, shared: Path) -> None:
     out = words(cli("replay", shared, "-v").out)
     held = "including 20.00 GiB used by other processes and 500.00 MiB used by this program's CUDA"
     assert held in out
 
 
-def test_json_separates_free_own_and_other_memory(cli: Cli, shared: Path) -> None:
+def test_explain_json_separates_free_own_and_other_memory(cli: Cli, shared: Path) -> None:
     card = json.loads(cli("replay", shared, "--json").out)["card"]
     assert card == {
         "total_bytes": 24 * GIB,
@@ -105,7 +105,7 @@ def test_replay_on_another_card_ignores_the_other_process(cli: Cli, shared: Path
     assert cli("tune", shared, "--device-memory", "8GiB", "--json").code == 0
 
 
-def test_the_recorded_card_still_replays_as_recorded(cli: Cli, shared: Path) -> None:
+def test_shared_card_replays_as_recorded(cli: Cli, shared: Path) -> None:
     said = json.loads(cli("replay", shared, "--device-memory", "24GiB", "--strict", "--json").out)
     assert len(said["devices"][0]["ooms"]) == 1
     assert said["devices"][0]["fidelity"]["is_exact"]

@@ -15,7 +15,7 @@ Cli = Callable[..., Done]
 LENT = ("--device-memory", "1GiB", "--host-spill", "32GiB")
 
 
-def test_the_answer_says_what_spilled_when_and_whose_it_is(cli: Cli, traces: Path) -> None:
+def test_replay_reports_size_moment_and_owner_of_spilled_memory(cli: Cli, traces: Path) -> None:
     done = cli("replay", traces / "gpt2-ragged-torch2.15.pickle.gz", *LENT)
     text = " ".join(done.out.split())
     assert done.code == 0
@@ -27,7 +27,7 @@ def test_the_answer_says_what_spilled_when_and_whose_it_is(cli: Cli, traces: Pat
     assert max(map(len, done.out.splitlines())) <= 80
 
 
-def test_json_has_the_spilled_memory(cli: Cli, traces: Path) -> None:
+def test_replay_json_has_the_spilled_memory(cli: Cli, traces: Path) -> None:
     file = traces / "gpt2-ragged-torch2.15.pickle.gz"
     (device,) = json.loads(cli("replay", file, *LENT, "--json").out)["devices"]
     spill = device["spill"]
@@ -44,7 +44,7 @@ def test_replay_says_that_no_host_memory_was_needed(cli: Cli, traces: Path) -> N
     assert "nothing: everything fitted on the card" in " ".join(done.out.split())
 
 
-def test_a_cure_is_for_a_device_that_refuses(cli: Cli, traces: Path) -> None:
+def test_replay_refuses_cure_with_host_spill(cli: Cli, traces: Path) -> None:
     done = cli("replay", traces / "gpt2-ragged-torch2.15.pickle.gz", *LENT, "--cure")
     assert done.code == 2
     assert "--cure searches settings for a device without host memory" in done.err

@@ -79,7 +79,7 @@ def test_commands_that_need_a_history_refuse_a_state(
     assert len(done.err.splitlines()) == 1
 
 
-def test_a_request_is_answered_or_explained(cli: Cli, state: Path) -> None:
+def test_explain_reports_if_a_request_succeeds_in_a_state(cli: Cli, state: Path) -> None:
     done = cli("explain", state, "--request", "64MiB")
     assert (done.code, done.err) == (0, "")
     assert "Verdict         succeeds: a free block serves it, without the driver\n" in done.out
@@ -90,7 +90,7 @@ def test_a_request_is_answered_or_explained(cli: Cli, state: Path) -> None:
     assert max(map(len, done.out.splitlines())) <= 80
 
 
-def test_a_request_as_json(cli: Cli, state: Path) -> None:
+def test_explain_json_of_a_request_in_a_state(cli: Cli, state: Path) -> None:
     refused = json.loads(cli("explain", state, "--request", "70MiB", "--json").out)
     assert refused["served"] is None
     assert refused["refusal"]["cause"] == "full"
@@ -109,7 +109,7 @@ def test_a_request_as_json(cli: Cli, state: Path) -> None:
         ("CUDA out of memory.", "--request needs a snapshot; an error's text has none"),
     ],
 )
-def test_a_request_is_put_to_a_state_only(
+def test_explain_refuses_a_request_for_a_history(
     cli: Cli, traces: Path, subject: str, sentence: str
 ) -> None:
     what = traces / subject if (traces / subject).exists() else subject
@@ -118,9 +118,7 @@ def test_a_request_is_put_to_a_state_only(
     assert sentence in done.err
 
 
-def test_without_a_request_it_is_the_largest_that_succeeds_and_who_holds_the_memory(
-    cli: Cli, state: Path
-) -> None:
+def test_explain_of_a_state_has_the_largest_request_and_the_owners(cli: Cli, state: Path) -> None:
     done = cli("explain", state)
     assert (done.code, done.err) == (0, "")
     said = " ".join(done.out.split())
@@ -139,7 +137,7 @@ def test_without_a_request_it_is_the_largest_that_succeeds_and_who_holds_the_mem
 
 
 @pytest.mark.parametrize("command", ["replay", "tune", "step"])
-def test_what_needs_a_history_names_the_commands_that_do_not(
+def test_error_about_a_state_names_commands_that_accept_it(
     cli: Cli, state: Path, command: str
 ) -> None:
     done = cli(command, state)

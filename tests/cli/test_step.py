@@ -32,7 +32,7 @@ def test_step_answers_a_session_through_a_pipe(session: Any) -> None:
     assert all(len(line) <= 80 for line in done.out.splitlines())
 
 
-def test_blocks_keep_their_numbers(session: Any) -> None:
+def test_session_keeps_the_numbers_of_blocks(session: Any) -> None:
     done = session("malloc 4MiB\nmalloc 99GiB\nmalloc 5MiB\nfree 1\nsegments\nstats\nhelp\n")
     assert "out of memory" in done.out
     assert "4.00 MiB free | 3: 5.00 MiB allocated | 11.00 MiB free" in done.out
@@ -71,7 +71,7 @@ def test_session_accepts_every_word(session: Any) -> None:
         ("begin", "a pool is missing; expected a whole number, e.g. 1"),
     ],
 )
-def test_a_wrong_line_is_one_sentence(line: str, sentence: str, session: Any) -> None:
+def test_step_refuses_a_wrong_line_in_a_sentence(line: str, sentence: str, session: Any) -> None:
     done = session(line + "\n")
     assert done.code == 2
     assert sentence in done.err
@@ -85,7 +85,7 @@ def test_step_explains_an_entry_of_a_recording(cli: Any, traces: Path) -> None:
     assert "num_ooms" in done.out
 
 
-def test_a_kind_in_json(cli: Any) -> None:
+def test_step_prints_a_kind_as_json(cli: Any) -> None:
     done = cli("step", "oom", "--at", 0, "--count", 3, "--json")
     documents = json.loads(done.out)
     assert [each["entry"] for each in documents] == [1, 2, 4]

@@ -8,7 +8,7 @@ from typing import Any
 from allocsim.recording import load
 
 
-def test_a_kind_is_written_and_replays(cli: Any, tmp_path: Path) -> None:
+def test_synth_writes_a_recording_that_replays_exactly(cli: Any, tmp_path: Path) -> None:
     path = tmp_path / "oom.pickle"
     made = cli("synth", "oom", "-o", path)
     assert (made.code, made.out) == (0, f"{path}: 16 entries, ended out of memory\n")
@@ -26,7 +26,7 @@ def test_options_reach_the_program(cli: Any, tmp_path: Path) -> None:
     assert " --ragged --seed 3 " in made.command
 
 
-def test_the_help_says_what_is_shown(cli: Any) -> None:
+def test_synth_help_describes_each_kind(cli: Any) -> None:
     assert "out of memory despite free memory, in ten calls" in cli("synth", "--help").out
     shown = cli("synth", "training", "--help").out
     assert "use another sequence length in each step" in shown

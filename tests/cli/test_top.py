@@ -15,7 +15,7 @@ Cli = Callable[..., Any]
 OOM = "gpt2-ragged-oom-torch2.15.pickle.gz"
 
 
-def test_json_keeps_the_contract(cli: Cli, traces: Path) -> None:
+def test_top_json_has_the_documented_keys(cli: Cli, traces: Path) -> None:
     done = cli("top", traces / OOM, "--json")
     assert (done.code, done.err) == (0, "")
     document = json.loads(done.out)
@@ -32,7 +32,7 @@ def test_top_at_an_entry_reports_the_moment_after_it(cli: Cli, traces: Path) -> 
     assert set(document["categories"]) == {"parameters", "temporaries", "inputs"}
 
 
-def test_a_state_without_history_is_answered_from_its_stacks(cli: Cli, state: Path) -> None:
+def test_top_of_a_state_uses_its_stacks(cli: Cli, state: Path) -> None:
     done = cli("top", state, "--json", "--by", "line")
     document = json.loads(done.out)
     assert document["at"]["entry"] is None

@@ -57,7 +57,7 @@ def test_settings_rank_as_the_real_runs_did_to_the_byte(
         assert {key: row[key] for key in keys} == {key: truth[row["conf"]][key] for key in keys}
 
 
-def test_the_document_has_what_the_contract_names(tuned: dict[str, Any]) -> None:
+def test_tune_json_has_the_documented_keys(tuned: dict[str, Any]) -> None:
     assert {"baseline", "rows", "best", "bounds", "seconds", "entries_replayed"} <= set(tuned)
     names = {
         "conf",
@@ -78,13 +78,13 @@ def test_the_document_has_what_the_contract_names(tuned: dict[str, Any]) -> None
     assert tuned["bounds"]["peak_live_bytes"] == 5_670_153_216
 
 
-def test_the_peak_is_the_smallest_device_without_a_retry(tuned: dict[str, Any]) -> None:
+def test_tune_finds_the_smallest_device_without_a_retry(tuned: dict[str, Any]) -> None:
     for row in tuned["rows"]:
         assert row["min_device_memory_bytes"] == row["peak_reserved_bytes"]
 
 
 @pytest.mark.slow
-def test_a_free_search_finds_one_at_least_as_good(cli: Cli, traces: Path) -> None:
+def test_tune_without_try_finds_a_setting_at_least_as_good(cli: Cli, traces: Path) -> None:
     done = cli("tune", traces / RAGGED, "--device-memory", "24000MiB", "--jobs", 2, "--json")
     document = json.loads(done.out)
     best = next(row for row in document["rows"] if row["conf"] == document["best"]["conf"])

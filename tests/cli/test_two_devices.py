@@ -80,7 +80,7 @@ def test_device_option_chooses_one_device(cli: Cli, both: Path, tmp_path: Path) 
     assert "device 1 is shown; the recording also has device 0" in page.read_text(encoding="utf-8")
 
 
-def test_a_text_has_no_device(cli: Cli) -> None:
+def test_explain_of_a_text_refuses_a_device(cli: Cli) -> None:
     done = cli("explain", "CUDA out of memory. Tried to allocate 2.00 GiB", "--device", 0)
     assert done.code == 2
     assert "--device selects a device of a recording" in done.err

@@ -52,7 +52,7 @@ def test_page_begins_with_the_answer(
     assert places == sorted(places)
 
 
-def test_a_line_that_is_proved_can_be_copied_for_every_shell(
+def test_panel_offers_a_proved_line_for_every_shell(
     explained: tuple[DevicePage, DeviceExplanation],
 ) -> None:
     panel = to_paste([explained[1]])
@@ -69,7 +69,7 @@ def test_a_line_that_is_proved_can_be_copied_for_every_shell(
     ]
 
 
-def test_a_line_that_is_not_proved_is_not_called_so(
+def test_panel_does_not_call_an_unproved_line_proved(
     explained: tuple[DevicePage, DeviceExplanation],
 ) -> None:
     """In a recording that starts mid-run, the setting saves nothing for one initial state."""
@@ -130,6 +130,6 @@ def test_owners_table_counts_the_rows_left_out(gpt2: StackAnswers) -> None:
     assert (page.wrong, "<b>" in text, "<i>" in text) == ([], False, False)
 
 
-def test_a_moment_at_which_nothing_lived_has_no_table(gpt2: StackAnswers) -> None:
+def test_panel_has_no_table_for_a_moment_without_blocks(gpt2: StackAnswers) -> None:
     nothing = replace(gpt2.tops[0], rows=(), allocated_bytes=0, blocks=0)
     assert "Nothing was allocated." in owners_tables([nothing])

@@ -130,7 +130,7 @@ def test_buttons_zoom_and_move(opened: Opened) -> None:
         assert opened.text("#view-text") == shown
 
 
-def test_the_page_says_what_was_decimated(opened: Opened) -> None:
+def test_page_reports_the_entries_per_pixel(opened: Opened) -> None:
     assert "lowest and the highest of 8 entries; none is skipped" in opened.text("#decimated")
     for _ in range(3):
         opened.page.click('[data-view="in"]')
@@ -154,7 +154,7 @@ def test_dragging_over_the_timeline_zooms_both_pictures(opened: Opened) -> None:
     assert opened.run("[view.x0, view.x1]") == [0, 26_064]
 
 
-def test_a_click_on_the_map_chooses_a_block(opened: Opened) -> None:
+def test_click_on_the_map_selects_a_block(opened: Opened) -> None:
     opened.page.locator("#map-canvas").scroll_into_view_if_needed()
     box = opened.page.locator("#map-canvas").bounding_box()
     opened.page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + box["height"] * 0.74)
@@ -181,7 +181,7 @@ def test_pointer_finds_every_block_of_the_map(opened: Opened) -> None:
         assert found == row
 
 
-def test_the_map_is_worked_by_keys_alone(opened: Opened) -> None:
+def test_map_works_with_keys_alone(opened: Opened) -> None:
     opened.page.focus("#map-canvas")
     for key in ["ArrowDown"] * 24 + ["ArrowLeft"] * 20 + ["Enter"]:
         opened.page.keyboard.press(key)
@@ -196,7 +196,7 @@ def test_the_map_is_worked_by_keys_alone(opened: Opened) -> None:
     assert opened.run("[view.x0, view.x1]") == [0, 26_064]
 
 
-def test_the_moment_is_moved_by_keys_and_numbers(opened: Opened) -> None:
+def test_moment_moves_by_keys_and_numbers(opened: Opened) -> None:
     opened.page.focus("#timeline")
     opened.page.keyboard.press("Home")
     opened.settle()
@@ -224,7 +224,7 @@ def owners(opened: Opened, column: int = 1) -> list[str]:
     return [cell.inner_text() for cell in cells.all() if cell.is_visible()]
 
 
-def test_the_first_screen_is_the_answer(browser: Any, small: Path) -> None:
+def test_page_begins_with_the_answer_in_a_browser(browser: Any, small: Path) -> None:
     """Verdict, owners and the beginning of the curve are visible without scrolling."""
     for width, height in ((1440, 900), (2560, 1300)):
         opened = Opened(browser, small, viewport={"width": width, "height": height})
@@ -268,7 +268,7 @@ def frame(name: str) -> str:
     return f'#flame-graph > svg[data-name="{name}"] >> nth=0'
 
 
-def test_a_frame_of_the_flame_graph_is_zoomed_into(opened: Opened) -> None:
+def test_flame_graph_zooms_into_a_frame(opened: Opened) -> None:
     whole = opened.page.locator("#flame-graph").bounding_box()["width"]
     opened.page.click(frame("gpt.py:18 forward"))
     assert opened.text("#flame-text").startswith("gpt.py:18 forward: 1.36 GiB, 29.4%, ")
@@ -293,7 +293,7 @@ def test_frames_are_found_by_name_and_their_bytes_counted_once(opened: Opened) -
     assert opened.text("#flame-text") == ""
 
 
-def test_the_flame_graph_is_worked_by_keys_alone(opened: Opened) -> None:
+def test_flame_graph_works_with_keys_alone(opened: Opened) -> None:
     opened.page.focus("#flame-graph")
     for key in ("ArrowDown", "ArrowRight", "ArrowDown", "Enter"):
         opened.page.keyboard.press(key)
@@ -305,7 +305,7 @@ def test_the_flame_graph_is_worked_by_keys_alone(opened: Opened) -> None:
     assert opened.page.is_visible(frame("gpt.py:18 forward"))
 
 
-def test_the_page_of_a_state_has_its_flame_graph_too(browser: Any, tmp_path: Path) -> None:
+def test_page_of_a_state_has_a_flame_graph(browser: Any, tmp_path: Path) -> None:
     recorder = Recorder("1GiB")
     line = recorder.code("net.py", "forward", 3)
     recorder.malloc(30 * MIB, line)
@@ -357,7 +357,7 @@ def test_area_of_a_category_has_its_colour(opened: Opened) -> None:
     assert pixel[:3] == opened.run("rgb(categoryColour(0))")
 
 
-def test_the_pictures_of_page_and_figure_agree(opened: Opened) -> None:
+def test_page_and_figure_draw_the_same_map(opened: Opened) -> None:
     """The used share of the map, from its pixels, equals that of the curves."""
     share = opened.run(
         """(() => { const rows = 100, columns = 200; shares(rows, columns, "state", 2);
@@ -384,7 +384,7 @@ def test_page_switches_from_dark_to_light(browser: Any, small: Path) -> None:
     opened.page.close()
 
 
-def test_without_scripts_the_tables_are_there(browser: Any, small: Path) -> None:
+def test_page_without_scripts_shows_the_tables(browser: Any, small: Path) -> None:
     opened = Opened(browser, small, java_script_enabled=False)
     assert "Scripts are off" in opened.text("header")
     assert not opened.page.is_visible("#timeline")
@@ -394,7 +394,7 @@ def test_without_scripts_the_tables_are_there(browser: Any, small: Path) -> None
     opened.page.close()
 
 
-def test_without_scripts_the_curve_is_there(browser: Any, small: Path) -> None:
+def test_page_without_scripts_shows_the_curve(browser: Any, small: Path) -> None:
     opened = Opened(browser, small, java_script_enabled=False)
     box = opened.page.locator("#time .still svg").bounding_box()
     assert (box["width"] > 1000, box["height"]) == (True, 240)
@@ -456,7 +456,7 @@ def test_entry_of_the_curve_lasts_until_the_next_entry(opened: Opened) -> None:
         opened.run("setEntry(0, false)")
 
 
-def test_a_click_beside_every_block_chooses_none(opened: Opened) -> None:
+def test_click_beside_all_blocks_selects_none(opened: Opened) -> None:
     opened.run("setBlock(0)")
     opened.settle()
     assert "requested" in opened.text("#block")
@@ -512,7 +512,7 @@ def test_addresses_are_zoomed_by_buttons(opened: Opened) -> None:
         assert opened.run("[view.y0, view.y1]") == pytest.approx([whole * low, whole * high])
 
 
-def test_a_finger_that_scrolls_lets_go_of_the_map(opened: Opened) -> None:
+def test_touch_scroll_releases_the_map(opened: Opened) -> None:
     opened.page.click('[data-view="in"]')
     opened.run(
         """for (const [type, clientX] of [["pointerdown", 300], ["pointermove", 350],
@@ -542,7 +542,7 @@ def test_axis_labels_are_distinct_at_every_zoom(
     short.close()
 
 
-def test_the_legend_names_what_is_drawn(opened: Opened) -> None:
+def test_legend_names_the_drawn_colours(opened: Opened) -> None:
     assert opened.run(
         "[...document.querySelectorAll('#time-legend span')].map(e => e.innerText)"
     ) == [
@@ -666,7 +666,7 @@ def test_strip_has_every_segment_of_a_full_card(browser: Any, full: Path) -> Non
         opened.close()
 
 
-def test_a_segment_of_the_strip_is_read_and_shown(opened: Opened) -> None:
+def test_strip_describes_and_shows_a_segment(opened: Opened) -> None:
     opened.page.mouse.move(*opened.spot("#state-strip canvas >> nth=0", 0.1, 0.05))
     assert re.match(r"0x7\w+: large: 694.00 MiB in 1 segment, ", opened.text("#strip-text"))
     opened.page.focus("#state-strip")
@@ -679,7 +679,7 @@ def test_a_segment_of_the_strip_is_read_and_shown(opened: Opened) -> None:
     assert opened.run("document.activeElement.id") == "map-canvas"
 
 
-def test_the_strip_is_as_wide_as_the_page_becomes(opened: Opened) -> None:
+def test_strip_follows_the_width_of_the_page(opened: Opened) -> None:
     opened.page.set_viewport_size({"width": 600, "height": 900})
     opened.settle()
     opened.settle()
@@ -700,7 +700,7 @@ CONF = "PYTORCH_CUDA_ALLOC_CONF"
 
 
 @pytest.mark.parametrize("before", ["", "Object.defineProperty(navigator, 'clipboard', {});"])
-def test_the_line_is_copied_by_a_button(browser: Any, cured: Path, before: str) -> None:
+def test_button_copies_the_line_to_paste(browser: Any, cured: Path, before: str) -> None:
     """Also if the browser refuses clipboard access, as it may for a file."""
     note = "document.addEventListener('copy', () => { window.old = String(getSelection()); });"
     opened = Opened(browser, cured, before + note)
@@ -732,7 +732,7 @@ def test_page_opens_at_the_moment_in_its_link(browser: Any, small: Path) -> None
     opened.close()
 
 
-def test_the_moment_chosen_is_the_pages_address(opened: Opened) -> None:
+def test_address_of_the_page_has_the_selected_moment(opened: Opened) -> None:
     assert opened.run("location.hash") == ""
     opened.page.fill("#entry", "13695")
     opened.page.keyboard.press("Tab")
@@ -778,7 +778,7 @@ def test_page_has_a_tab_for_each_device(browser: Any, two: Path) -> None:
     opened.close()
 
 
-def test_a_link_names_its_device(browser: Any, two: Path) -> None:
+def test_link_names_its_device(browser: Any, two: Path) -> None:
     opened = Opened(browser, two, fragment="#device=0&entry=5")
     assert opened.run("[data.device, view.entry]") == [0, 5]
     links = opened.run("[...document.querySelectorAll('#ooms a')].map(a => a.getAttribute('href'))")
@@ -792,7 +792,7 @@ def test_a_link_names_its_device(browser: Any, two: Path) -> None:
     opened.close()
 
 
-def test_without_scripts_every_device_is_there(browser: Any, two: Path) -> None:
+def test_page_without_scripts_shows_every_device(browser: Any, two: Path) -> None:
     opened = Opened(browser, two, java_script_enabled=False)
     names = opened.page.locator("#ooms .device-name").all()
     assert [name.inner_text() for name in names if name.is_visible()] == ["Device 0", "Device 1"]
@@ -826,7 +826,7 @@ def test_wall_time_is_an_axis_too(opened: Opened) -> None:
     assert opened.run("[view.x0, view.x1]") == same
 
 
-def test_an_entry_is_found_by_its_time(opened: Opened) -> None:
+def test_page_finds_an_entry_by_its_time(opened: Opened) -> None:
     """The time of an entry selects that entry, and times increase."""
     opened.page.select_option("#axis", "time")
     wrong = opened.run(
@@ -855,7 +855,7 @@ PHONE: dict[str, Any] = {
 }
 
 
-def test_a_phone_scrolls_downwards_only(browser: Any, small: Path, strange: Path) -> None:
+def test_page_on_a_phone_scrolls_downwards_only(browser: Any, small: Path, strange: Path) -> None:
     for file in (small, strange):
         opened = Opened(browser, file, **PHONE)
         opened.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
@@ -925,7 +925,7 @@ def test_printed_page_has_the_address_map(browser: Any, small: Path) -> None:
     opened.close()
 
 
-def test_a_browser_that_cannot_unpack_shows_the_tables(browser: Any, small: Path) -> None:
+def test_page_shows_tables_if_the_browser_cannot_decompress(browser: Any, small: Path) -> None:
     page = browser.new_page()
     page.add_init_script("delete window.DecompressionStream")
     page.goto(small.as_uri())
@@ -943,7 +943,7 @@ def test_links_of_the_page_work_without_scripts(browser: Any, small: Path) -> No
     opened.close()
 
 
-def test_a_new_moment_keeps_what_is_drawn(opened: Opened) -> None:
+def test_new_moment_keeps_the_pixels_of_the_map(opened: Opened) -> None:
     """The map's pixels (sums over a million blocks) are kept when only a line moves."""
     opened.run("window.before = painted.image")
     opened.page.focus("#entry-slider")

@@ -22,7 +22,7 @@ def found() -> Comparison:
     return compare(load(SIZED / "layers2.npz.gz"), load(SIZED / "layers3.npz.gz"))
 
 
-def test_the_bars_add_up_to_the_difference(found: Comparison) -> None:
+def test_bars_of_the_changes_figure_add_up_to_the_difference(found: Comparison) -> None:
     figure = changes_figure(found)
     _, bars = figure.axes
     unit = GIB if "GiB" in bars.get_xlabel() else MIB
@@ -32,7 +32,7 @@ def test_the_bars_add_up_to_the_difference(found: Comparison) -> None:
     assert len(bars.patches) == 2 * len(bars.get_yticklabels()) <= 26, "asked for, and rounding"
 
 
-def test_the_curves_reach_the_peaks_of_both(found: Comparison) -> None:
+def test_curves_of_the_changes_figure_reach_both_peaks(found: Comparison) -> None:
     curves, _ = changes_figure(found, DARK).axes
     unit = GIB if "GiB" in curves.get_ylabel() else MIB
     tops = {
@@ -43,7 +43,9 @@ def test_the_curves_reach_the_peaks_of_both(found: Comparison) -> None:
     assert tops["reserved, B"] == pytest.approx(found.b.reserved.reserved)
 
 
-def test_names_are_no_formulas_and_states_have_no_curve(found: Comparison, tmp_path: Path) -> None:
+def test_changes_figure_escapes_formulas_and_draws_no_curve_of_a_state(
+    found: Comparison, tmp_path: Path
+) -> None:
     changes = tuple(replace(each, owner="$\\frac{") for each in found.changes)
     sides = [replace(side, outline=None) for side in (found.a, found.b)]
     figure = changes_figure(replace(found, changes=changes, a=sides[0], b=sides[1]))

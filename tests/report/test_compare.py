@@ -22,7 +22,7 @@ def found(by: str, b: str = "batch3") -> Comparison:
 
 
 @pytest.mark.parametrize("by", BY)
-def test_the_answer_fits_a_screen(by: str) -> None:
+def test_compare_text_fits_a_screen(by: str) -> None:
     lines = compare_text(found(by)).splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
@@ -50,7 +50,7 @@ def test_text_marks_new_and_gone_owners() -> None:
     assert "gone: " in text
 
 
-def test_json_changes_add_up_to_the_difference() -> None:
+def test_compare_json_changes_add_up_to_the_difference() -> None:
     document = compare_document(found("module"))
     rows = document["changes"]
     assert sum(row["bytes"] for row in rows) == document["allocated_change"]

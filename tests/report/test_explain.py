@@ -65,7 +65,7 @@ def test_explanation_counts_the_errors_left_out(explained: Explained) -> None:
     assert len(explanation_document(run, [many])["ooms"]) == 5
 
 
-def test_no_set_of_blocks_and_nothing_in_the_way_are_told_apart(explained: Explained) -> None:
+def test_explanation_distinguishes_no_blockers_from_no_sufficient_set(explained: Explained) -> None:
     run, device = explained
     (shortage,) = device.shortages
     assert shortage.findings is not None

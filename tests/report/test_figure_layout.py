@@ -177,12 +177,12 @@ def ticks(axis: Any) -> list[str]:
         *(pytest.param(each, marks=pytest.mark.slow) for each in ("one block", "two streams")),
     ],
 )
-def test_parts_of_a_figure_do_not_overlap(pictures: dict[str, Picture], of: str, kind: str) -> None:
+def test_figure_parts_do_not_overlap(pictures: dict[str, Picture], of: str, kind: str) -> None:
     assert_tidy(DRAWINGS[kind](pictures[of], LIGHT))
 
 
 @pytest.mark.filterwarnings("ignore:Glyph")
-def test_names_stay_in_their_boxes_of_a_flame_graph(odd_names_written: Recording) -> None:
+def test_flame_graph_names_stay_in_their_boxes(odd_names_written: Recording) -> None:
     figure = flame_figure(top(odd_names_written), DARK)
     assert_tidy(figure)
     (axes,) = figure.axes
@@ -195,7 +195,7 @@ def test_names_stay_in_their_boxes_of_a_flame_graph(odd_names_written: Recording
 
 
 @pytest.mark.filterwarnings("ignore:Glyph")
-def test_a_flame_graph_of_nothing_says_so() -> None:
+def test_empty_flame_graph_says_that_nothing_was_allocated() -> None:
     recorder = Recorder("64MiB")
     code = recorder.code("a.py", "f", 1)
     recorder.free(recorder.malloc(512, code), code)
@@ -211,7 +211,7 @@ def test_long_names_of_code_leave_the_map_its_width(odd_names: Picture) -> None:
     assert figure.axes[0].get_position().width > 0.85
 
 
-def test_names_are_shown_as_they_are_and_no_formulas(odd_names: Picture, tmp_path: Path) -> None:
+def test_figures_show_names_as_text_not_as_formulas(odd_names: Picture, tmp_path: Path) -> None:
     figure = address_map_figure(odd_names, DARK, "owner")
     labels = labels_of(figure.axes[0])
     assert "cost$x_{$.py:100001 f$\\frac{$" in labels
@@ -223,7 +223,7 @@ def test_names_are_shown_as_they_are_and_no_formulas(odd_names: Picture, tmp_pat
     assert (tmp_path / "map.png").stat().st_size > 20_000
 
 
-def test_the_settings_in_a_title_are_wrapped_and_not_cut() -> None:
+def test_title_wraps_long_settings() -> None:
     conf = "max_split_size_mb:64,garbage_collection_threshold:0.8,"
     conf += "roundup_power2_divisions:[256:1,512:2,1024:4,>:8],expandable_segments:False"
     figure = segments_figure(picture_of(oom(), conf), LIGHT)
@@ -231,12 +231,12 @@ def test_the_settings_in_a_title_are_wrapped_and_not_cut() -> None:
     assert "expandable_segments:False" in figure.get_suptitle()
 
 
-def test_a_few_entries_have_whole_numbers(one_block: Picture) -> None:
+def test_axis_of_a_few_entries_has_whole_numbers(one_block: Picture) -> None:
     assert ticks(memory_figure(one_block, LIGHT).axes[1].xaxis) == ["0", "1", "2"]
     assert ticks(address_map_figure(one_block, LIGHT).axes[0].xaxis) == ["0", "1", "2"]
 
 
-def test_the_last_entry_is_as_wide_as_any(one_block: Picture) -> None:
+def test_last_entry_is_as_wide_as_the_others(one_block: Picture) -> None:
     (allocated,) = (
         line
         for line in memory_figure(one_block, LIGHT).axes[0].get_lines()
@@ -246,7 +246,7 @@ def test_the_last_entry_is_as_wide_as_any(one_block: Picture) -> None:
     assert (np.asarray(allocated.get_ydata()) * MIB).tolist() == [0, 512, 512]
 
 
-def test_a_driver_call_at_the_first_entry_is_beside_the_axis(one_block: Picture) -> None:
+def test_driver_call_at_the_first_entry_does_not_touch_the_axis(one_block: Picture) -> None:
     assert memory_figure(one_block, LIGHT).axes[0].get_xlim()[0] < 0
 
 
@@ -261,7 +261,7 @@ def test_curves_that_coincide_can_all_be_seen() -> None:
     assert lines["requested"].is_dashed()
 
 
-def test_many_errors_do_not_cover_the_curves(many_errors: Picture) -> None:
+def test_markers_of_many_errors_do_not_cover_the_curves(many_errors: Picture) -> None:
     figure = memory_figure(many_errors, LIGHT)
     assert "100 out-of-memory errors, and what they needed" in labels_of(figure.axes[0])
     for axes in (figure.axes[0], address_map_figure(many_errors, LIGHT).axes[0]):
@@ -272,7 +272,7 @@ def test_many_errors_do_not_cover_the_curves(many_errors: Picture) -> None:
         assert 1 <= low < high < 1.02, "above the axes, in shares of their height"
 
 
-def test_one_error_is_a_line_from_top_to_bottom() -> None:
+def test_single_error_is_a_line_from_top_to_bottom() -> None:
     axes = address_map_figure(picture_of(oom()), LIGHT).axes[0]
     (marks,) = axes.collections
     (path,) = marks.get_paths()
@@ -288,14 +288,14 @@ def test_figures_without_reserved_memory_say_so(nothing: Picture) -> None:
     assert below.get_ylim()[0] == 0
 
 
-def test_counts_are_written_out(one_block: Picture) -> None:
+def test_axis_of_counts_has_plain_numbers(one_block: Picture) -> None:
     figure = block_sizes_figure(picture_of(oom()), LIGHT)
     assert ticks(figure.axes[0].yaxis) == ["0", "1", "2", "5"], "six blocks of 9 MiB"
     assert "sizes from 1 MiB up to, not including, 2 MiB." in figure.get_supxlabel()
     assert "Above: 1 block over" in block_sizes_figure(one_block, LIGHT).get_supxlabel()
 
 
-def test_a_narrow_block_is_not_lost_in_the_gap_around_it(one_block: Picture) -> None:
+def test_narrow_block_has_no_gap_around_it(one_block: Picture) -> None:
     from matplotlib.colors import to_hex  # noqa: PLC0415
 
     (axes,) = segments_figure(one_block, LIGHT).axes
@@ -307,12 +307,12 @@ def test_a_narrow_block_is_not_lost_in_the_gap_around_it(one_block: Picture) -> 
     assert edges == {LIGHT.kinds[0]: LIGHT.kinds[0], LIGHT.free: LIGHT.page}
 
 
-def test_a_few_segments_make_a_low_figure(one_block: Picture) -> None:
+def test_figure_of_a_few_segments_is_low(one_block: Picture) -> None:
     assert segments_figure(one_block, LIGHT).get_figheight() < 3
     assert segments_figure(picture_of(load(OOM)), LIGHT).get_figheight() > 4
 
 
-def test_a_huge_segment_is_measured_in_gib() -> None:
+def test_huge_segment_has_an_axis_in_gib() -> None:
     recorder = Recorder("200GiB")
     code = recorder.code("a.py", "f", 1)
     recorder.malloc(512, code)
@@ -337,7 +337,7 @@ def front_of(tmp_path: Path, *settings: tuple[str, int, int, int]) -> Figure:
     return front_figure(read_tried(str(file)), LIGHT)
 
 
-def test_names_of_a_long_front_fit_beside_it(tmp_path: Path) -> None:
+def test_legend_of_a_long_front_fits_beside_it(tmp_path: Path) -> None:
     conf = "expandable_segments:True,garbage_collection_threshold:0.{0},max_split_size_mb:{0}00,"
     conf += "roundup_power2_divisions:[256:1,512:2,1024:4,2048:8,>:{0}],pinned_use_$x_{{$:{0}"
     figure = front_of(tmp_path, *((conf.format(i), 90 + i, 50 - i, 0) for i in range(1, 12)))
@@ -345,7 +345,7 @@ def test_names_of_a_long_front_fit_beside_it(tmp_path: Path) -> None:
     assert "The first 9 on the front are named" in figure.get_supxlabel()
 
 
-def test_a_short_front_has_its_settings_whole(tmp_path: Path) -> None:
+def test_legend_of_a_short_front_has_whole_settings(tmp_path: Path) -> None:
     conf = "expandable_segments:True,garbage_collection_threshold:0.8,max_split_size_mb:100,"
     conf += "roundup_power2_divisions:[256:1,512:2,1024:4,2048:8,>:16]"
     figure = front_of(tmp_path, (conf, 90, 5, 0))
@@ -364,7 +364,7 @@ def test_settings_alike_are_counted_and_not_hidden(tmp_path: Path) -> None:
     assert all("." not in label for label in ticks(figure.axes[0].yaxis)), "calls are whole"
 
 
-def test_numbers_of_marks_side_by_side_can_be_told_apart(tmp_path: Path) -> None:
+def test_numbers_of_adjacent_markers_do_not_overlap(tmp_path: Path) -> None:
     figure = front_of(
         tmp_path, ("a:1", 100, 51, 0), ("b:1", 101, 50, 0), ("c:1", 102, 49, 0), ("d:1", 400, 1, 0)
     )
@@ -374,7 +374,7 @@ def test_numbers_of_marks_side_by_side_can_be_told_apart(tmp_path: Path) -> None
     assert not any(one.padded(-2).overlaps(two.padded(-2)) for one, two in combinations(boxes, 2))
 
 
-def test_the_line_of_the_front_only_falls(tmp_path: Path) -> None:
+def test_line_of_the_pareto_front_never_rises(tmp_path: Path) -> None:
     """A setting with more memory may be on the front for its few retries; it is above the line."""
     figure = front_of(tmp_path, ("a:1", 90, 5, 2), ("b:1", 95, 8, 0), ("c:1", 99, 3, 0))
     (line,) = figure.axes[0].get_lines()

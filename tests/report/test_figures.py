@@ -74,7 +74,7 @@ def test_figures_have_a_unit_on_every_axis(gpt2: Picture, kind: str, theme: Them
             assert re.search(r"\(.+\)", axes.get_xlabel()), axes.get_xlabel()
 
 
-def test_the_lines_are_the_curves(classic: Picture) -> None:
+def test_memory_figure_lines_equal_the_curves(classic: Picture) -> None:
     axes = memory_figure(classic, LIGHT).axes[0]
     lines = {line.get_label(): np.asarray(line.get_ydata()) for line in axes.get_lines()}
     assert lines["reserved"].tolist() == [20] * 3 + [40] * 3 + [60] * 11, "MiB"
@@ -83,7 +83,7 @@ def test_the_lines_are_the_curves(classic: Picture) -> None:
     assert needed.tolist() == [72], "60 reserved, and a segment of 12"
 
 
-def test_a_long_run_is_drawn_by_extremes_and_says_so(gpt2: Picture) -> None:
+def test_memory_figure_of_a_long_run_draws_extremes_and_says_so(gpt2: Picture) -> None:
     figure = memory_figure(gpt2, LIGHT)
     assert "lowest and highest of 18 entries; none is skipped" in words_of(figure)
     lines = {line.get_label(): line.get_ydata() for line in figure.axes[0].get_lines()}
@@ -96,13 +96,13 @@ def test_memory_figure_counts_the_driver_calls(gpt2: Picture) -> None:
     assert labels == ["cudaMalloc, 124 in total", "cudaFree, 40 in total"]
 
 
-def test_the_address_map_says_how_dense_it_is(gpt2: Picture) -> None:
+def test_address_map_caption_has_entries_and_bytes_per_pixel(gpt2: Picture) -> None:
     text = words_of(address_map_figure(gpt2, LIGHT, "size"))
     assert "9,105 blocks, 26,064 entries. A pixel is 17 entries wide and 11.64 MiB high" in text
     assert "none is skipped" in text
 
 
-def test_the_map_has_the_legend_that_it_needs(classic: Picture) -> None:
+def test_address_map_legend_has_only_drawn_colours(classic: Picture) -> None:
     def legend_of(picture: Picture) -> list[str]:
         return [t.get_text() for t in address_map_figure(picture, LIGHT).axes[0].get_legend().texts]  # type: ignore[union-attr]
 
@@ -110,7 +110,7 @@ def test_the_map_has_the_legend_that_it_needs(classic: Picture) -> None:
     assert "freed, waiting for a stream" in legend_of(picture_of(streams()))
 
 
-def test_a_segment_map_adds_up(classic: Picture) -> None:
+def test_segments_figure_adds_up_to_reserved_memory(classic: Picture) -> None:
     text = words_of(segments_figure(classic, LIGHT, 15))
     assert "segments after entry 15" in text
     assert "60.00 MiB reserved, 27.00 MiB allocated, 0 bytes waiting" in text
@@ -148,7 +148,7 @@ def test_steps_and_phases_lie_behind_the_curves() -> None:
     assert left == pytest.approx(starts.tolist(), abs=26_064 / 1500)
 
 
-def test_the_phases_of_a_short_run_begin_at_their_entries() -> None:
+def test_phases_of_a_short_run_begin_at_their_entries() -> None:
     picture = picture_of(oom())
     phase = np.array([0, 3, 4], dtype=np.uint8)
     none = np.array([], dtype=np.int64)
@@ -168,7 +168,7 @@ def test_legends_of_figures_give_the_bytes(classic: Picture) -> None:
     ]
 
 
-def test_a_flame_graph_is_as_wide_as_what_was_allocated() -> None:
+def test_flame_graph_is_as_wide_as_the_allocated_memory() -> None:
     found = top(load(OOM))
     figure = flame_figure(found, LIGHT)
     (axes,) = figure.axes
@@ -232,7 +232,7 @@ def rows(*settings: tuple[str, int, int, int, int]) -> str:
     )
 
 
-def test_the_front_leaves_out_what_another_beats(tmp_path: Path) -> None:
+def test_pareto_front_omits_dominated_settings(tmp_path: Path) -> None:
     file = tmp_path / "tune.json"
     file.write_text(
         rows(("", 100, 9, 0, 0), ("a:1", 80, 12, 0, 0), ("b:1", 110, 9, 0, 0), ("c:1", 60, 2, 0, 1))
@@ -264,7 +264,7 @@ def test_front_figure_reads_a_results_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "3", '{"rows": [1]}', "no JSON", '{"rows": []}'])
-def test_a_file_without_settings_is_refused(tmp_path: Path, text: str) -> None:
+def test_front_figure_refuses_a_file_without_settings(tmp_path: Path, text: str) -> None:
     file = tmp_path / "other.json"
     file.write_text(text)
     with pytest.raises(ConfigError, match=r"other\.json: holds no settings; expected the output"):
@@ -281,7 +281,7 @@ def test_equal_figures_give_equal_files(classic: Picture, tmp_path: Path) -> Non
     assert "memory (MiB)" in "".join(root.itertext()), "text stays text"
 
 
-def test_a_figure_that_cannot_be_written_is_one_sentence(classic: Picture, tmp_path: Path) -> None:
+def test_save_figure_reports_a_write_error_in_a_sentence(classic: Picture, tmp_path: Path) -> None:
     figure = memory_figure(classic, LIGHT)
     with pytest.raises(ConfigError, match=r"x\.pdf: a figure's name must end in \.png or \.svg"):
         save_figure(figure, "x.pdf")

@@ -27,7 +27,7 @@ def gpt2() -> Top:
     return top(load(TRACES / "gpt2-ragged-oom-torch2.15.pickle.gz"))
 
 
-def test_the_boxes_of_the_first_row_are_all_of_the_memory(gpt2: Top) -> None:
+def test_first_row_of_the_flame_panel_is_all_of_the_memory(gpt2: Top) -> None:
     boxes = BOX.findall(flame_panel(gpt2))
     first = [
         (float(x), float(width), int(size)) for _, x, y, width, _, _, size in boxes if y == "0"
@@ -39,7 +39,7 @@ def test_the_boxes_of_the_first_row_are_all_of_the_memory(gpt2: Top) -> None:
         assert 0 <= x <= 100
 
 
-def test_every_box_says_what_it_is(gpt2: Top) -> None:
+def test_flame_panel_boxes_have_titles(gpt2: Top) -> None:
     page = Page(flame_panel(gpt2))
     assert (page.wrong, page.open) == ([], [])
     assert "gpt.py:12 forward: 1.06 GiB, 23.0%, 192 blocks, activations kept for backward" in (

@@ -48,14 +48,14 @@ def page_of(text: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("number", range(len(INJECTED)))
-def test_the_tags_are_those_of_a_harmless_recording(number: int, tmp_path: Path) -> None:
+def test_hostile_page_has_the_tags_of_a_harmless_page(number: int, tmp_path: Path) -> None:
     plain = Tags(page_of("plain", tmp_path).read_text())
     found = Tags(page_of(INJECTED[number], tmp_path).read_text())
     assert found.tags == plain.tags
     assert found.attributes == plain.attributes
 
 
-def test_the_policy_lets_nothing_be_fetched_or_sent(tmp_path: Path) -> None:
+def test_page_policy_forbids_fetching_and_sending(tmp_path: Path) -> None:
     page = page_of("plain", tmp_path).read_text()
     policy = page.partition('http-equiv="Content-Security-Policy" content="')[2].partition('"')[0]
     assert policy.startswith("default-src 'none';")
@@ -66,7 +66,7 @@ def test_the_policy_lets_nothing_be_fetched_or_sent(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(INJECTED)))
-def test_a_browser_shows_it_as_text(number: int, browser: Any, tmp_path: Path) -> None:
+def test_browser_shows_hostile_names_as_text(number: int, browser: Any, tmp_path: Path) -> None:
     opened = Opened(browser, page_of(INJECTED[number], tmp_path))
     opened.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
     for name in opened.run("[...document.querySelectorAll('#colouring option')].map(o => o.value)"):

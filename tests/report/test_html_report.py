@@ -67,7 +67,7 @@ def classic() -> tuple[Picture, Page]:
     return page_of(oom())
 
 
-def test_the_page_is_well_formed(gpt2: tuple[Picture, str, Page]) -> None:
+def test_report_page_is_well_formed(gpt2: tuple[Picture, str, Page]) -> None:
     _, text, page = gpt2
     assert page.wrong == []
     assert page.open == []
@@ -103,7 +103,7 @@ def test_page_has_the_verdict_in_words(gpt2: tuple[Picture, str, Page]) -> None:
     assert "With these settings a device of 5.76 GiB is the smallest" in words
 
 
-def test_the_tables_hold_the_numbers(gpt2: tuple[Picture, str, Page]) -> None:
+def test_page_tables_hold_the_figures(gpt2: tuple[Picture, str, Page]) -> None:
     picture, _, page = gpt2
     by_head = {table[0][0]: table for table in page.tables}
     blockers = by_head["block"]
@@ -147,7 +147,7 @@ def test_embedded_columns_equal_the_picture(classic: tuple[Picture, Page]) -> No
 
 @pytest.mark.skipif(NODE is None, reason="node is not installed")
 @pytest.mark.parametrize("first", [0x7F00 << 32, 0xFF00 << 48])
-def test_the_page_names_addresses_to_the_byte(first: int) -> None:
+def test_page_has_exact_addresses(first: int) -> None:
     """Also 64-bit addresses, as on Intel GPUs, which exceed JavaScript's exact integers."""
     recorder = Recorder("1GiB", base_address=first)
     sizes = (3 * MIB, 512, 30 * MIB, 700_000, 3 * MIB)
@@ -202,7 +202,7 @@ def test_curve_levels_keep_minima_and_maxima(gpt2: tuple[Picture, str, Page]) ->
     assert columns["block.size"].sum() * 512 == picture.lives.blocks.size.sum()
 
 
-def test_a_recording_cannot_write_into_the_page() -> None:
+def test_recording_text_cannot_add_markup_to_the_page() -> None:
     recording = oom()
     evil = "</script><script>alert(1)</script>\"'&\x1b[31m"
     table = recording.frame_table
@@ -221,7 +221,7 @@ def test_a_recording_cannot_write_into_the_page() -> None:
     assert picture.run.path == evil
 
 
-def test_a_short_run_has_a_row_for_each_entry(classic: tuple[Picture, Page]) -> None:
+def test_table_of_a_short_run_has_a_row_for_each_entry(classic: tuple[Picture, Page]) -> None:
     """Each row of the table is for one entry, not for a range of entries."""
     _, page = classic
     memory = next(table for table in page.tables if table[0][0] == "entries")
@@ -230,7 +230,7 @@ def test_a_short_run_has_a_row_for_each_entry(classic: tuple[Picture, Page]) -> 
     assert "every 1 entries" not in page.words
 
 
-def test_every_block_has_its_own_line() -> None:
+def test_embedded_owners_name_the_line_of_each_block() -> None:
     """In the map, lines of code beyond the first six share a colour, but keep their names."""
     _, page = page_of(load(OOM))
     about = page.about()
@@ -239,7 +239,7 @@ def test_every_block_has_its_own_line() -> None:
     assert len(set(owners)) == len(about["owners"])
 
 
-def test_a_run_without_errors_says_so() -> None:
+def test_page_of_a_run_without_errors_says_so() -> None:
     recording = load(OOM.with_name("gpt2-side-stream-torch2.15.pickle.gz"))
     _, page = page_of(recording)
     assert "No request failed." in page.words

@@ -85,7 +85,7 @@ def test_strip_draws_used_pending_and_free_bytes_at_their_place() -> None:
     assert "large: 40.00 MiB in 1 segment, 10.00 MiB allocated, 20.00 MiB waiting" in strip
 
 
-def test_a_trace_of_memory_in_a_large_segment_is_seen() -> None:
+def test_strip_shows_a_small_block_in_a_large_segment() -> None:
     """512 bytes of 2 GiB are less than a thousandth of a pixel."""
     strip = packed_strip(Instant(0, (segment(0, 2 * GIB, 512),)))
     assert boxes(strip, "--kind-0") == [(0, 15, 1, 1)]

@@ -55,7 +55,7 @@ def test_text_shows_the_first_difference_from_the_recording(run: Run) -> None:
     assert "  replayed      alloc of 512 bytes at 0x400" in lines
 
 
-def test_a_difference_in_the_final_segments(run: Run) -> None:
+def test_text_shows_a_difference_in_the_final_segments(run: Run) -> None:
     mismatch = Mismatch(None, "no segment", "one at 0x400")
     lines = lines_of(with_fidelity(run, Fidelity(100, 100, 10, 9, 300, 300, mismatch)))
     assert "                all addresses as recorded" in lines
@@ -94,7 +94,7 @@ def test_text_escapes_control_characters(run: Run) -> None:
     assert r"evil\x1b[2J\u202e.pickle" in text
 
 
-def test_the_document_counts_what_the_text_counts(run: Run, shortage: Shortage) -> None:
+def test_document_has_the_counts_of_the_text(run: Run, shortage: Shortage) -> None:
     document = replay_document(run, {0: [shortage]})
     peak = document["devices"][0]["peak"]
     assert peak["reserved_bytes"] - peak["active_bytes"] == peak["idle_bytes"]
@@ -124,7 +124,7 @@ def test_text_claims_no_fit_for_an_unknown_device(run: Run) -> None:
     assert "is unknown" in verdict_sentence(unknown, ())
 
 
-def test_the_text_is_called_pytorch_s_only_where_there_is_one(run: Run, shortage: Shortage) -> None:
+def test_text_mentions_pytorchs_message_only_if_there_is_one(run: Run, shortage: Shortage) -> None:
     assert any("PyTorch's message:" in line for line in lines_of(run, shortage))
     silent = dataclasses.replace(shortage, oom=dataclasses.replace(shortage.oom, message=""))
     assert not any("PyTorch's message" in line for line in lines_of(run, silent))

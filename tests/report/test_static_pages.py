@@ -55,7 +55,7 @@ def page(request: pytest.FixtureRequest, found: Comparison, job: Ranks) -> str:
     return compare_page(found) if request.param == "compare" else ranks_page(job)
 
 
-def test_a_page_asks_for_nothing_and_runs_nothing(page: str) -> None:
+def test_static_page_loads_nothing_and_runs_no_scripts(page: str) -> None:
     elements = Elements(page).found
     policy = [each["content"] for tag, each in elements if tag == "meta" and "content" in each]
     assert "default-src 'none'; style-src 'unsafe-inline'" in policy
@@ -128,7 +128,7 @@ def test_states_have_no_curve(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_browser_shows_them_and_complains_of_nothing(
+def test_browser_shows_static_pages_without_complaints(
     browser: Any, found: Comparison, job: Ranks, tmp_path: Path
 ) -> None:
     for page in (compare_page(found), ranks_page(job)):

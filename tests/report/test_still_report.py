@@ -51,7 +51,7 @@ def table(page: Page, head: str) -> list[list[str]]:
     return found
 
 
-def test_the_page_is_well_formed_and_asks_for_nothing(shown: tuple[Still, Page]) -> None:
+def test_still_report_is_well_formed_and_loads_nothing(shown: tuple[Still, Page]) -> None:
     _, page = shown
     assert (page.wrong, page.open) == ([], [])
     assert len(page.ids) == len(set(page.ids))
@@ -59,7 +59,7 @@ def test_the_page_is_well_formed_and_asks_for_nothing(shown: tuple[Still, Page])
     assert "$" not in page.words
 
 
-def test_kinds_of_a_state_add_up_to_reserved_memory(shown: tuple[Still, Page]) -> None:
+def test_still_report_kinds_add_up_to_reserved_memory(shown: tuple[Still, Page]) -> None:
     still, page = shown
     assert sum(still.kinds.values()) == still.instant.reserved
     kinds = dict(table(page, "memory"))

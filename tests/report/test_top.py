@@ -23,7 +23,7 @@ def oom() -> Top:
 
 
 @pytest.mark.parametrize("by", BY)
-def test_the_answer_fits_a_screen(by: str) -> None:
+def test_top_text_fits_a_screen(by: str) -> None:
     recording = load(TRACES / "counted" / "bert-torch2.15.npz.gz")
     lines = top_text(top(recording, by=by)).splitlines()
     assert len(lines) <= 24
@@ -64,7 +64,7 @@ def test_collapsed_stacks_escape_separators(oom: Top) -> None:
     assert collapsed_text(replace(oom, holdings=(odd,))) == "f\\ng (a\\x3bb.py:3) 512\n"
 
 
-def test_the_speedscope_file_keeps_its_format(oom: Top) -> None:
+def test_speedscope_document_has_the_fields_of_the_format(oom: Top) -> None:
     document = speedscope_document(oom)
     assert document["$schema"] == "https://www.speedscope.app/file-format-schema.json"
     (profile,) = document["profiles"]

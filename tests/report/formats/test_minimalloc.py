@@ -56,7 +56,7 @@ def test_minimalloc_has_a_buffer_with_its_lifetime_for_each_request(recording: R
     assert most_at_once(found) == lifetimes_of(trace).peak_bytes
 
 
-def test_blocks_from_before_the_recording_begin_at_0_in_minimalloc() -> None:
+def test_minimalloc_starts_earlier_blocks_at_0() -> None:
     found = buffers(load(TRACES / "counted" / "warm_start-torch2.15.npz.gz"))
     before = [buffer for buffer in found if buffer[0].startswith("before-")]
     assert len(before) == 60

@@ -172,7 +172,7 @@ def test_perfetto_keeps_the_largest_blocks_of_a_long_recording(monkeypatch: Any)
     assert output[0] >= held[-21]
 
 
-def test_a_long_curve_keeps_its_extremes() -> None:
+def test_perfetto_keeps_the_extremes_of_a_long_curve() -> None:
     values = np.random.default_rng(0).integers(0, 1000, 20_000)
     values[12_345], values[777] = 5000, -5000
     rows = turning_rows(values, 300)

@@ -42,7 +42,7 @@ def sound(recording: Recording) -> Any:
 
 @given(recordings())
 @settings(max_examples=30)
-def test_a_snapshot_reads_back_as_the_recording(recording: Recording) -> None:
+def test_written_snapshot_reads_back_as_the_recording(recording: Recording) -> None:
     for suffix in (".pickle", ".pickle.gz"):
         again = through("snapshot", suffix, recording)
         assert sound(again) == sound(recording)
