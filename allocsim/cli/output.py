@@ -183,24 +183,6 @@ def write_screen(answer: Answer) -> None:
         console.print(Text(shown(line, sys.stdout.encoding), style=_STYLES.get(tone, "")))
 
 
-def write_answer(
-    arguments: argparse.Namespace,
-    document: Callable[[], object],
-    text: Callable[[], str],
-    screen: Callable[[], Answer],
-) -> None:
-    """Write an answer as JSON with --json, in full with --verbose, else its first screen.
-
-    document, text, screen: functions that return these forms; only one of them is called.
-    """
-    if arguments.json:
-        write_json(document())
-    elif arguments.verbose:
-        write(text())
-    else:
-        write_screen(screen())
-
-
 def write_report(
     arguments: argparse.Namespace, report: ModuleType, *result: object, **shown: object
 ) -> None:

@@ -106,7 +106,7 @@ def _height(parts: Sequence[AnswerPart]) -> int:
 def of_owners(top: Top | None, rank: int = 0) -> AnswerPart:
     """Return lines with the allocated memory of the three largest lines of code and each category.
 
-    rank: as in `AnswerPart`.
+    rank: parts of a screen with the highest number are left out first; 0 is never left out.
     """
     if top is None or not top.rows:
         return part(())

@@ -82,6 +82,16 @@ def segment_pool(segment: SegmentState) -> str:
     )
 
 
+SEGMENT_HEADS = ("size", "allocated", "waiting", "free", "largest free block", "pool")
+
+
+def segment_cells(segment: SegmentState) -> tuple[str, ...]:
+    """Return the row of a segment in a table with the columns `SEGMENT_HEADS`."""
+    held = map(segment.held, (ALLOCATED, PENDING, INACTIVE))
+    sizes = (segment.total_size, *held, segment.largest_free)
+    return *map(format_size, sizes), segment_pool(segment)
+
+
 def _scale(sizes: Sequence[int]) -> float:
     """Return the units per byte, for segments of these `sizes` in bytes."""
     least = len(sizes) * (_LEAST + _GAP)

@@ -236,11 +236,7 @@ def document(
     top: Top | None = None,
     edited: Sequence[EditedDevice] = (),
 ) -> dict[str, Any]:
-    """Return the document of `allocsim replay --json`.
-
-    shortages, found, edited: as in `text`.
-    top: code that requested the memory spilled to the host; None if nothing spilled.
-    """
+    """Return the document of `allocsim replay --json`; `top` has the code that spilled memory."""
     cures = {} if found is None else {cure.device: cure for cure in found[1]}
     recommendation = {} if found is None else {"recommendation": recommendation_document(found[0])}
     return {

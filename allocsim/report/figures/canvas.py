@@ -202,7 +202,7 @@ def legend_above(
 ) -> None:
     """Add a legend between the axes and the title.
 
-    handles: as in `legend`.
+    handles: entries of the legend; None for all handles of the axes.
     lift: space between axes and legend in points.
     """
     from matplotlib.transforms import ScaledTranslation  # noqa: PLC0415

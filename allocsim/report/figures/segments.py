@@ -55,7 +55,8 @@ def segments_figure(
 ) -> Figure:
     """Draw a bar for each segment, divided into its blocks.
 
-    at: moment, as in `Picture.at`; None for the peak of reserved memory.
+    at: "peak" (of allocated memory), "oom", "end" or the number of an entry; None for the peak of
+        reserved memory.
     """
     instant = picture.at(at)
     large = [s for s in instant.segments if s.total_size > _SMALL_SEGMENT]
@@ -194,7 +195,8 @@ def block_sizes_figure(
 ) -> Figure:
     """Draw two histograms by block size: number of blocks over the run, memory at one moment.
 
-    at: moment of the memory, as in `Picture.at`; None for the peak of reserved memory.
+    at: "peak" (of allocated memory), "oom", "end" or the number of an entry; None for the peak of
+        reserved memory.
     """
     instant = picture.at(at)
     is_still = isinstance(picture, Still)

@@ -18,7 +18,7 @@ from allocsim.report.html import sections
 from allocsim.report.html.embedding import embedded
 from allocsim.report.html.fallback import packed_strip, state_legend, still_curve
 from allocsim.report.html.markup import json_text, page_part, stylesheet, text
-from allocsim.report.html.panels import device_tabs, flame_panel, owners_tables, to_paste, verdict
+from allocsim.report.html.panels import device_tabs, flame_panel, labelled, owners_tables, to_paste
 from allocsim.report.layout import plural, shown_of
 from allocsim.report.run_sections import verdict_sentence
 from allocsim.simulation import Parting
@@ -82,7 +82,7 @@ def html_report(devices: Sequence[DevicePage]) -> str:
     return Template(page_part("page.html")).substitute(
         title=text(run.path.rsplit("/", 1)[-1]),
         tabs=device_tabs([page.picture for page in devices]),
-        verdict=each(lambda page: verdict(_sentence(page), shown_of(page.picture))),
+        verdict=each(_verdict),
         to_paste=to_paste([page.explanation for page in devices if page.explanation is not None]),
         owners=each(lambda page: owners_tables(page.tops) if page.tops else _NO_OWNERS),
         still_curve=each(lambda page: still_curve(page.picture, page.course)),
@@ -117,8 +117,9 @@ def _each(devices: Sequence[DevicePage], part: Callable[[DevicePage], str]) -> s
     )
 
 
-def _sentence(page: DevicePage) -> str:
-    return verdict_sentence(page.picture.device_run, page.shortages)
+def _verdict(page: DevicePage) -> str:
+    sentence = verdict_sentence(page.picture.device_run, page.shortages)
+    return labelled("Warning", *shown_of(page.picture)) + labelled("Verdict", sentence)
 
 
 def _stacks(page: DevicePage, is_first: bool) -> str:

@@ -27,10 +27,10 @@ _SHELLS = {
 _UNASKED = "not looked for; --what-if replays other settings."
 
 
-def verdict(sentence: str, warnings: Sequence[str]) -> str:
-    said = [*(("Warning", each) for each in warnings), ("Verdict", sentence)]
+def labelled(label: str, *sentences: str) -> str:
+    """Return the HTML of a paragraph for each sentence, with a label such as "Warning"."""
     return "".join(
-        f'<p class="verdict"><strong>{label}:</strong> {text(each)}</p>\n' for label, each in said
+        f'<p class="verdict"><strong>{label}:</strong> {text(each)}</p>\n' for each in sentences
     )
 
 
@@ -63,11 +63,11 @@ def to_paste(explanations: Sequence[DeviceExplanation]) -> str:
         settings were not tried.
     """
     if not explanations:
-        return _nothing(_UNASKED)
+        return labelled("To paste", _UNASKED)
     found = explanations[0].recommendation
     if found.best is None:
         why = "" if found.why_not is None else f": {found.why_not}"
-        return _nothing(f"nothing{why}.")
+        return labelled("To paste", f"nothing{why}.")
     first, *notes = paste_notes(found, explanations)
     lines = paste_lines(found.best.setting)
     return (
@@ -75,10 +75,6 @@ def to_paste(explanations: Sequence[DeviceExplanation]) -> str:
         f'<p class="proof">{text(first)} <span class="note">{text(" ".join(notes))}</span></p>\n'
         f"{_other_shells(found.best.setting)}"
     )
-
-
-def _nothing(why: str) -> str:
-    return f'<p class="verdict"><strong>To paste:</strong> {text(why)}</p>\n'
 
 
 def _copied(line: str) -> str:
@@ -220,22 +216,18 @@ def _note(flame: FlameGraph) -> str:
 
 
 def _kind(category: str) -> str:
+    """Return the CSS class with the colour of a category; frames of several categories have ""."""
     return f"c{CATEGORIES.index(category) if category else _MIXED}"
 
 
 def _legend(flame: FlameGraph, top: Top) -> str:
     drawn = {box.category for box in flame.boxes}
-    names: dict[str, list[str]] = {}
-    for category in (*flame.categories, ""):
-        if category in drawn:
-            kind = _kind(category)
-            held = f"{category} {format_size(top.categories[category])}" if category else ""
-            names.setdefault(kind, []).append(held or "several categories")
-    return legend((", ".join(each), _colour(kind)) for kind, each in names.items())
-
-
-def _colour(kind: str) -> str:
-    return "--free" if kind == f"c{_MIXED}" else f"--category-{kind[1:]}"
+    items = [
+        (f"{each} {format_size(top.categories[each])}", f"--category-{CATEGORIES.index(each)}")
+        for each in flame.categories
+        if each in drawn
+    ]
+    return legend([*items, *([("several categories", "--free")] if "" in drawn else [])])
 
 
 def _box(box: FlameBox, flame: FlameGraph) -> str:

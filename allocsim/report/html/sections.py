@@ -13,11 +13,10 @@ from allocsim.report.explain import CAUSES, because, blockers_text, code_text
 from allocsim.report.html.embedding import SERIES
 from allocsim.report.html.markup import definitions, moment_link, sparkline, table, text
 from allocsim.report.layout import exact_size, known_text, number, plural, unproved, when
-from allocsim.report.packing import segment_pool
+from allocsim.report.packing import SEGMENT_HEADS, segment_cells
 from allocsim.report.recommendation import peak_text
 from allocsim.report.replay import least_and_most
 from allocsim.simulation import Parting
-from allocsim.state import ALLOCATED, INACTIVE, PENDING
 from allocsim.units import format_range, format_size
 
 _STRETCHES = 40
@@ -89,20 +88,16 @@ def segments_table(picture: Picture) -> str:
     instant = picture.at()
     alike: dict[tuple[str, ...], list[int]] = {}
     for segment in sorted(instant.segments, key=lambda s: (-s.total_size, s.address)):
-        held = map(segment.held, (ALLOCATED, PENDING, INACTIVE))
-        sizes = (segment.total_size, *held, segment.largest_free)
-        cells = (*map(format_size, sizes), segment_pool(segment))
-        alike.setdefault(cells, []).append(segment.address)
+        alike.setdefault(segment_cells(segment), []).append(segment.address)
     rows = [
         [text(hex(addresses[0])), text(number(len(addresses))), *map(text, cells)]
         for cells, addresses in alike.items()
     ]
     hidden = sum(len(addresses) for addresses in list(alike.values())[_SHOWN_ROWS:])
     more = f"; not listed: {plural(hidden, 'segment')}" if hidden else ""
-    heads = ("segment", "number", "size", "allocated", "waiting", "free", "largest free block")
     return table(
         f"Segments at the peak of reserved memory, {when(instant)}{more}",
-        (*heads, "pool"),
+        ("segment", "number", *SEGMENT_HEADS),
         rows[:_SHOWN_ROWS],
         ends_in_words=True,
     )

@@ -16,9 +16,9 @@ from allocsim.metrics import code_of
 from allocsim.replaying import StateSource
 from allocsim.report.html.fallback import packed_strip, state_legend
 from allocsim.report.html.markup import definitions, page_part, stylesheet, table, text
-from allocsim.report.html.panels import flame_panel, owners_tables
+from allocsim.report.html.panels import flame_panel, labelled, owners_tables
 from allocsim.report.layout import exact_size, number, plural, shown_of
-from allocsim.report.packing import segment_pool
+from allocsim.report.packing import SEGMENT_HEADS, segment_cells, segment_pool
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import format_size
 
@@ -46,13 +46,9 @@ def still_report(
     fitting: bytes of the largest request that fits, by stream.
     tops: owners of the memory, e.g. by line and by category; each gets a table.
     """
-    warnings = "".join(
-        f'<p class="verdict"><strong>Warning:</strong> {text(each)}</p>\n'
-        for each in shown_of(still)
-    )
     return Template(page_part("still.html")).substitute(
         title=text(still.path.rsplit("/", 1)[-1]),
-        warnings=warnings,
+        warnings=labelled("Warning", *shown_of(still)),
         summary=text(_summary(still)),
         overview=_overview(still, source, fitting),
         cannot=text(_CANNOT),
@@ -170,15 +166,15 @@ def _segments(still: Still) -> str:
     longest = segments[0].total_size
     rows = []
     for segment in segments[:_SHOWN_SEGMENTS]:
-        held = map(segment.held, (ALLOCATED, PENDING, INACTIVE))
-        sizes = (segment.total_size, *held, segment.largest_free)
-        cells = (hex(segment.address), *map(format_size, sizes), segment_pool(segment))
-        rows.append([*map(text, cells), _bar(segment, longest)])
+        cells = map(text, (hex(segment.address), *segment_cells(segment)))
+        rows.append([*cells, _bar(segment, longest)])
     many = len(segments) > _SHOWN_SEGMENTS
     more = f", the {_SHOWN_SEGMENTS} largest of {number(len(segments))}" if many else ""
-    heads = ("segment", "size", "allocated", "waiting", "free", "largest free block", "pool")
     return table(
-        f"Segments{more}. Bars are to one scale", (*heads, "blocks"), rows, ends_in_words=True
+        f"Segments{more}. Bars are to one scale",
+        ("segment", *SEGMENT_HEADS, "blocks"),
+        rows,
+        ends_in_words=True,
     )
 
 
