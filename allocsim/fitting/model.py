@@ -95,6 +95,20 @@ def near_presets(name: str) -> tuple[str, ...]:
     return tuple(found)[:_SUGGESTED]
 
 
+_QUANTISED: dict[str, dict[str, Any]] = {
+    "awq-int4": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True,
+                 "version": "gemm"},
+    "gptq-int4": {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False,
+                  "sym": True},
+    "gptq-int8": {"quant_method": "gptq", "bits": 8, "group_size": 128, "desc_act": False,
+                  "sym": True},
+    "fp8-blocks": {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3",
+                   "weight_block_size": [128, 128]},
+    "mxfp4": {"quant_method": "mxfp4"},
+}  # fmt: skip
+"""Entry `quantization_config` of published weights, by their format."""
+
+
 def published_format(name: str) -> str | None:
     """Return the format of the weights that `name` means, or None for 16 bits.
 
@@ -112,6 +126,19 @@ def published_format(name: str) -> str | None:
     preset = find_preset(name)
     kind = PRESETS[preset].get("weights") if preset in PRESETS else None
     return str(kind) if kind and not words & {"bf16", "gguf"} else None
+
+
+def published_quantization(name: str) -> dict[str, Any]:
+    """Return the entry of config.json for the weights that `name` means; {} for 16 bits."""
+    weights = published_format(name)
+    if weights is None:
+        return {}
+    if weights not in _QUANTISED:
+        raise ConfigError(
+            f"{name[:80]}: weights in {weights} cannot be described to an engine; expected 16 bits "
+            f"or one of {', '.join(_QUANTISED)}, or a config.json"
+        )
+    return {"quantization_config": _QUANTISED[weights]}
 
 
 def hub_name(preset: str) -> str:

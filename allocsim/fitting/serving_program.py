@@ -14,13 +14,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from operator import mul
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from allocsim._repr import Shown
 from allocsim.errors import ConfigError
-from allocsim.fitting.model import Configured, model_of, published_format
+from allocsim.fitting.model import Configured, hub_name, model_of, published_quantization
 from allocsim.fitting.run_result import find_python, why_it_failed
 from allocsim.fitting.serving import held_of, serve
 from allocsim.phantom import Gpu, Recorded, RecordedProgram, Starter, record, starter_of
@@ -28,25 +29,10 @@ from allocsim.recording import Refusal, figures_in
 from allocsim.units import KIB, MIB
 
 _DTYPES = ("dtype", "torch_dtype")
-_QUANTISED: dict[str, dict[str, Any]] = {
-    "awq-int4": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True,
-                 "version": "gemm"},
-    "gptq-int4": {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False,
-                  "sym": True},
-    "gptq-int8": {"quant_method": "gptq", "bits": 8, "group_size": 128, "desc_act": False,
-                  "sym": True},
-    "fp8-blocks": {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3",
-                   "weight_block_size": [128, 128]},
-    "mxfp4": {"quant_method": "mxfp4"},
-}  # fmt: skip
-"""Entry `quantization_config` of published weights, by their format."""
-
-
 _CHARGES = (MIB, 4 * KIB)
-"""Bytes of the driver for a loaded kernel, and for a node of a CUDA graph.  Source: public logs
-(docs/evidence/serving.md)."""
-_SEEN = (0.5, 2.0)
-"""Least and most of that memory in public logs, as shares of the charges."""
+"""Bytes of the driver for a loaded kernel, and for a node of a CUDA graph."""
+_SEEN = ((750 * KIB, 2800 * KIB), (2800, 4400))
+"""Least and most of these bytes in public logs (docs/evidence/serving.md)."""
 
 
 class Phase(Enum):
@@ -65,6 +51,7 @@ class Started(Shown):
     """Result of starting a serving engine on a phantom GPU.
 
     model: name of the model.
+    address: its name on the Hugging Face hub, or its file, for a line to paste.
     engine: name and release of the engine, such as "vLLM 0.33.0".
     arguments: arguments of the engine beyond the model.
     cards: number of cards; sizes are of one card.
@@ -80,6 +67,7 @@ class Started(Shown):
     """
 
     model: str
+    address: str
     gpu: Gpu
     engine: str
     arguments: tuple[str, ...]
@@ -130,20 +118,19 @@ class Started(Shown):
 
     @property
     def driver_range(self) -> tuple[int, int]:
-        """Least and most bytes that the driver takes for kernels and graphs, by public logs."""
-        taken = sum(count * each for count, each in zip(self.driver, _CHARGES, strict=True))
-        low, high = _SEEN
-        return round(taken * low), round(taken * high)
+        """Least and most bytes that the driver takes for kernels and nodes, by public logs."""
+        low, high = zip(*_SEEN, strict=True)
+        return sum(map(mul, self.driver, low)), sum(map(mul, self.driver, high))
 
     @property
     def room(self) -> tuple[int, int] | None:
         """Least and most tokens of the cache, by the range of the driver's memory."""
-        tokens, size = (self.sizes.get(f"kv_cache_{name}") for name in ("tokens", "bytes"))
+        tokens, size = self.sizes.get("kv_cache_tokens"), self.sizes.get("kv_cache_bytes")
         if not tokens or not size:
             return None
-        kernels = self.driver[0] * _CHARGES[0]
-        low, high = (kernels * (factor - 1) * tokens / size for factor in _SEEN)
-        return round(tokens - high), round(tokens - low)
+        charged = sum(map(mul, self.driver, _CHARGES))
+        low, high = ((charged - taken) * tokens / size for taken in reversed(self.driver_range))
+        return round(tokens + low), round(tokens + high)
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
         """Yield the name and the size of each part."""
@@ -284,14 +271,7 @@ def _config(model: Configured, text: str) -> dict[str, Any]:
     if not any(config.get(name) for name in _DTYPES):
         config["torch_dtype"] = "bfloat16"
     if model.path is None and "quantization_config" not in config:
-        weights = published_format(text)
-        if weights is not None:
-            if weights not in _QUANTISED:
-                raise ConfigError(
-                    f"{text[:80]}: weights in {weights} cannot be described to an engine; expected "
-                    f"16 bits or one of {', '.join(_QUANTISED)}, or a config.json"
-                )
-            config["quantization_config"] = _QUANTISED[weights]
+        config |= published_quantization(text)
     return config
 
 
@@ -320,6 +300,7 @@ def _started(asked: _Question, recorded: Recorded, log: str, seconds: float) -> 
     assert recorded.torch is not None
     return Started(
         model=asked.model.name,
+        address=asked.text if "/" in asked.text else hub_name(asked.model.name),
         gpu=asked.gpu,
         engine=f"{starter.name} {version}".strip(),
         arguments=asked.arguments,

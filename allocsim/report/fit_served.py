@@ -24,7 +24,7 @@ NO_RUN: dict[str, Any] = {
     "seconds": 0.0,
 }
 """JSON keys of every answer of `fit` that only a run of a task knows, with their values here."""
-_COMMANDS = {
+COMMANDS = {
     "vllm": "vllm serve {} ",
     "sglang": "python -m sglang.launch_server --model-path {} ",
     "llama.cpp": "llama-server -m {} ",
@@ -66,17 +66,18 @@ def _lines(found: Served) -> list[AnswerPart]:
         taken = f"{format_range(*needs.taken)} by its fraction of the card"
         parts.append(part(row("Takes", taken), rank=2))
     if needs.room is not None:
-        parts.append(part(row("Room", f"for {_tokens(needs.room)} tokens in that memory")))
+        parts.append(part(row("Room", f"for {tokens_of(needs.room)} tokens in that memory")))
     if needs.largest is not None:
         largest = needs.largest
-        text = f"{largest.option} {largest.value:g}, with room for {_tokens(largest.room)} tokens; "
+        room = tokens_of(largest.room)
+        text = f"{largest.option} {largest.value:g}, with room for {room} tokens; "
         text += f"one request: {largest.length} {largest.longest}"
         parts.append(part(row("Largest safe", text)))
     host = [f"{format_range(each.low, each.high)} {each.name}" for each in needs.host if each.high]
     if host:
         parts.append(part(row("Host", ", ".join(host))))
     if needs.paste:
-        command = _COMMANDS.get(needs.engine, "").format(found.held.address)
+        command = COMMANDS.get(needs.engine, "").format(found.held.address)
         parts.append(part(row("To paste", command + needs.paste), Tone.PASTE))
     elif needs.largest is not None:
         parts.append(part(row("To paste", "nothing: this work does not fit for certain")))
@@ -87,7 +88,7 @@ def _lines(found: Served) -> list[AnswerPart]:
     return parts
 
 
-def _tokens(room: tuple[int, int]) -> str:
+def tokens_of(room: tuple[int, int]) -> str:
     low, high = map(number, room)
     return low if low == high else f"{low} to {high}"
 

@@ -10,12 +10,12 @@ import shlex
 from typing import Any
 
 from allocsim.fitting import Started
-from allocsim.report.fit_served import NO_RUN
+from allocsim.report.fit_served import COMMANDS, NO_RUN, tokens_of
 from allocsim.report.layout import LABEL, number, row
 from allocsim.units import format_size
 
-_NOT_COUNTED = "the memory of NCCL is not in these sizes, and that of the CUDA context is assumed"
-_WITHOUT = "values of weights, the tokenizer and the API server are left out"
+_NOT_COUNTED = "NCCL's memory is not counted, and that of the CUDA context is assumed"
+_WITHOUT = "no values of weights, no tokenizer"
 
 
 def text(found: Started) -> str:
@@ -36,7 +36,8 @@ def text(found: Started) -> str:
         lines += row("Largest", _largest(found))
     words = shlex.join(found.arguments)
     if found.fits:
-        lines += row("To paste", f"vllm serve {found.model} {words}".rstrip())
+        command = COMMANDS[found.engine.split()[0].lower()].format(found.address)
+        lines += row("To paste", (command + words).rstrip())
     elif words:
         lines += row("Arguments", words)
     lines.append("")
@@ -57,8 +58,7 @@ def _memory(found: Started) -> list[str]:
             "Graphs", f"took {format_size(round(found.sizes['graphs_bytes']))} when captured"
         )
     if found.room:
-        low, high = (number(each) for each in found.room)
-        lines += row("Room", f"{low} to {high} tokens{_requests(found)}")
+        lines += row("Room", f"{tokens_of(found.room)} tokens{_requests(found)}")
     if any(found.driver):
         low, high = (format_size(each) for each in found.driver_range)
         kernels, nodes = (number(each) for each in found.driver)
@@ -128,7 +128,9 @@ def document(found: Started) -> dict[str, Any]:
         "host": {},
         "taken_bytes": None,
         "room_tokens": None if found.room is None else list(found.room),
+        "largest": None,
         "paste": " ".join(found.arguments) or None,
+        "least": None,
         "tensor_parallel": found.cards,
         "weights": {"format": "as loaded", "bytes": parts.get("weights", 0)},
         "source": f"a start of {found.engine} on a phantom GPU",

@@ -16,12 +16,14 @@ import json
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from allocsim.cli.reference import between_marks
 from allocsim.errors import AllocsimError
 from allocsim.fitting import start
+from allocsim.fitting.formulas import version_of
 from allocsim.phantom import Gpu
 from allocsim.units import GIB
 from benchmarks.serving.__main__ import HERE, Row, gpu_of, rows
@@ -42,6 +44,10 @@ _FIGURES = {
 
 _LORA = "--enable-lora --disable-custom-all-reduce"
 _MORE = {
+    **{f"V{number:03}": "--attention-backend FLASHINFER" for number in range(74, 104)},
+    "V044": "--no-enable-prefix-caching",
+    "V104": "--no-enable-prefix-caching",
+    "V105": "--no-enable-prefix-caching",
     "V052": "--enable-lora",
     "V055": f"{_LORA} --no-enable-prefix-caching",
     "V056": f"{_LORA} --no-enable-prefix-caching --no-enable-chunked-prefill "
@@ -111,18 +117,18 @@ def _single(row: Row) -> list[str]:
     return words[:at] + words[at + 2 :]
 
 
-def kept() -> list[dict[str, Any]]:
-    """Return the kept results, in the order of the rows."""
-    found: list[dict[str, Any]] = json.loads(_RESULTS.read_text()) if _RESULTS.exists() else []
+def kept_in(place: Path) -> list[dict[str, Any]]:
+    """Return the results in a file, in the order of the rows."""
+    found: list[dict[str, Any]] = json.loads(place.read_text()) if place.exists() else []
     return found
 
 
-def keep(result: dict[str, Any]) -> None:
-    """Keep a result instead of an earlier one of the same row and engine."""
+def keep_in(place: Path, result: dict[str, Any]) -> None:
+    """Keep a result in a file instead of an earlier one of the same row and engine."""
     key = (result["row"], result.get("engine"))
-    others = [each for each in kept() if (each["row"], each.get("engine")) != key]
+    others = [each for each in kept_in(place) if (each["row"], each.get("engine")) != key]
     order = sorted([*others, result], key=lambda each: (each["row"], each.get("engine", "")))
-    _RESULTS.write_text("[\n" + ",\n".join(json.dumps(each) for each in order) + "\n]\n")
+    place.write_text("[\n" + ",\n".join(json.dumps(each) for each in order) + "\n]\n")
 
 
 def table(results: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -166,6 +172,17 @@ def summary(results: Sequence[dict[str, Any]]) -> Iterator[str]:
             )
 
 
+def left_out(results: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield the rows of vLLM on a named card without a start, by release."""
+    there = {each["row"] for each in results}
+    by_release: dict[str, list[str]] = {}
+    for row in rows():
+        if row["server"] == "vllm" and row["gpu"] and row["row"] not in there:
+            by_release.setdefault(row["release"].partition("rc")[0], []).append(row["row"])
+    for release, names in sorted(by_release.items(), key=lambda item: version_of(item[0])):
+        yield f"- Not started, release {release}: {', '.join(names)}"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.serving.started", description=__doc__)
     parser.add_argument("rows", metavar="ROW", nargs="*")
@@ -175,9 +192,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for row in rows():
         if row["row"] in given.rows:
             result = started(row, given.python)
-            keep(result)
+            keep_in(_RESULTS, result)
             print(json.dumps(result), flush=True)
-    text = "\n".join([*table(kept()), "", *summary(kept())])
+    found = kept_in(_RESULTS)
+    text = "\n".join([*table(found), "", *summary(found), "", *left_out(found)])
     if given.docs:
         _PAGE.write_text(between_marks(_PAGE.read_text(), "started", _COMMAND, text))
     elif not given.rows:

@@ -610,6 +610,62 @@ def test_memory_of_a_process_is_on_one_device(libraries: Stubs) -> None:
     assert "expects one process per device" in done.stderr
 
 
+_LOAD = """
+import ctypes, sys
+names = sys.argv[1:]
+device, cudart, cuda = (ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL) for name in names)
+device.device_free_bytes.restype = ctypes.c_size_t
+free = [device.device_free_bytes()]
+def show(): print((free[0] - device.device_free_bytes()) >> 20, flush=True)
+module, graph, executable = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+for line in sys.stdin:
+    cuda.cuModuleLoadData(ctypes.byref(module), bytes.fromhex(line)); show()
+stream = ctypes.c_void_p(64)
+cudart.cudaStreamBeginCapture(stream, 0)
+for _ in range(1024): device.device_launch(stream)
+cudart.cudaStreamEndCapture(stream, ctypes.byref(graph)); show()
+cudart.cudaGraphInstantiateWithFlags(ctypes.byref(executable), graph, ctypes.c_ulonglong(0)); show()
+cudart.cudaGraphExecDestroy(executable); show()
+"""
+
+
+def _module(stack: int) -> bytes:
+    """Return an ELF file whose section .nv.info has the frame size of one function."""
+    texts = b"\0.shstrtab\0.nv.info\0"
+    attributes = struct.pack("<BBHII", 4, 0x2F, 8, 1, 255) + struct.pack(
+        "<BBHII", 4, 0x11, 8, 1, stack
+    )
+    data = texts + attributes
+    section = "<IIQQQQIIQQ"
+    empty = struct.pack(section, *[0] * 10)
+    names = struct.pack(section, 1, 3, 0, 0, 64, len(texts), 0, 0, 1, 0)
+    info = struct.pack(section, 11, 1, 0, 0, 64 + len(texts), len(attributes), 0, 0, 1, 0)
+    start = struct.pack("<4sB11xHHIQQQIHHHHHH", b"\177ELF", 2, 2, 190, 1, 0, 0, 64 + len(data),
+                        0, 64, 0, 0, 64, 3, 1)  # fmt: skip
+    return start + data + empty + names + info
+
+
+def test_the_driver_takes_memory_for_kernels_stacks_and_graphs(libraries: Stubs) -> None:
+    """A T4 runs 40 x 1,024 threads at once, and its context has 1 KiB for the stack of each."""
+    card = find_gpu("T4")
+    command = [sys.executable, "-c", _LOAD, str(libraries.device), str(libraries.cudart),
+               str(libraries.cuda)]  # fmt: skip
+    environment = os.environ | {
+        "ALLOCSIM_PHANTOM_MEMORY": str(card.memory),
+        "ALLOCSIM_PHANTOM_MULTIPROCESSORS": str(card.multiprocessors),
+        "ALLOCSIM_PHANTOM_LIMITS": " ".join(map(str, astuple(card.limits))),
+        "ALLOCSIM_PHANTOM_DRIVER": f"{MIB} 4096",
+    }
+    modules = (_module(1024), _module(3072), _module(2048), bytes(64))
+    text = "".join(f"{module.hex()}\n" for module in modules)
+    done = subprocess.run(
+        command, env=environment, input=text, capture_output=True, text=True, check=True
+    )
+    # One MiB for each kernel and 80 MiB for stacks of 2 KiB more, in pages of 2 MiB; then a graph
+    # of 1,024 nodes, captured, instantiated and destroyed.
+    assert done.stdout.split() == ["2", "82", "84", "84", "84", "88", "84"]
+
+
 _TAKE = """
 import ctypes, sys
 device, cudart = (ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL) for name in sys.argv[1:])
