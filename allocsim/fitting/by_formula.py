@@ -7,13 +7,14 @@ exact engine answered, and the one change with which one would.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from allocsim._repr import Shown
 from allocsim.errors import ConfigError
 from allocsim.fitting.formulas import (
     KNOWN_TYPES,
+    DecoderSizes,
     MemoryPart,
     ModelSizes,
     shapes_of,
@@ -245,27 +246,16 @@ def shape_of(model: Model) -> TransformerShape:
 
 
 def _shape(sizes: ModelSizes, config: Mapping[str, Any]) -> TransformerShape:
+    shared = {each.name: getattr(sizes, each.name) for each in fields(DecoderSizes)}
     return TransformerShape(
-        layers=sizes.layers,
-        width=sizes.width,
-        heads=sizes.heads,
-        kv_heads=sizes.kv_heads,
-        head=sizes.head,
-        inner=sizes.inner,
-        vocabulary=sizes.vocabulary,
+        **shared,
         is_tied=sizes.tied,
         is_gated=sizes.family not in _WITH_BIASES,
-        positions=sizes.positions,
         norms=_NORMS.get(sizes.family, 2),
         has_biases=sizes.family in _WITH_BIASES,
         query_bias=sizes.attention_bias,
         dropout=sizes.family == "gpt2" and bool(config.get("resid_pdrop", 0.1)),
-        experts=sizes.experts,
-        chosen=sizes.chosen,
-        expert_inner=sizes.expert_inner,
-        shared_inner=sizes.shared_inner,
         dense_layers=len(sizes.dense),
-        latent=sizes.latent,
     )
 
 

@@ -29,7 +29,7 @@ from allocsim.fitting.formulas.needs import (
 )
 from allocsim.fitting.formulas.server_options import DEFAULTS, ServerOptions, options_in, version_of
 from allocsim.fitting.formulas.shapes import FAMILIES, Shape, parameters_of, shapes_of
-from allocsim.fitting.formulas.sizes import KNOWN_TYPES, Latent, ModelSizes, sizes_of
+from allocsim.fitting.formulas.sizes import KNOWN_TYPES, DecoderSizes, Latent, ModelSizes, sizes_of
 from allocsim.fitting.formulas.stored import (
     StoredTensor,
     read_safetensors,
@@ -48,12 +48,13 @@ from allocsim.fitting.formulas.weights import (
 )
 
 __all__ = [
-    "AS_LOGGED", "BASES", "BLOCKS", "DEFAULTS", "FAMILIES", "FORMATS", "Gguf", "Grown",
-    "KNOWN_TYPES", "KV_TYPES", "LARGE_WORKSPACE", "Largest", "Latent", "Logged", "MemoryPart",
-    "ModelSizes", "NUMBERS", "Needs", "QuantBlock", "ServerOptions", "ServingWork", "Shape",
-    "Stored", "StoredTensor", "WORKSPACE", "Weights", "bytes_a_token", "bytes_in", "compute_buffer",
-    "format_in", "gguf_sizes", "grow", "kind_of", "kv_bytes", "kv_range", "llama_cpp", "logged_in",
-    "ollama", "options_in", "parameters_of", "read_gguf", "read_safetensors", "sglang", "shapes_of",
-    "sizes_of", "sizes_of_rank", "static_fraction", "tensorrt_llm", "transformers",
-    "unconverted_in", "version_of", "vllm", "weights_in", "weights_of", "weights_of_rank",
+    "AS_LOGGED", "BASES", "BLOCKS", "DEFAULTS", "DecoderSizes", "FAMILIES", "FORMATS", "Gguf",
+    "Grown", "KNOWN_TYPES", "KV_TYPES", "LARGE_WORKSPACE", "Largest", "Latent", "Logged",
+    "MemoryPart", "ModelSizes", "NUMBERS", "Needs", "QuantBlock", "ServerOptions",
+    "ServingWork", "Shape", "Stored", "StoredTensor", "WORKSPACE", "Weights", "bytes_a_token",
+    "bytes_in", "compute_buffer", "format_in", "gguf_sizes", "grow", "kind_of", "kv_bytes",
+    "kv_range", "llama_cpp", "logged_in", "ollama", "options_in", "parameters_of", "read_gguf",
+    "read_safetensors", "sglang", "shapes_of", "sizes_of", "sizes_of_rank", "static_fraction",
+    "tensorrt_llm", "transformers", "unconverted_in", "version_of", "vllm", "weights_in",
+    "weights_of", "weights_of_rank",
 ]  # fmt: skip

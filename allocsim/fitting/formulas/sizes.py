@@ -85,31 +85,21 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSizes:
-    """Sizes of a language model.
+class DecoderSizes:
+    """Sizes of the layers of a decoder.
 
-    family: model_type of the configuration, or architecture of a GGUF file.
     width: hidden size.
     inner: width of the MLP.
     head: width of one attention head; with latent attention, without the elements that have rotary
         position embedding.
-    tied: True if the output layer shares the embedding's weights.
     positions: learned positions, or 0.
-    longest: tokens of the longest sequence that the configuration allows, or 0 if it gives none.
     experts: experts per layer, or 0.
     chosen: experts that a token chooses.
     expert_inner: width of one expert.
     shared_inner: total width of the experts that process every token, or 0.
-    dense: numbers of the layers that have an MLP instead of experts.
-    window: tokens that a sliding window covers, or 0.
-    windowed: number of layers with a sliding window.
-    attention_bias: True if queries, keys and values have biases.
-    inner_bias: True if the MLP has biases.
     latent: sizes of latent attention, or None for usual attention.
-    linear: sizes and layers of linear attention, or None without it.
     """
 
-    family: str
     layers: int
     width: int
     inner: int
@@ -117,30 +107,48 @@ class ModelSizes:
     kv_heads: int
     head: int
     vocabulary: int
-    tied: bool
     positions: int = 0
-    longest: int = 0
     experts: int = 0
     chosen: int = 0
     expert_inner: int = 0
     shared_inner: int = 0
+    latent: Latent | None = None
+
+    @property
+    def kv_width(self) -> int:
+        """Elements of one token's keys in one layer, and of its values."""
+        return self.kv_heads * self.head
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSizes(DecoderSizes):
+    """Sizes of a language model.
+
+    family: model_type of the configuration, or architecture of a GGUF file.
+    tied: True if the output layer shares the embedding's weights.
+    longest: tokens of the longest sequence that the configuration allows, or 0 if it gives none.
+    dense: numbers of the layers that have an MLP instead of experts.
+    window: tokens that a sliding window covers, or 0.
+    windowed: number of layers with a sliding window.
+    attention_bias: True if queries, keys and values have biases.
+    inner_bias: True if the MLP has biases.
+    linear: sizes and layers of linear attention, or None without it.
+    """
+
+    family: str
+    tied: bool
+    longest: int = 0
     dense: frozenset[int] = frozenset()
     window: int = 0
     windowed: int = 0
     attention_bias: bool = False
     inner_bias: bool = False
-    latent: Latent | None = None
     linear: Linear | None = None
 
     @property
     def keeping(self) -> int:
         """Number of layers that keep keys and values of each token."""
         return self.layers - (len(self.linear.layers) if self.linear else 0)
-
-    @property
-    def kv_width(self) -> int:
-        """Elements of one token's keys in one layer."""
-        return self.kv_heads * self.head
 
     @property
     def kept(self) -> tuple[int, ...]:

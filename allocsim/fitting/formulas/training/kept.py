@@ -179,7 +179,7 @@ def _attention(
         # The values are a view of the tensor with keys and values, which is kept as a whole.
         wide = shape.heads * (2 * whole + (shape.head + latent.value) + latent.value)
     else:
-        wide = 2 * shape.heads * shape.head + 2 * shape.key_value
+        wide = 2 * shape.heads * shape.head + 2 * shape.kv_width
     if layout.context > 1 and not practice.norm_in_fp32:
         # The output is also kept as it was before being sent back to the ranks of its tokens.
         wide += shape.heads * shape.head
@@ -222,5 +222,5 @@ def operations_kept(shape: TransformerShape, layout: ParallelLayout, item: int) 
     seventh matrix product.
     """
     queries = shape.heads * shape.head
-    wide = queries + shape.key_value + queries + shape.inner + shape.width
+    wide = queries + shape.kv_width + queries + shape.inner + shape.width
     return layout.tokens * item * (shape.width / layout.split + wide / layout.tensor)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.formulas.sizes import Latent
+from allocsim.fitting.formulas.sizes import DecoderSizes
 
 _HEAD = 128
 _KV_HEADS = 8
@@ -23,51 +23,29 @@ _ASPECT = 112
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransformerShape:
-    """Sizes of a decoder.
+class TransformerShape(DecoderSizes):
+    """Sizes of a decoder with the properties that a training's memory depends on.
 
-    width: hidden size.
-    head: width of one head.
-    inner: width of the MLP.
     is_tied: True if the output layer shares the embedding's weights.
     is_gated: True if the MLP has a gate (SwiGLU).
-    positions: learned positions, or 0.
     norms: norms per layer.
     has_biases: True if linear layers and norms have biases.
     query_bias: True if only queries, keys and values have biases.
     dropout: True if dropout masks are saved after attention and after the MLP.
-    experts: experts per layer, or 0.
-    chosen: experts that a token chooses.
-    expert_inner: width of one expert.
-    shared_inner: total width of the experts that process every token.
     dense_layers: number of first layers without experts. In Llama 4 these layers are spread over
         the model, which matters with pipeline stages only.
-    latent: sizes of latent attention, or None for usual attention.
     others: parameters of a layer that the other fields do not give, such as norms of queries.
     lora: rank of LoRA adapters, 0 to train all parameters.
     adapted: inputs and outputs of each linear module of a layer that has an adapter.
     """
 
-    layers: int
-    width: int
-    heads: int
-    kv_heads: int
-    head: int
-    inner: int
-    vocabulary: int
     is_tied: bool = False
     is_gated: bool = True
-    positions: int = 0
     norms: int = 2
     has_biases: bool = False
     query_bias: bool = False
     dropout: bool = False
-    experts: int = 0
-    chosen: int = 0
-    expert_inner: int = 0
-    shared_inner: int = 0
     dense_layers: int = 0
-    latent: Latent | None = None
     others: int = 0
     lora: int = 0
     adapted: tuple[tuple[int, int], ...] = ()
@@ -76,11 +54,6 @@ class TransformerShape:
     def adapters(self) -> int:
         """Parameters of the adapters of a layer."""
         return self.lora * sum(map(sum, self.adapted))
-
-    @property
-    def key_value(self) -> int:
-        """Width of the keys of all heads, and of the values of all heads."""
-        return self.kv_heads * self.head
 
     def has_experts(self, layer: int) -> bool:
         """Return whether a layer, numbered from 0, has experts."""
@@ -94,8 +67,8 @@ class TransformerShape:
             up = (latent.query or self.width) * self.heads * (self.head + latent.turning)
             up += latent.key_value * self.heads * (self.head + latent.value)
             return up + self.heads * latent.value * self.width
-        biases = (queries + 2 * self.key_value) * (self.has_biases or self.query_bias)
-        return 2 * queries * self.width + 2 * self.key_value * self.width + biases
+        biases = (queries + 2 * self.kv_width) * (self.has_biases or self.query_bias)
+        return 2 * queries * self.width + 2 * self.kv_width * self.width + biases
 
     @property
     def mlp(self) -> int:
