@@ -72,7 +72,7 @@ def test_a_change_without_a_law_is_tried_by_formula_and_says_so() -> None:
     assert estimate(first.task, CARD).fits
 
 
-def test_what_fits_needs_no_change() -> None:
+def test_advice_has_no_change_if_the_task_fits() -> None:
     assert not advice_on(task("gpt2")).changes
 
 
@@ -84,7 +84,7 @@ def test_what_fits_needs_no_change() -> None:
         ({"dtype": "fp32"}, "--dtype bf16", True),
     ],
 )
-def test_the_other_precision_is_named_if_the_verdict_differs(
+def test_advice_names_the_other_precision_if_the_verdict_differs(
     more: dict[str, str], other: str, fits: bool
 ) -> None:
     found = advice_on(task("Llama-3.2-1B", **more))
@@ -107,7 +107,7 @@ def test_the_other_precision_is_named_if_the_verdict_differs(
         ({"is_training": False, "prompt": 64}, "weights and cache in bf16"),
     ],
 )
-def test_the_stored_precision_is_in_words(more: dict[str, object], stored: str) -> None:
+def test_stored_in_describes_the_precision(more: dict[str, object], stored: str) -> None:
     assert stored_in(task("gpt2", **more)) == stored
 
 
@@ -117,7 +117,7 @@ def test_changes_of_an_estimate_fit_with_their_upper_end() -> None:
     assert all(estimate(change.task, change.gpu).fits for change in found.changes)
 
 
-def test_a_service_is_offered_fewer_requests_and_shorter_prompts() -> None:
+def test_advice_for_serving_has_fewer_requests_and_shorter_prompts() -> None:
     asked = task("Llama-3-8B", is_training=False, batch=64, prompt=4096)
     found = advise(fit(asked, CARD, engine="formula"))
     by_name = {change.options.split()[0]: change for change in found.changes}

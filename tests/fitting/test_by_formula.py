@@ -72,7 +72,7 @@ def test_a_card_without_laws_is_answered_by_formula_beside_others(cli: Cli) -> N
 
 
 @pytest.mark.usefixtures("no_torch")
-def test_an_image_model_names_every_reason(cli: Cli) -> None:
+def test_fit_of_an_image_model_names_every_reason(cli: Cli) -> None:
     done = cli("fit", "resnet-50", "--gpu", "T4")
     assert done.code == 2
     assert "python has no PyTorch" in done.err
@@ -80,7 +80,7 @@ def test_an_image_model_names_every_reason(cli: Cli) -> None:
 
 
 @pytest.mark.usefixtures("no_torch")
-def test_a_named_interpreter_or_engine_is_never_replaced() -> None:
+def test_fit_never_replaces_a_requested_interpreter_or_engine() -> None:
     with pytest.raises(UnavailableError, match="has no PyTorch"):
         fit(task(), CARD, python="python3")
     with pytest.raises(ConfigError, match="no law"):
@@ -89,7 +89,7 @@ def test_a_named_interpreter_or_engine_is_never_replaced() -> None:
 
 
 @pytest.mark.usefixtures("no_torch")
-def test_a_formula_keeps_no_recording(cli: Cli) -> None:
+def test_fit_by_formula_refuses_to_keep_a_recording(cli: Cli) -> None:
     done = cli("fit", "Qwen3-0.6B", "--gpu", "H100", "-o", "run.pickle")
     assert done.code == 2
     assert "a formula makes no recording to keep" in done.err

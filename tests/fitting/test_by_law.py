@@ -177,7 +177,7 @@ def compare(row: dict[str, Any], folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a100-003-clean", "a100-003", "4090-021-clean"])
-def test_one_program_by_law_is_real_pytorchs_to_the_byte_however_its_model_begins(
+def test_run_by_law_equals_pytorch_to_the_byte_however_the_model_begins(
     name: str, tmp_path: Path
 ) -> None:
     """Run two trainings, and a serving that runs out of memory."""
@@ -187,7 +187,7 @@ def test_one_program_by_law_is_real_pytorchs_to_the_byte_however_its_model_begin
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", with_a_law(), ids=lambda row: row["id"])
-def test_every_row_with_a_law_is_real_pytorchs_to_the_byte(
+def test_run_by_law_equals_pytorch_to_the_byte_in_every_recorded_row(
     row: dict[str, Any], tmp_path: Path
 ) -> None:
     compare(row, tmp_path)
@@ -196,7 +196,7 @@ def test_every_row_with_a_law_is_real_pytorchs_to_the_byte(
 @pytest.mark.slow
 @NEEDS_TORCH
 @pytest.mark.parametrize("case", MADE_UP, ids=str)
-def test_models_that_nobody_recorded_are_as_real_pytorch_runs_them(case: tuple[Any, ...]) -> None:
+def test_run_by_law_of_unrecorded_models_equals_pytorch(case: tuple[Any, ...]) -> None:
     sizes, batch, seq, dtype, optimizer, checkpointing, card = case
     task = Task(
         model=made_up(*sizes),
@@ -209,7 +209,7 @@ def test_models_that_nobody_recorded_are_as_real_pytorch_runs_them(case: tuple[A
 @pytest.mark.slow
 @NEEDS_TORCH
 @pytest.mark.parametrize("case", SEEN, ids=str)
-def test_models_that_nobody_recorded_see_as_real_pytorch_lets_them(case: tuple[Any, ...]) -> None:
+def test_run_by_law_of_unrecorded_image_models_equals_pytorch(case: tuple[Any, ...]) -> None:
     sizes, batch, dtype, checkpointing, card = case
     task = Task(model=seeing(*sizes), batch=batch, dtype=dtype, checkpointing=checkpointing)
     is_as_real_pytorch_runs_it(task, card)
@@ -218,7 +218,7 @@ def test_models_that_nobody_recorded_see_as_real_pytorch_lets_them(case: tuple[A
 @pytest.mark.slow
 @NEEDS_TORCH
 @pytest.mark.parametrize("case", SERVED, ids=str)
-def test_models_that_nobody_recorded_answer_as_real_pytorch_lets_them(
+def test_serving_by_law_of_unrecorded_models_equals_pytorch(
     case: tuple[Any, ...],
 ) -> None:
     sizes, batch, prompt, dtype, more, card = case
@@ -232,7 +232,7 @@ def test_models_that_nobody_recorded_answer_as_real_pytorch_lets_them(
 @pytest.mark.slow
 @NEEDS_TORCH
 @pytest.mark.parametrize(("name", "card", "options"), OTHERWISE)
-def test_what_is_done_otherwise_is_as_real_pytorch_does_it(
+def test_run_by_law_with_other_options_equals_pytorch(
     name: str, card: str, options: dict[str, Any]
 ) -> None:
     is_as_real_pytorch_runs_it(Task(model=model_of(name), **{"seq": 1, **options}), card)
@@ -290,13 +290,13 @@ def gpt2(**options: Any) -> Task:
         ),
     ],
 )
-def test_what_there_is_no_law_for_is_said(task: Task, sentence: str) -> None:
+def test_run_by_law_names_what_has_no_law(task: Task, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         run_by_law(task, find_gpu("A100 80GB"))
     assert str(caught.value).startswith(sentence)
 
 
-def test_a_regime_that_was_not_recorded_is_named() -> None:
+def test_run_by_law_names_a_regime_that_was_not_recorded() -> None:
     config = {**model_of("gpt2").config, "n_positions": 8192}  # type: ignore[union-attr]
     model = Configured("long", config, "AutoModelForCausalLM")
     long = Task(model=model, dtype="bf16", batch=2, seq=4096)
@@ -334,23 +334,23 @@ def test_a_regime_that_was_not_recorded_is_named() -> None:
         ),
     ],
 )
-def test_a_way_of_serving_that_was_not_recorded_is_named(task: Task, way: str) -> None:
+def test_run_by_law_names_a_way_of_serving_that_was_not_recorded(task: Task, way: str) -> None:
     with pytest.raises(ConfigError, match=way):
         run_by_law(task, find_gpu("A100 80GB"))
 
 
-def test_more_steps_than_can_be_replayed_are_refused() -> None:
+def test_run_by_law_refuses_more_steps_than_can_be_replayed() -> None:
     task = Task(model=model_of("Llama-3.2-1B"), is_training=False, decode=3000)
     with pytest.raises(ConfigError, match=r"steps are more than can be replayed"):
         run_by_law(task, find_gpu("A100 80GB"))
 
 
-def test_a_card_without_flash_attention_is_refused() -> None:
+def test_run_by_law_refuses_a_card_without_flash_attention() -> None:
     with pytest.raises(ConfigError, match=r"T4: laws are for cards of compute capability 8\.0"):
         run_by_law(gpt2(), find_gpu("T4"))
 
 
-def test_what_does_not_fit_ends_where_pytorch_would_end(tmp_path: Path) -> None:
+def test_run_by_law_runs_out_of_memory_where_pytorch_does(tmp_path: Path) -> None:
     keep = tmp_path / "out.pickle"
     gpu = replace(find_gpu("A100 80GB"), memory=4 << 30)
     ran = run_by_law(gpt2(batch=8), gpu, keep=keep)
@@ -387,7 +387,7 @@ def test_a_law_lacks_the_attention_of_cudnn_where_pytorch_prefers_it() -> None:
     assert not is_noted("RTX 5090")
 
 
-def test_a_run_by_law_is_the_replay_of_what_it_keeps(tmp_path: Path) -> None:
+def test_run_by_law_equals_the_replay_of_its_recording(tmp_path: Path) -> None:
     """The run by law makes no replay, and plays only a part of the requests."""
     keep, gpu = tmp_path / "out.pickle", find_gpu("A100 80GB")
     ran = run_by_law(gpt2(is_training=False, prompt=900, decode=12), gpu, keep=keep)
@@ -400,7 +400,7 @@ def test_a_run_by_law_is_the_replay_of_what_it_keeps(tmp_path: Path) -> None:
         assert expected.tolist() == found.tolist()
 
 
-def test_a_card_on_which_only_a_retry_helps_is_replayed() -> None:
+def test_run_by_law_is_replayed_on_a_card_where_only_a_retry_helps() -> None:
     """The release of a full cache is found by the replay, as for any recording."""
     gpu = find_gpu("A100 80GB")
     task = gpt2(batch=4, seq=512)

@@ -71,7 +71,7 @@ NO_HEAD = (
         ),
     ],
 )
-def test_an_entry_that_no_model_is_made_of_is_named_with_its_file(
+def test_why_it_failed_names_file_and_entry_of_an_impossible_model(
     tmp_path: Path, config: dict[str, object], log: str, said: str
 ) -> None:
     file = tmp_path / "config.json"
@@ -79,7 +79,7 @@ def test_an_entry_that_no_model_is_made_of_is_named_with_its_file(
     assert why_it_failed(f"Traceback\n{log}\n", 1, EARLY, model_of(str(file))) == f"{file}: {said}"
 
 
-def test_another_error_is_said_in_its_own_words(tmp_path: Path) -> None:
+def test_why_it_failed_quotes_any_other_error(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"model_type": "llama", "hidden_act": "silu"}))
     assert why_it_failed("KeyError: 'else'", 1, EARLY, model_of(str(file))) == (
@@ -90,7 +90,7 @@ def test_another_error_is_said_in_its_own_words(tmp_path: Path) -> None:
     )
 
 
-def test_a_function_that_makes_no_model_is_told_what_is_expected() -> None:
+def test_why_it_failed_says_what_a_users_function_must_return() -> None:
     log = "AttributeError: 'int' object has no attribute 'to'"
     assert why_it_failed(log, 1, EARLY, model_of("mine:make")) == (
         "mine:make returned int; expected a model, or a model and a batch"
@@ -98,7 +98,7 @@ def test_a_function_that_makes_no_model_is_told_what_is_expected() -> None:
     assert why_it_failed(log, 1, EARLY).endswith(f"with {log}")  # a user's own program
 
 
-def test_a_slip_in_the_users_code_is_found_by_file_and_line() -> None:
+def test_why_it_failed_names_file_and_line_of_a_syntax_error() -> None:
     log = (
         "Traceback (most recent call last):\n"
         '  File "/tmp/program.py", line 6, in <module>\n    from mine import make\n'

@@ -55,7 +55,7 @@ def task(batch: int = 1) -> Task:
     return Task(model=model_of("gpt2"), batch=batch)
 
 
-def test_what_fits_says_by_how_much(pretend: Pretend) -> None:
+def test_fit_gives_the_margin_of_a_task_that_fits(pretend: Pretend) -> None:
     pretend(weights_and_batch)
     found = fit(task(8), CARD)
     assert found.fits
@@ -67,14 +67,14 @@ def test_what_fits_says_by_how_much(pretend: Pretend) -> None:
     assert 1312 * MIB < low < high
 
 
-def test_what_came_before_the_peaks_were_reset_does_not_count(pretend: Pretend) -> None:
+def test_fit_ignores_memory_before_the_peaks_were_reset(pretend: Pretend) -> None:
     pretend(weights_and_batch)
     assert fit(task(1), CARD).ran.peak_reserved_bytes == 612 * MIB
     pretend(lambda allocator, text: 0 * weights_and_batch(allocator, text))
     assert fit(task(1), CARD).ran.peak_reserved_bytes == 1024 * MIB
 
 
-def test_what_does_not_fit_says_what_it_needs(pretend: Pretend) -> None:
+def test_fit_gives_the_needed_memory_of_a_task_that_does_not_fit(pretend: Pretend) -> None:
     ran = pretend(weights_and_batch)
     found = fit(task(40), CARD)
     assert not found.fits
@@ -90,7 +90,7 @@ def text_of(ran: Ran) -> str:
     return "" if ran.oom is None else ran.oom.message
 
 
-def test_one_run_without_a_limit_comes_to_what_a_run_on_the_card_comes_to(pretend: Pretend) -> None:
+def test_unlimited_run_replayed_on_the_card_equals_a_run_there(pretend: Pretend) -> None:
     def play(allocator: CachingAllocator, text: str) -> int:
         """Free the reserved memory in sizes that cannot be reused, so that the cache is emptied."""
         entries = weights_and_batch(allocator, text)
@@ -112,7 +112,7 @@ def test_one_run_without_a_limit_comes_to_what_a_run_on_the_card_comes_to(preten
 
 
 @pytest.mark.parametrize("change", ["compiled", "of images", "kept"])
-def test_a_program_that_may_go_by_the_card_is_run_on_it(
+def test_program_that_may_depend_on_the_card_is_run_on_it(
     pretend: Pretend, change: str, tmp_path: Path
 ) -> None:
     ran = pretend(weights_and_batch)
@@ -136,7 +136,7 @@ def fragmented(allocator: CachingAllocator, _: str) -> int:
     return 0
 
 
-def test_a_setting_under_which_it_fits_is_named(pretend: Pretend) -> None:
+def test_fit_names_a_setting_under_which_the_task_fits(pretend: Pretend) -> None:
     pretend(fragmented)
     found = fit(task(), CARD)
     assert not found.fits
@@ -145,7 +145,7 @@ def test_a_setting_under_which_it_fits_is_named(pretend: Pretend) -> None:
     assert fit(task(), CARD, conf=found.recommendation.best.setting.conf).fits
 
 
-def test_a_program_of_ones_own(pretend: Pretend) -> None:
+def test_fit_command_answers_for_a_users_program(pretend: Pretend) -> None:
     ran = pretend(weights_and_batch)
     found = fit_command(["python", "train.py"], CARD)
     assert found.fits
@@ -167,7 +167,7 @@ def waiting(allocator: CachingAllocator, work: str, count: int = 8) -> None:
             allocator.synchronize()
 
 
-def test_a_card_that_keeps_up_holds_less_where_freed_blocks_wait(pretend: Pretend) -> None:
+def test_card_that_keeps_up_reserves_less_if_freed_blocks_wait(pretend: Pretend) -> None:
     """FSDP gathers layers in this way on a separate stream, without a limit on their number."""
 
     def gathered(allocator: CachingAllocator, _text: str) -> int:
@@ -185,7 +185,7 @@ def test_a_card_that_keeps_up_holds_less_where_freed_blocks_wait(pretend: Preten
 
 
 @pytest.mark.parametrize("is_reset", [True, False])
-def test_waiting_is_seen_behind_a_higher_peak_before_it(pretend: Pretend, is_reset: bool) -> None:
+def test_waiting_blocks_are_found_after_a_higher_peak(pretend: Pretend, is_reset: bool) -> None:
     """The higher peak is that of the weights that a program loads before it trains."""
 
     def loaded(allocator: CachingAllocator, _text: str) -> int:
@@ -205,7 +205,7 @@ def test_waiting_is_seen_behind_a_higher_peak_before_it(pretend: Pretend, is_res
         assert found.keeping_up.peak_reserved_bytes == 100 * MIB
 
 
-def test_waiting_that_changes_no_peak_is_no_note(pretend: Pretend) -> None:
+def test_waiting_blocks_that_change_no_peak_give_no_note(pretend: Pretend) -> None:
     def little(allocator: CachingAllocator, _text: str) -> int:
         waiting(allocator, ran.works[-1], count=1)
         weights_and_batch(allocator, _text)
@@ -217,7 +217,7 @@ def test_waiting_that_changes_no_peak_is_no_note(pretend: Pretend) -> None:
     assert not any("freed blocks wait" in note for note in found.notes)
 
 
-def test_an_answer_outlives_a_second_run_that_fails(pretend: Pretend) -> None:
+def test_fit_answers_although_its_second_run_fails(pretend: Pretend) -> None:
     """For example, the program may refuse to write its files twice."""
 
     def once(allocator: CachingAllocator, _text: str) -> int:
@@ -234,7 +234,7 @@ def test_an_answer_outlives_a_second_run_that_fails(pretend: Pretend) -> None:
     assert "FileExistsError" in note
 
 
-def test_a_card_too_small_for_what_waits_may_hold_what_does_not(pretend: Pretend) -> None:
+def test_verdict_is_open_if_only_waiting_blocks_do_not_fit(pretend: Pretend) -> None:
     def beside(allocator: CachingAllocator, _text: str) -> int:
         kept = allocator.malloc(CARD.room - 250 * MIB)
         waiting(allocator, ran.works[-1])
@@ -249,20 +249,20 @@ def test_a_card_too_small_for_what_waits_may_hold_what_does_not(pretend: Pretend
     assert any("on a card that keeps up with the program it fits" in each for each in found.notes)
 
 
-def test_a_program_of_one_stream_is_run_once(pretend: Pretend) -> None:
+def test_program_of_one_stream_is_run_once(pretend: Pretend) -> None:
     ran = pretend(weights_and_batch)
     assert fit_command(["python", "train.py"], CARD).keeping_up is None
     assert ran.works == ["when-waited"]
 
 
-def test_values_that_are_read_back_are_told_of_code_that_is_not_ours(pretend: Pretend) -> None:
+def test_note_on_values_read_back_is_for_users_code_only(pretend: Pretend) -> None:
     pretend(weights_and_batch)
     (note,) = fit_command(["python", "train.py"], CARD).notes
     assert note.startswith("the program reads values back at train.py:31 (3 times); they are zero")
     assert fit(task(), CARD).notes == ()
 
 
-def test_what_no_phantom_knows_is_told_of_what_has_it(pretend: Pretend) -> None:
+def test_notes_name_what_a_phantom_does_not_know(pretend: Pretend) -> None:
     pretend(weights_and_batch)
     (cudnn,) = fit(Task(model=model_of("resnet50")), CARD).notes
     assert cudnn.startswith("convolutions: cuDNN's workspaces")
@@ -274,7 +274,7 @@ def test_what_no_phantom_knows_is_told_of_what_has_it(pretend: Pretend) -> None:
     assert mask.startswith("attention: with checkpointing transformers reads the positions")
 
 
-def test_a_task_that_only_a_small_context_leaves_room_for_may_not_fit(pretend: Pretend) -> None:
+def test_verdict_is_open_if_only_a_small_context_leaves_room(pretend: Pretend) -> None:
     pretend(weights_and_batch)
     close = fit(task(30), CARD)
     assert close.completes
@@ -284,7 +284,7 @@ def test_a_task_that_only_a_small_context_leaves_room_for_may_not_fit(pretend: P
     assert close.headline().startswith("may not fit a small card: 3.54 GiB to 4.10")
 
 
-def test_a_task_whose_smallest_card_is_a_little_larger_may_not_fit() -> None:
+def test_verdict_is_open_if_a_slightly_larger_card_suffices() -> None:
     question = Task(model=model_of("gpt2"), batch=2)
     needed = fit(question, "A100 40GB", engine="laws").needed_bytes
     assert needed is not None
@@ -293,7 +293,7 @@ def test_a_task_whose_smallest_card_is_a_little_larger_may_not_fit() -> None:
         assert fit(question, card, engine="laws").fits is fits
 
 
-def test_a_program_that_fails_is_no_answer(pretend: Pretend) -> None:
+def test_fit_refuses_a_program_that_fails(pretend: Pretend) -> None:
     error = 'Traceback (most recent call last):\n  File "x"\nValueError: no such rope\n'
     pretend(weights_and_batch, error=error)
     with pytest.raises(ConfigError, match="ended without using the GPU, with ValueError: no such"):
@@ -308,7 +308,7 @@ def test_a_program_that_fails_is_no_answer(pretend: Pretend) -> None:
         fit(task(), CARD)
 
 
-def test_another_release_than_the_one_meant_is_said(pretend: Pretend) -> None:
+def test_note_names_a_release_other_than_the_requested_one(pretend: Pretend) -> None:
     pretend(weights_and_batch)
     notes = fit(task(), CARD, torch_version="2.11").notes
     assert "PyTorch 2.11 is not installed: this is 2.15.0" in notes
@@ -320,20 +320,20 @@ def test_another_release_than_the_one_meant_is_said(pretend: Pretend) -> None:
         fit(task(), CARD, torch_version="1.9")
 
 
-def test_without_pytorch_there_is_a_sentence(pretend: Pretend) -> None:
+def test_fit_without_pytorch_names_every_interpreter(pretend: Pretend) -> None:
     pretend(weights_and_batch)
     with pytest.raises(UnavailableError, match=r"has no PyTorch.*pip install 'allocsim\[fit\]'"):
         fit(task(), CARD, python="/usr/bin/perl")
 
 
-def test_the_recording_is_kept_where_it_is_asked_for(pretend: Pretend, tmp_path: Path) -> None:
+def test_fit_keeps_the_recording_in_the_given_file(pretend: Pretend, tmp_path: Path) -> None:
     pretend(weights_and_batch)
     keep = tmp_path / "kept.pickle"
     found = fit(task(), CARD, keep=keep)
     assert len(load(keep).devices[0]) == len(found.ran.prepared.trace)
 
 
-def test_the_largest_batch_has_run_and_so_has_the_next(pretend: Pretend) -> None:
+def test_largest_batch_and_the_next_have_run(pretend: Pretend) -> None:
     ran = pretend(weights_and_batch)
     found = largest(task(), "batch", CARD)
     assert found.value == 30, "512 MiB and 30 times 100 are in 3.5 GiB, 31 times are not"
@@ -348,7 +348,7 @@ def test_the_largest_batch_has_run_and_so_has_the_next(pretend: Pretend) -> None
     assert len(ran.programs) == 4
 
 
-def test_a_batch_that_grows_in_leaps_is_found_too(pretend: Pretend) -> None:
+def test_largest_finds_a_batch_whose_memory_grows_in_leaps(pretend: Pretend) -> None:
     def leaps(allocator: CachingAllocator, text: str) -> int:
         batch = batch_of(text)
         allocator.malloc((100 + 7 * batch + (2000 if batch > 37 else 0)) * MIB)
@@ -360,32 +360,32 @@ def test_a_batch_that_grows_in_leaps_is_found_too(pretend: Pretend) -> None:
     assert len(found.tried) < 20
 
 
-def test_only_multiples_are_looked_at(pretend: Pretend) -> None:
+def test_largest_tries_only_multiples_of_the_step(pretend: Pretend) -> None:
     pretend(weights_and_batch)
     found = largest(task(), "batch", CARD, step=8)
     assert found.value == 24
     assert {each.value % 8 for each in found.tried} == {0}
 
 
-def test_a_sequence_ends_with_the_models_positions(pretend: Pretend) -> None:
+def test_largest_sequence_ends_with_the_models_positions(pretend: Pretend) -> None:
     pretend(weights_and_batch)
     found = largest(task(), "seq", CARD)
     assert (found.value, found.failing) == (1024, None)
 
 
-def test_where_not_even_one_fits(pretend: Pretend) -> None:
+def test_largest_is_0_if_not_even_one_fits(pretend: Pretend) -> None:
     pretend(weights_and_batch)
     found = largest(task(), "batch", Gpu("a tiny card", 600 * MIB))
     assert (found.value, found.fitting) == (0, None)
 
 
-def test_a_size_that_makes_no_difference_is_said(pretend: Pretend) -> None:
+def test_largest_refuses_a_size_that_does_not_change_memory(pretend: Pretend) -> None:
     pretend(lambda allocator, _: 0 * (allocator.malloc(MIB) or 0))
     with pytest.raises(ConfigError, match="batch makes no difference to the memory"):
         largest(task(), "batch", CARD)
 
 
-def test_the_fewest_gpus_that_share_a_model(pretend: Pretend) -> None:
+def test_fewest_finds_the_fewest_gpus_that_share_a_model(pretend: Pretend) -> None:
     def shared(allocator: CachingAllocator, text: str) -> int:
         found = re.search(r"world_size=(\d+)", text)
         assert found is not None
@@ -405,7 +405,7 @@ def test_the_fewest_gpus_that_share_a_model(pretend: Pretend) -> None:
     assert fewest(sharded, Gpu("a tiny card", 10 * MIB)).ranks is None
 
 
-def test_the_failure_is_told_apart_from_the_peak_before_it(pretend: Pretend) -> None:
+def test_failure_is_distinct_from_the_peak_before_it(pretend: Pretend) -> None:
     def play(allocator: CachingAllocator, _text: str) -> int:
         allocator.free(allocator.malloc(1500 * MIB))
         allocator.empty_cache()
@@ -423,7 +423,7 @@ def test_the_failure_is_told_apart_from_the_peak_before_it(pretend: Pretend) -> 
     assert found.needed_bytes == 1900 * MIB
 
 
-def test_needed_is_the_smallest_card_that_works_not_the_peak_without_a_limit(
+def test_needed_bytes_are_of_the_smallest_card_that_works(
     pretend: Pretend,
 ) -> None:
     """An unlimited card never empties the cache, so it reserves more than the program needs."""
@@ -456,7 +456,7 @@ def test_needed_is_the_smallest_card_that_works_not_the_peak_without_a_limit(
         ("SmolLM2-135M", {"batch": 2, "seq": 1024}, 3300 * MIB),
     ],
 )
-def test_a_card_of_what_is_needed_works_and_the_next_smaller_does_not(
+def test_card_with_the_needed_bytes_works_and_a_smaller_one_does_not(
     name: str, asked: dict[str, Any], memory: int
 ) -> None:
     question = Task(model=model_of(name), **asked)
@@ -468,7 +468,7 @@ def test_a_card_of_what_is_needed_works_and_the_next_smaller_does_not(
     assert not fit(question, Gpu("a card", found.needed_bytes - 2 * MIB), engine="laws").fits
 
 
-def test_the_failure_is_that_of_the_recording_that_is_kept(tmp_path: Path) -> None:
+def test_failure_equals_that_of_the_kept_recording(tmp_path: Path) -> None:
     """`top` gives the same moment for the file's error as the answer does."""
     out = tmp_path / "kept.pickle"
     question = Task(model=model_of("SmolLM2-135M"), batch=2)
@@ -497,7 +497,7 @@ def pretend_experts(pretend: Pretend) -> Pretended:
     return ran
 
 
-def test_what_the_choice_of_experts_decides_is_a_range(pretend: Pretend) -> None:
+def test_fit_gives_a_range_over_the_choice_of_experts(pretend: Pretend) -> None:
     ran = pretend_experts(pretend)
     found = fit(task(), CARD)
     assert ran.routings == ["balanced", "skewed"]
@@ -512,7 +512,7 @@ def test_what_the_choice_of_experts_decides_is_a_range(pretend: Pretend) -> None
     assert not [note for note in found.notes if note.startswith("experts")]
 
 
-def test_experts_that_all_tokens_choose_may_not_fit(pretend: Pretend) -> None:
+def test_verdict_is_open_if_experts_chosen_by_all_tokens_do_not_fit(pretend: Pretend) -> None:
     pretend_experts(pretend)
     found = fit(task(), replace(CARD, memory=1024 * MIB))
     assert found.completes

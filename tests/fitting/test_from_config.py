@@ -147,7 +147,7 @@ def test_the_command_uses_the_file_and_options_beside_it_win(
         (None, "cannot be read"),
     ],
 )
-def test_a_file_that_is_no_configuration_is_named(
+def test_read_config_names_a_file_that_is_no_configuration(
     text: str | None, said: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "config.yaml"

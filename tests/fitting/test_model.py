@@ -34,11 +34,11 @@ from allocsim.fitting.model import Classifier, Configured, UserModel
         ("ResNet-50", "ResNet-50"),
     ],
 )
-def test_a_model_goes_by_the_names_that_people_use(said: str, meant: str) -> None:
+def test_model_of_accepts_the_usual_names(said: str, meant: str) -> None:
     assert model_of(said).name == meant
 
 
-def test_every_preset_is_found_by_its_own_name() -> None:
+def test_model_of_finds_every_preset_by_its_name() -> None:
     for name in (*CONFIGURATIONS, *TORCHVISION):
         assert model_of(name).name == name
 
@@ -87,7 +87,7 @@ def counted(model: Configured) -> int:
     return embeddings + layers * (attention + feed + norms * width) + width
 
 
-def test_what_makes_a_model_follows_from_its_kind() -> None:
+def test_head_follows_from_the_model_type() -> None:
     assert model_of("resnet50") == Classifier("ResNet-50", "resnet50")
     assert model_of("my.models:build") == UserModel("my.models:build", "my.models", "build")
     bert, llama = model_of("BERT-base"), model_of("Llama-3-8B")
@@ -96,7 +96,7 @@ def test_what_makes_a_model_follows_from_its_kind() -> None:
     assert (bert.head, llama.head) == ("AutoModelForMaskedLM", "AutoModelForCausalLM")
 
 
-def test_a_configuration_is_read_from_its_file_or_its_folder(tmp_path: Path) -> None:
+def test_model_of_reads_a_configuration_from_file_or_folder(tmp_path: Path) -> None:
     config = {**CONFIGURATIONS["gpt2"], "architectures": ["GPT2LMHeadModel"]}
     file = tmp_path / "config.json"
     file.write_text(json.dumps(config))
@@ -122,7 +122,7 @@ def test_a_configuration_is_read_from_its_file_or_its_folder(tmp_path: Path) -> 
         ({"model_type": None}, "names no model_type"),
     ],
 )
-def test_a_configuration_that_no_model_has_is_refused(
+def test_model_of_refuses_an_impossible_configuration(
     tmp_path: Path, change: dict[str, object], sentence: str
 ) -> None:
     config = {**CONFIGURATIONS["Llama-3-8B"], **change}
@@ -136,14 +136,14 @@ def test_a_configuration_that_no_model_has_is_refused(
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "[" * 100_000, "\x00"])
-def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, text: str) -> None:
+def test_model_of_refuses_a_file_that_is_no_configuration(tmp_path: Path, text: str) -> None:
     file = tmp_path / "config.json"
     file.write_text(text)
     with pytest.raises(ConfigError, match=r"config\.json"):
         model_of(str(file))
 
 
-def test_a_name_that_is_near_one_is_answered_with_it() -> None:
+def test_model_of_suggests_a_similar_name() -> None:
     with pytest.raises(ConfigError, match=r"not a known model.*did you mean Qwen2\.5-7B"):
         model_of("Qwen2.5-7BB")
     with pytest.raises(ConfigError, match="cannot be read"):

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "parallel.md").read_text()
 
 
-def test_the_results_that_are_kept_are_todays() -> None:
+def test_kept_results_are_those_of_todays_formulas() -> None:
     results = ROOT / "benchmarks" / "results"
     kept = (results / "parallel.txt").read_text()
     assert kept == "\n".join(measured_lines(markdown=False)) + "\n"
@@ -48,13 +48,13 @@ def errors_of(cell: str) -> list[float]:
     return [round(found[0] / 100, 4), round(found[-1] / 100, 4)]
 
 
-def test_megatrons_rows_are_met_within_two_percent() -> None:
+def test_formulas_meet_megatrons_rows_within_two_percent() -> None:
     errors = [each.error for each in measured() if each.row.startswith("S")]
     assert len(errors) == 43
     assert max(map(abs, errors)) < 0.013
 
 
-def test_llamas_on_one_card_are_met_to_some_megabytes() -> None:
+def test_formulas_meet_llamas_on_one_card_to_some_megabytes() -> None:
     """The runs use one type; the rest of the difference is rounding and fragmentation."""
     real = [each for each in truth() if isinstance(each, Real) and "Llama" in each.what]
     plain = [each for each in real if "autocast" not in each.what]
@@ -62,7 +62,7 @@ def test_llamas_on_one_card_are_met_to_some_megabytes() -> None:
     assert max(abs(each.requested - each.formula) for each in plain) < 4 << 20
 
 
-def test_what_formulas_have_no_say_on_is_listed_with_its_reason() -> None:
+def test_figures_without_a_formula_are_listed_with_a_reason() -> None:
     found = list(truth())
     reasons = [each for each in found if isinstance(each, str)]
     assert len(found) == 72

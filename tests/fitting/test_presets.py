@@ -138,7 +138,7 @@ def test_training_with_linear_attention_has_no_formula() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in DECODERS if "Qwen3.5" not in name])
-def test_the_shape_of_training_has_the_parameters_of_the_tensors(name: str) -> None:
+def test_shape_of_has_the_parameters_of_the_tensors(name: str) -> None:
     said = shape_of(model_of(name)).parameters
     assert said == pytest.approx(PRESETS[name]["parameters"], rel=2e-5)
 

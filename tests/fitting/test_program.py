@@ -27,7 +27,7 @@ def task(model: str = "gpt2", **more: Any) -> Task:
     return Task(model=found, **{**usual_lengths(found), **more})
 
 
-def test_training_is_the_loop_that_everybody_writes() -> None:
+def test_program_of_a_training_is_the_usual_loop() -> None:
     text = program_of(task(optimizer="sgd", seq=16, steps=2))
     loop = text[text.index("for step") :]
     assert loop == (
@@ -40,7 +40,7 @@ def test_training_is_the_loop_that_everybody_writes() -> None:
     assert 'ids = torch.randint(0, config.vocab_size, (1, 16), device="cuda")' in text
 
 
-def test_serving_is_a_prompt_and_greedy_tokens() -> None:
+def test_program_of_serving_is_a_prompt_and_greedy_tokens() -> None:
     text = program_of(task(is_training=False, prompt=16, decode=3, requests=5))
     assert "for request in range(5):" in text
     assert "for token in range(1 + 3):" in text
@@ -49,7 +49,7 @@ def test_serving_is_a_prompt_and_greedy_tokens() -> None:
 
 
 @pytest.mark.parametrize("model", ["gpt2", "BERT-base", "resnet50", "pkg.mod:make"])
-def test_every_combination_of_options_is_a_program(model: str) -> None:
+def test_program_of_every_combination_of_options_compiles(model: str) -> None:
     """It parses, and it binds every name that it uses."""
     for dtype, optimizer, start, accumulate in product(DTYPES, OPTIMIZERS, STARTS, (1, 3)):
         made = task(model, dtype=dtype, optimizer=optimizer, start=start, accumulate=accumulate)
@@ -108,6 +108,6 @@ def undefined(text: str) -> set[str]:
         ({"attention": "flash"}, 'attn_implementation="flash_attention_2"'),
     ],
 )
-def test_an_option_is_a_line(more: dict[str, Any], line: str) -> None:
+def test_option_adds_its_line_to_the_program(more: dict[str, Any], line: str) -> None:
     assert line in program_of(task(**more))
     assert line not in program_of(task(start="made"))

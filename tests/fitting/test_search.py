@@ -35,7 +35,7 @@ def largest_of(found: Frontier) -> dict[int, int]:
     return {value: row.value for value, row in found.rows}
 
 
-def test_every_row_has_run_and_so_has_the_next(pretend: Pretend) -> None:
+def test_frontier_row_and_the_next_value_have_run(pretend: Pretend) -> None:
     pretend(tokens)
     found = frontier(task(), "batch", "seq", CARD)
     assert largest_of(found) == {512: 240, 1024: 120, 2048: 60}
@@ -46,7 +46,7 @@ def test_every_row_has_run_and_so_has_the_next(pretend: Pretend) -> None:
         assert {each.value: each.fits for each in row.tried}[row.value + 1] is False
 
 
-def test_what_one_row_took_tells_where_the_next_is(pretend: Pretend) -> None:
+def test_frontier_starts_a_row_where_earlier_ones_predict(pretend: Pretend) -> None:
     pretend(tokens)
     found = frontier(task(), "batch", "seq", CARD, values=(1024, 512, 4096))
     assert [len(row.tried) for _, row in found.rows] == [4, 2, 2]
@@ -55,7 +55,7 @@ def test_what_one_row_took_tells_where_the_next_is(pretend: Pretend) -> None:
     assert [len(row.tried) for _, row in other_way.rows][1] <= 4
 
 
-def test_the_optimizers_peak_at_a_small_batch_misleads_nobody(pretend: Pretend) -> None:
+def test_first_guess_ignores_the_optimizers_peak_at_a_small_batch(pretend: Pretend) -> None:
     """Up to a batch of 30 the peak is in the optimizer's step, whatever the batch is."""
 
     def training(allocator: CachingAllocator, program: str) -> int:
@@ -76,7 +76,7 @@ def test_the_optimizers_peak_at_a_small_batch_misleads_nobody(pretend: Pretend) 
     assert len(found.tried) == 4, "two without a limit, then the place itself"
 
 
-def test_a_guess_that_misses_by_a_little_is_put_right(pretend: Pretend) -> None:
+def test_search_corrects_a_guess_that_misses_by_a_little(pretend: Pretend) -> None:
     """Long sequences take slightly less, or slightly more, than their tokens suggest."""
     for more in (-2, 2):
 
@@ -93,7 +93,7 @@ def test_a_guess_that_misses_by_a_little_is_put_right(pretend: Pretend) -> None:
         assert len(found.rows[1][1].tried) == 4
 
 
-def test_a_row_that_has_none(pretend: Pretend) -> None:
+def test_frontier_has_a_row_where_nothing_fits(pretend: Pretend) -> None:
     pretend(tokens)
     found = frontier(task(), "batch", "seq", CARD, values=(1024, 1 << 17))
     assert largest_of(found) == {1024: 120, 1 << 17: 0}
@@ -101,26 +101,26 @@ def test_a_row_that_has_none(pretend: Pretend) -> None:
     assert not frontier(task(), "batch", "seq", Gpu("small", GIB), values=(512, 1024)).fits
 
 
-def test_sizes_that_do_not_multiply_begin_where_the_last_ended(pretend: Pretend) -> None:
+def test_frontier_of_unrelated_sizes_starts_at_the_last_result(pretend: Pretend) -> None:
     pretend(tokens)
     found = frontier(task(), "batch", "lora", CARD, values=(4, 8))
     assert largest_of(found) == {4: 120, 8: 120}
     assert [len(row.tried) for _, row in found.rows] == [4, 2]
 
 
-def test_values_are_half_the_same_and_twice_unless_told() -> None:
+def test_usual_values_are_half_the_same_and_twice() -> None:
     assert usual_values(task(seq=2048), "seq") == (1024, 2048, 4096)
     assert usual_values(Task(model=model_of("gpt2")), "seq") == (512, 1024)
     assert usual_values(task(), "batch") == (1, 2)
 
 
-def test_another_release_is_told_once(pretend: Pretend) -> None:
+def test_frontier_names_another_release_once(pretend: Pretend) -> None:
     pretend(tokens)
     found = frontier(task(), "batch", "seq", CARD, values=(512, 1024), torch_version="2.11")
     assert len([note for note in found.notes if "is not installed" in note]) == 1
 
 
 @pytest.mark.parametrize("pair", [("batch", "batch"), ("batch", "steps"), ("gpus", "seq")])
-def test_two_sizes_that_can_be_looked_for(pair: tuple[str, str]) -> None:
+def test_frontier_refuses_equal_or_unknown_sizes(pair: tuple[str, str]) -> None:
     with pytest.raises(ConfigError, match="expected two of batch, seq, image"):
         frontier(task(), *pair, CARD)

@@ -64,7 +64,7 @@ def test_other_presets_have_the_parameters_that_are_published(name: str, paramet
     assert shape_of(model_of(name)).parameters == parameters
 
 
-def test_deepseek_v3_has_its_671_billion(tmp_path: Path) -> None:
+def test_shape_of_deepseek_v3_has_671_billion_parameters(tmp_path: Path) -> None:
     config = {
         "model_type": "deepseek_v3",
         "hidden_size": 7168,
@@ -92,13 +92,13 @@ def test_deepseek_v3_has_its_671_billion(tmp_path: Path) -> None:
         shape_of(model_of(str(file)))
 
 
-def test_what_is_no_decoder_is_refused() -> None:
+def test_shape_of_refuses_a_model_that_is_no_decoder() -> None:
     for name in ("BERT-base", "ResNet-50", "my:model"):
         with pytest.raises(ConfigError, match="not described by the formulas"):
             shape_of(model_of(name))
 
 
-def test_precisions_are_bytes_a_parameter() -> None:
+def test_precision_of_gives_bytes_per_parameter() -> None:
     assert precision_of(None) == MIXED == Precision(weights=2, gradients=2, optimizer=12)
     assert precision_of(None, gradients=4).gradients == 4
     assert precision_of(None, "sgd").optimizer == 4
@@ -110,7 +110,7 @@ def test_precisions_are_bytes_a_parameter() -> None:
     assert precision_of("autocast-bf16").compute == 2
 
 
-def test_the_verdict_says_when_the_range_decides() -> None:
+def test_shard_says_may_not_fit_within_the_range() -> None:
     layout = ParallelLayout(tensor=8, data=8, zero=3)
     found = shard(replace(HUNDRED, layout=layout), CARD)
     assert found.fits is True
@@ -125,14 +125,14 @@ def test_the_verdict_says_when_the_range_decides() -> None:
     assert tight.headline().startswith("does not fit tight")
 
 
-def test_every_group_of_ranks_costs_a_communicator() -> None:
+def test_shard_counts_a_communicator_for_each_group_of_ranks() -> None:
     alone = shard(replace(HUNDRED, layout=ParallelLayout()), CARD)
     both = shard(replace(HUNDRED, layout=ParallelLayout(tensor=8, data=2)), CARD)
     assert (alone.communicators, both.communicators) == (0, 2)
     assert both.outside_bytes[0] - alone.outside_bytes[0] == 2 * 544 * 10**6
 
 
-def test_the_fewest_cards_for_a_hundred_billion_parameters() -> None:
+def test_plan_finds_the_fewest_cards_for_100_billion_parameters() -> None:
     found = plan(HUNDRED, CARD)
     assert found.fewest == 24
     best = found.choices[0]
@@ -143,7 +143,7 @@ def test_the_fewest_cards_for_a_hundred_billion_parameters() -> None:
     assert work[-1] == 0
 
 
-def test_no_layout_on_fewer_cards_would_have_done() -> None:
+def test_plan_finds_no_layout_on_fewer_cards() -> None:
     shape = TransformerShape(
         layers=8, width=4096, heads=32, kv_heads=8, head=128, inner=14336, vocabulary=32000
     )
@@ -155,7 +155,7 @@ def test_no_layout_on_fewer_cards_would_have_done() -> None:
         assert plan(training, card, cards=cards).fewest is None
 
 
-def test_the_plan_leaves_out_nothing_that_fits() -> None:
+def test_plan_omits_no_layout_that_fits() -> None:
     shape = TransformerShape(
         layers=8, width=4096, heads=32, kv_heads=8, head=128, inner=14336, vocabulary=32000
     )
@@ -176,7 +176,7 @@ def test_the_plan_leaves_out_nothing_that_fits() -> None:
     assert chosen == fitting
 
 
-def test_a_pipeline_need_not_divide_the_layers() -> None:
+def test_plan_has_pipelines_that_do_not_divide_the_layers() -> None:
     """With 61 layers, four stages have 16, 15, 15 and 15, and the first one sets the pace."""
     shape = TransformerShape(
         layers=61, width=4096, heads=32, kv_heads=8, head=128, inner=14336, vocabulary=32000
@@ -196,14 +196,14 @@ def test_a_pipeline_need_not_divide_the_layers() -> None:
     assert four.extra == pytest.approx((1 + 3 / 16) * 64 / 61 - 1)
 
 
-def test_a_plan_for_so_many_cards_keeps_to_them_and_to_the_batch() -> None:
+def test_plan_keeps_to_the_given_cards_and_batch() -> None:
     found = plan(HUNDRED, CARD, cards=64, micro_batch=2)
     assert {each.cards for each in found.choices} == {64}
     assert {each.answer.training.layout.micro_batch for each in found.choices} == {2}
     assert found.choices[0].extra == 0
 
 
-def test_where_nothing_fits_the_plan_says_none() -> None:
+def test_plan_has_no_count_if_nothing_fits() -> None:
     """The states alone are too large, so no layout is computed."""
     assert plan(HUNDRED, CARD, cards=8).tried == 0
     close = plan(replace(HUNDRED, layout=ParallelLayout(seq=1 << 17)), CARD, cards=32)

@@ -41,7 +41,7 @@ from allocsim.fitting import Task, lengths_of, model_of
         ("gpt2", {"is_training": False, "dtype": "autocast-bf16"}, "expected fp32, bf16 or fp16"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_sentence(
+def test_task_refuses_impossible_values_in_a_sentence(
     model: str, more: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
@@ -59,7 +59,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(
         ("dtype", ["bf16"], "fp32, bf16"),
     ],
 )
-def test_a_name_that_nobody_knows_is_refused_with_those_that_are(
+def test_task_refuses_an_unknown_name_and_lists_the_known(
     field: str, value: Any, known: str
 ) -> None:
     with pytest.raises(ConfigError) as error:
@@ -67,16 +67,16 @@ def test_a_name_that_nobody_knows_is_refused_with_those_that_are(
     assert str(error.value).startswith(f"{field} {value!r} is not known; expected one of {known}")
 
 
-def test_no_ranks_are_refused() -> None:
+def test_task_refuses_0_ranks() -> None:
     with pytest.raises(ConfigError, match="ranks 0 is not possible"):
         Task(model=model_of("gpt2"), parallel="ddp", ranks=0)
 
 
-def test_rotary_positions_end_nowhere() -> None:
+def test_task_has_no_limit_for_rotary_positions() -> None:
     assert Task(model=model_of("Llama-3-8B"), seq=100_000).seq == 100_000
 
 
-def test_a_task_says_what_it_is() -> None:
+def test_text_describes_the_task() -> None:
     task = Task(model=model_of("gpt2"), batch=8, checkpointing=True, lora=4, accumulate=2)
     assert task.text == (
         "4 training steps of gpt2, batch 8 x 1,024 tokens, bf16, adamw, checkpointing, "
@@ -101,13 +101,13 @@ def test_lengths_come_from_a_file_or_a_distribution(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["uniform:20:10", "lognormal:0:1", "nowhere", "uniform:1"])
-def test_lengths_that_are_none(text: str) -> None:
+def test_lengths_of_refuses_other_texts(text: str) -> None:
     with pytest.raises(ConfigError, match="lengths"):
         lengths_of(text, 4)
 
 
 @pytest.mark.parametrize("text", ["", "1 2 x", "-4", "9" * 12])
-def test_a_file_without_lengths(tmp_path: Any, text: str) -> None:
+def test_lengths_of_refuses_a_file_without_lengths(tmp_path: Any, text: str) -> None:
     file = tmp_path / "lengths.txt"
     file.write_text(text)
     with pytest.raises(ConfigError, match="whole numbers"):

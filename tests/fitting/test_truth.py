@@ -36,7 +36,7 @@ def test_cudnn_attention_is_preferred_for_the_rows_of_hopper_cards() -> None:
 @pytest.mark.slow
 @NEEDS_TORCH
 @pytest.mark.parametrize("row", [row for row in rows() if row["id"] in SOME], ids=str)
-def test_a_run_comes_to_the_same_bytes(row: dict[str, Any]) -> None:
+def test_run_program_equals_the_recorded_bytes(row: dict[str, Any]) -> None:
     ran = run(row, python_of("2.15", TRANSFORMERS[0]))
     assert ran.peak_allocated_bytes == row["peak_allocated"]
     assert ran.peak_reserved_bytes == row["peak_reserved"]
@@ -48,7 +48,7 @@ def test_a_run_comes_to_the_same_bytes(row: dict[str, Any]) -> None:
 @pytest.mark.slow
 @NEEDS_TORCH
 @pytest.mark.parametrize("row", [row for row in rows() if "oom_in_step" in row], ids=str)
-def test_what_runs_out_of_memory_is_answered_by_one_run(
+def test_task_that_runs_out_of_memory_is_answered_by_one_run(
     row: dict[str, Any], tmp_path: Path
 ) -> None:
     found = fit(
