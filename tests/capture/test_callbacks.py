@@ -99,11 +99,11 @@ def test_composer_callback_captures_steps_and_phases(
     assert moments_of(tmp_path / "run-exit.pickle") == [("step", 3), *parts]
 
 
-def test_without_the_variable_nothing_is_installed(torch: Pretend) -> None:
+def test_install_without_the_variable_does_nothing(torch: Pretend) -> None:
     assert install() is None and torch.waiting == []
 
 
-def test_the_environment_says_what_is_captured(
+def test_environment_gives_the_options_of_the_capture(
     torch: Pretend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = {"": "run.pickle", "_ON": "step,exit", "_STEPS": "2,3", "_MAX_ENTRIES": "7"}
@@ -122,7 +122,7 @@ def test_the_environment_says_what_is_captured(
 
 
 @pytest.mark.parametrize(("name", "value"), [("ON", "never"), ("STEPS", "x"), ("MAX_ENTRIES", "")])
-def test_a_wrong_variable_is_logged_and_the_program_runs(
+def test_invalid_variable_is_logged_and_the_program_runs(
     torch: Pretend,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -178,7 +178,7 @@ def test_environment_variable_captures_an_unmodified_program(tmp_path: Path) -> 
     assert made.command.endswith("--on 'its own'")
 
 
-def test_a_command_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_missing_command_is_refused(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "allocsim.capture", "run.pickle", "--", "no-such-program"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2

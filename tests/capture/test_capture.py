@@ -64,9 +64,7 @@ def test_import_of_capture_loads_only_the_standard_library() -> None:
     assert done.stdout == "['allocsim']\n"
 
 
-def test_an_error_is_written_before_it_is_raised_and_passes_as_it_is(
-    torch: Pretend, tmp_path: Path
-) -> None:
+def test_oom_is_captured_before_it_is_raised_unchanged(torch: Pretend, tmp_path: Path) -> None:
     there: list[str] = []
 
     def plain(recording: Any) -> None:
@@ -91,7 +89,7 @@ def test_an_error_is_written_before_it_is_raised_and_passes_as_it_is(
     assert (made.device_memory, made.device_name, made.release) == (64 * MIB, "Pretend", "2.15")
 
 
-def test_marks_are_at_the_entries_of_their_calls(torch: Pretend, tmp_path: Path) -> None:
+def test_capture_marks_are_at_the_entries_of_their_calls(torch: Pretend, tmp_path: Path) -> None:
     with capture(tmp_path / "run.pickle", on="exit") as recording:
         recording.step()
         recording.phase("forward")
@@ -130,7 +128,7 @@ def test_top_takes_steps_and_phases_from_the_marks(torch: Pretend, tmp_path: Pat
     assert top(recording_, at=0).at.step == 0, "before the first step"
 
 
-def test_a_file_opens_as_pytorch_wrote_it(torch: Pretend, tmp_path: Path) -> None:
+def test_capture_file_opens_as_a_snapshot(torch: Pretend, tmp_path: Path) -> None:
     """The file has one additional key, and a pickle protocol that PyTorch's viewer reads."""
     with capture(tmp_path / "run.pickle", on="exit"):
         torch.empty(MIB)
@@ -161,7 +159,7 @@ def test_recording_begins_with_the_device_and_ends_with_the_capture(
     assert names(tmp_path) == [], "no error, no file"
 
 
-def test_stacks_can_be_left_out(torch: Pretend, tmp_path: Path) -> None:
+def test_capture_without_stacks_has_none(torch: Pretend, tmp_path: Path) -> None:
     with capture(tmp_path / "run.pickle", stacks=None):
         torch.empty(MIB)
     assert torch.log[0][1]["context"] is None
@@ -180,7 +178,7 @@ def test_capture_leaves_the_programs_own_recording_alone(
     assert marks == (Mark(2, MarkKind.STEP, 1),)
 
 
-def test_a_capture_that_begins_late_says_so(torch: Pretend, tmp_path: Path) -> None:
+def test_late_capture_names_the_bytes_at_its_start(torch: Pretend, tmp_path: Path) -> None:
     torch.empty(8 * MIB)
     with capture(tmp_path / "run.pickle", on="exit"):
         torch.empty(MIB)
@@ -188,7 +186,7 @@ def test_a_capture_that_begins_late_says_so(torch: Pretend, tmp_path: Path) -> N
     assert text == "at the end; recording began when 8.00 MiB were allocated"
 
 
-def test_a_torch_that_is_imported_later_is_captured_from_its_first_allocation(
+def test_later_import_of_torch_is_captured_from_the_first_allocation(
     tmp_path: Path,
 ) -> None:
     """The program runs in a separate interpreter, with a fake package torch."""
@@ -216,7 +214,7 @@ def test_a_torch_that_is_imported_later_is_captured_from_its_first_allocation(
         ({"RANK": "no number"}, "run-exit.pickle"),
     ],
 )
-def test_a_file_is_named_by_rank(
+def test_capture_file_is_named_by_rank(
     torch: Pretend,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -230,7 +228,7 @@ def test_a_file_is_named_by_rank(
     assert names(tmp_path) == [name]
 
 
-def test_the_process_group_knows_the_rank_best(
+def test_rank_of_the_process_group_has_priority(
     torch: Pretend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "0")
@@ -245,7 +243,7 @@ def test_the_process_group_knows_the_rank_best(
     assert made is not None and made.rank == "5"
 
 
-def test_a_folder_serves_as_a_path(torch: Pretend, tmp_path: Path) -> None:
+def test_capture_accepts_a_folder_as_path(torch: Pretend, tmp_path: Path) -> None:
     with capture(f"{tmp_path}/new/", on="exit"):
         torch.empty(MIB)
     assert names(tmp_path / "new") == ["capture-exit.pickle"]
@@ -255,7 +253,7 @@ def test_a_folder_serves_as_a_path(torch: Pretend, tmp_path: Path) -> None:
     ("steps", "expected"),
     [(2, ["run-step2.pickle", "run-step4.pickle"]), ([3], ["run-step3.pickle"])],
 )
-def test_steps_are_written_when_they_end(
+def test_step_is_captured_when_it_ends(
     torch: Pretend, tmp_path: Path, steps: Any, expected: list[str]
 ) -> None:
     with capture(tmp_path / "run.pickle", on="step", steps=steps) as recording:
@@ -270,7 +268,7 @@ def test_steps_are_written_when_they_end(
     assert allocations <= 2 * int(number)
 
 
-def test_a_decorator_is_the_same_at_every_call(torch: Pretend, tmp_path: Path) -> None:
+def test_decorator_captures_every_call(torch: Pretend, tmp_path: Path) -> None:
     @capture(tmp_path / "run.pickle", on="exit")
     def work(size: int) -> int:
         return torch.empty(size)
@@ -284,7 +282,7 @@ def test_a_decorator_is_the_same_at_every_call(torch: Pretend, tmp_path: Path) -
     assert [call[0] for call in torch.log] == [("all",), (None,)] * 2
 
 
-def test_a_decorated_coroutine_is_captured_while_it_runs(torch: Pretend, tmp_path: Path) -> None:
+def test_decorated_coroutine_is_captured_while_it_runs(torch: Pretend, tmp_path: Path) -> None:
     @capture(tmp_path / "run.pickle", on="exit")
     async def work() -> int:
         return torch.empty(MIB)
@@ -295,7 +293,7 @@ def test_a_decorated_coroutine_is_captured_while_it_runs(torch: Pretend, tmp_pat
     assert names(tmp_path) == ["run-exit.pickle"]
 
 
-def test_a_ring_that_is_full_is_said_and_marks_stay_true(torch: Pretend, tmp_path: Path) -> None:
+def test_full_ring_is_reported_and_keeps_the_marks(torch: Pretend, tmp_path: Path) -> None:
     with capture(tmp_path / "run.pickle", on="exit", max_entries=20) as recording:
         torch.empty(20 * MIB)
         for _ in range(10):
@@ -312,7 +310,7 @@ def test_a_ring_that_is_full_is_said_and_marks_stay_true(torch: Pretend, tmp_pat
     assert marks == [(0, 4), (2, 5), (5, 6), (8, 7), (11, 8), (14, 9), (17, 10)]
 
 
-def test_older_files_make_room_for_newer_ones(
+def test_oldest_capture_is_removed_for_a_new_one(
     torch: Pretend,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -332,7 +330,7 @@ def test_older_files_make_room_for_newer_ones(
     assert logged == ["allocsim: captures reached their limit of 12.00 KiB; the oldest are removed"]
 
 
-def test_a_history_too_large_for_its_limit_loses_its_oldest_entries(
+def test_capture_above_its_limit_drops_the_oldest_entries(
     torch: Pretend, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with capture(tmp_path / "run.pickle", "exit", max_disk="12 KiB") as recording:
@@ -435,7 +433,7 @@ def test_program_continues_when_any_function_of_torch_fails(
     assert len(torch.blocks) == 2
 
 
-def test_errors_in_two_threads_are_two_files(torch: Pretend, tmp_path: Path) -> None:
+def test_ooms_in_two_threads_are_two_files(torch: Pretend, tmp_path: Path) -> None:
     caught: list[BaseException] = []
 
     def greedy() -> None:
@@ -457,7 +455,7 @@ def test_errors_in_two_threads_are_two_files(torch: Pretend, tmp_path: Path) -> 
         whole(tmp_path / name)
 
 
-def test_a_forked_child_writes_nothing(
+def test_forked_child_writes_no_capture(
     torch: Pretend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with capture(tmp_path / "run.pickle", on="exit") as recording:
@@ -473,7 +471,7 @@ def test_a_forked_child_writes_nothing(
     assert names(tmp_path) == ["run-exit.pickle"]
 
 
-def test_a_child_that_uses_the_device_itself_is_captured_as_itself(
+def test_forked_child_that_uses_the_device_has_its_own_capture(
     torch: Pretend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recording = capture(tmp_path / "run.pickle")
@@ -486,9 +484,7 @@ def test_a_child_that_uses_the_device_itself_is_captured_as_itself(
     assert names(tmp_path) == ["run-process12345-oom.pickle"]
 
 
-def test_an_error_that_the_program_handles_is_written_and_has_no_text(
-    torch: Pretend, tmp_path: Path
-) -> None:
+def test_handled_oom_is_captured_without_its_text(torch: Pretend, tmp_path: Path) -> None:
     with capture(tmp_path / "run.pickle"):
         with pytest.raises(OutOfMemoryError):
             torch.empty(80 * MIB)
@@ -533,7 +529,7 @@ def test_two_captures_share_the_history(torch: Pretend, tmp_path: Path) -> None:
         ({"max_disk": "much"}, "much"),
     ],
 )
-def test_wrong_arguments_are_refused_before_anything_begins(
+def test_capture_refuses_invalid_arguments_at_once(
     torch: Pretend, tmp_path: Path, options: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(text)):

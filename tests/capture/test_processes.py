@@ -57,7 +57,7 @@ def asked(library: Nvml, used: int) -> dict[str, int]:
     return processes_memory(CARD, used, lambda _name: library)
 
 
-def test_memory_not_of_this_process_is_of_others() -> None:
+def test_processes_memory_gives_the_rest_to_others() -> None:
     library = Nvml({os.getpid(): 8 * GIB, 600: 131 * GIB})
     assert asked(library, 140 * GIB) == {
         "process_memory": 8 * GIB,
@@ -118,9 +118,7 @@ def test_capture_separates_free_own_and_other_memory(
     assert (made.other_memory, made.other_processes) == (30 * MIB, 1)
 
 
-def test_a_capture_states_no_exit_code_that_it_does_not_know(
-    torch: Pretend, tmp_path: Path
-) -> None:
+def test_capture_has_no_unknown_exit_code(torch: Pretend, tmp_path: Path) -> None:
     with capture(tmp_path / "run.pickle", on="exit"):
         torch.empty(MIB)
     snapshot = pickle.loads((tmp_path / "run-exit.pickle").read_bytes())
@@ -133,7 +131,7 @@ def test_a_capture_states_no_exit_code_that_it_does_not_know(
 @pytest.mark.parametrize(
     ("ends", "code"), [("raise ValueError", 1), ("sys.exit(3)", None), ("pass", None)]
 )
-def test_a_capture_at_the_end_of_a_failed_program_states_its_exit_code(
+def test_capture_of_a_failed_program_has_its_exit_code(
     tmp_path: Path, ends: str, code: int | None
 ) -> None:
     """An uncaught error is exit code 1; other exit codes are not known yet."""

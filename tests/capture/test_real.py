@@ -142,7 +142,7 @@ FRAMEWORKS = {
 
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_a_framework_that_runs_out_of_memory_in_step_3(
+def test_framework_callback_captures_an_oom_in_step_3(
     tmp_path: Path, python: str, name: str
 ) -> None:
     code = f"import {name}" + (", accelerate" if name == "transformers" else "")
@@ -202,7 +202,7 @@ def test_capture_works_with_every_release(tmp_path: Path, python: str) -> None:
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_pytorchs_own_viewer_reads_a_file(tmp_path: Path, python: str) -> None:
+def test_pytorch_viewer_reads_a_capture(tmp_path: Path, python: str) -> None:
     run(python, tmp_path, _STEPS.format(path="run.pickle", inside=""))
     viewer = """
 import pickle
@@ -248,7 +248,7 @@ def test_capture_without_room_or_permission_does_not_stop_the_program(
     assert not [*tmp_path.glob("*/*.part")]
 
 
-def test_a_killed_process_leaves_what_was_written_before(tmp_path: Path) -> None:
+def test_killed_process_leaves_earlier_captures(tmp_path: Path) -> None:
     inside = "if number == 3: import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     done = run(PYTHONS[0], tmp_path, _STEPS.format(path="run.pickle", inside=inside))
     assert done.returncode == -9
@@ -278,7 +278,7 @@ assert len(errors) == 2 and all("out of memory" in error for error in errors)
 """
 
 
-def test_two_threads_fail_at_once(tmp_path: Path) -> None:
+def test_two_threads_capture_ooms_at_once(tmp_path: Path) -> None:
     done = run(PYTHONS[0], tmp_path, _THREADS)
     assert done.returncode == 0, done.stderr
     names = sorted(path.name for path in tmp_path.glob("*.pickle"))
@@ -304,7 +304,7 @@ if child:
 """
 
 
-def test_a_forked_worker_writes_nothing_and_ends_well(tmp_path: Path) -> None:
+def test_forked_worker_writes_no_capture_and_exits_with_0(tmp_path: Path) -> None:
     done = run(PYTHONS[0], tmp_path, _FORK)
     assert (done.returncode, done.stderr) == (0, "")
     assert [path.name for path in tmp_path.glob("run*")] == ["run-exit.pickle"]

@@ -84,7 +84,7 @@ def test_free_early_keeps_the_streams_apart() -> None:
     keeps=st.booleans(),
     conf=st.sampled_from(["", "expandable_segments:True"]),
 )
-def test_any_order_of_steps_is_that_of_the_reordered_program(
+def test_reordered_steps_equal_the_reordered_program(
     lengths: tuple[int, ...], draw: Random, keeps: bool, conf: str
 ) -> None:
     source = Source(lengths, keeps_gradients=keeps)
@@ -148,7 +148,7 @@ def test_order_of_two_steps_is_refused() -> None:
         replay_edited(recorded(Source((4, 5))), ["largest step first"])
 
 
-def test_every_form_in_the_list_is_read() -> None:
+def test_parse_edit_reads_every_listed_form() -> None:
     words = {"ENTRY": "3", "N": "2", "SIZE": "2GiB", "A..B": "1..2", "forward|backward|optimizer":
              "backward"}  # fmt: skip
     for form in EDIT_FORMS:

@@ -40,7 +40,7 @@ def held(host: CachingHostAllocator) -> list[int]:
 
 
 @pytest.mark.parametrize("version", MODELLED)
-def test_a_request_is_rounded_up_to_a_power_of_two(version: str) -> None:
+def test_request_is_rounded_up_to_a_power_of_two(version: str) -> None:
     host = CachingHostAllocator(torch_version=version)
     for size in (1, 1000, 4096, MIB + 1, 3 * GIB):
         malloc(host, size)
@@ -48,7 +48,7 @@ def test_a_request_is_rounded_up_to_a_power_of_two(version: str) -> None:
     assert host.malloc(0) is None
 
 
-def test_a_request_above_a_limit_keeps_its_size() -> None:
+def test_request_above_a_limit_is_not_rounded() -> None:
     for option in ("pinned_max_round_threshold_mb", "pinned_max_cached_size_mb"):
         host = CachingHostAllocator(f"{option}:1", "2.13")
         for size in (MIB - 1, MIB, MIB + 1):
@@ -57,7 +57,7 @@ def test_a_request_above_a_limit_keeps_its_size() -> None:
 
 
 @pytest.mark.parametrize("version", MODELLED)
-def test_the_block_freed_last_is_used_first(version: str) -> None:
+def test_block_freed_last_is_reused_first(version: str) -> None:
     host = CachingHostAllocator(torch_version=version)
     first, second, other = (malloc(host, size) for size in (1000, 1001, 1025))
     for block in (second, first, other):
@@ -66,7 +66,7 @@ def test_the_block_freed_last_is_used_first(version: str) -> None:
     assert malloc(host, 1024) not in (first, second, other)
 
 
-def test_a_block_too_small_serves_in_2_13() -> None:
+def test_too_small_block_is_taken_in_2_13() -> None:
     conf = "pinned_max_round_threshold_mb:1"
     for version, is_reused in (("2.13", True), ("2.14", False), ("2.15", False)):
         host = CachingHostAllocator(conf, version)
@@ -80,7 +80,7 @@ def test_a_block_too_small_serves_in_2_13() -> None:
     assert malloc(host, MIB + 2) == large
 
 
-def test_the_reserve_segment_serves_until_it_is_used_up() -> None:
+def test_reserve_segment_serves_until_it_is_used_up() -> None:
     host = CachingHostAllocator("pinned_reserve_segment_size_mb:1")
     a, b = malloc(host, 1), malloc(host, 512 * KIB)
     assert b - a == 4096
@@ -103,7 +103,7 @@ def test_blocks_of_the_reserve_segment_are_gone_once_released() -> None:
     assert host.host_memory_stats()["host_free_time.count"] == 0
 
 
-def test_a_refusal_of_the_driver_releases_nothing() -> None:
+def test_driver_refusal_releases_nothing() -> None:
     host = CachingHostAllocator(host_memory=3 * MIB)
     cached = freed(host, 2 * MIB)
     with pytest.raises(OutOfMemoryError, match=r"^CUDA error: out of memory$"):
@@ -116,7 +116,7 @@ def test_a_refusal_of_the_driver_releases_nothing() -> None:
 
 
 @pytest.mark.parametrize("version", MODELLED)
-def test_a_free_waits_for_its_streams(version: str) -> None:
+def test_free_waits_for_its_streams(version: str) -> None:
     host = CachingHostAllocator(torch_version=version)
     block = freed(host, 1024, STREAM, SLOW)
     assert malloc(host, 1024) != block
@@ -127,7 +127,7 @@ def test_a_free_waits_for_its_streams(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", MODELLED)
-def test_a_slow_stream_delays_later_frees_of_others(version: str) -> None:
+def test_slow_stream_delays_later_frees_of_others(version: str) -> None:
     host = CachingHostAllocator(torch_version=version)
     freed(host, 2048, SLOW)
     quick = freed(host, 1024, STREAM)
@@ -150,7 +150,7 @@ def test_empty_cache_releases_what_is_free(version: str) -> None:
     host.free(kept)
 
 
-def test_a_block_above_the_cached_size_is_released() -> None:
+def test_block_above_the_cached_size_is_released() -> None:
     host = CachingHostAllocator("pinned_max_cached_size_mb:1", "2.13")
     freed(host, MIB)
     freed(host, MIB + 1)
@@ -161,7 +161,7 @@ def test_a_block_above_the_cached_size_is_released() -> None:
     assert held(host) == [MIB, 2 * MIB]
 
 
-def test_a_background_thread_polls_between_calls() -> None:
+def test_background_thread_polls_between_calls() -> None:
     host = CachingHostAllocator("pinned_use_background_threads:True")
     block = freed(host, 1024, STREAM)  # the request started the thread
     assert host.host_segments()[0]["blocks"][0]["state"] == "active_pending_free"
@@ -170,7 +170,7 @@ def test_a_background_thread_polls_between_calls() -> None:
     assert malloc(host, 1024) == block
 
 
-def test_a_request_polls_its_own_size_up_to_2_9() -> None:
+def test_request_polls_its_size_up_to_2_9() -> None:
     for version, is_found in (("2.9", True), ("2.10", False)):
         host = CachingHostAllocator(torch_version=version)
         freed(host, 2048, SLOW)
@@ -188,7 +188,7 @@ def figures(host: CachingHostAllocator, name: str) -> list[int]:
     return [stats[f"{name}.{column}"] for column in ("current", "peak", "allocated", "freed")]
 
 
-def test_the_names_of_each_release() -> None:
+def test_host_statistics_have_the_names_of_each_release() -> None:
     old = {"allocation", "allocated_bytes", "segment", "reserved_bytes"}
     new = {"active_requests", "active_bytes", "allocations", "allocated_bytes"}
     counts = {"host_alloc_time", "host_free_time", "num_host_alloc", "num_host_free"}
@@ -201,7 +201,7 @@ def test_the_names_of_each_release() -> None:
         assert list(stats) == sorted(stats)
 
 
-def test_plain_frees_do_not_count_from_2_10_to_2_12() -> None:
+def test_plain_frees_are_not_counted_from_2_10_to_2_12() -> None:
     for version in WITH_STATS:
         host = CachingHostAllocator(torch_version=version)
         freed(host, 1024)
@@ -213,7 +213,7 @@ def test_plain_frees_do_not_count_from_2_10_to_2_12() -> None:
         assert figures(host, names.owned) == [1, 1, 1, 0]
 
 
-def test_a_completed_free_adds_a_byte_up_to_2_12() -> None:
+def test_completed_free_adds_a_byte_up_to_2_12() -> None:
     for version in WITH_STATS:
         host = CachingHostAllocator(torch_version=version)
         freed(host, 1024, STREAM)
@@ -233,7 +233,7 @@ def test_peaks_are_sums_over_the_sizes() -> None:
     assert figures(host, "active_bytes") == [0, 3 * MIB, 3 * MIB, 3 * MIB]
 
 
-def test_resets_of_statistics() -> None:
+def test_resets_change_only_their_statistics() -> None:
     host = CachingHostAllocator()
     kept = malloc(host, 1024)
     freed(host, 2048)
@@ -249,7 +249,7 @@ def test_resets_of_statistics() -> None:
 # -- captures, traces, limits --------------------------------------------------------------
 
 
-def test_a_capture_has_its_own_blocks_from_2_11_on() -> None:
+def test_capture_has_separate_blocks_from_2_11_on() -> None:
     for version in MODELLED:
         host = CachingHostAllocator(torch_version=version)
         block = freed(host, 1024)
@@ -266,7 +266,7 @@ def test_a_capture_has_its_own_blocks_from_2_11_on() -> None:
         assert held(host) == []
 
 
-def test_a_block_used_in_a_capture_is_never_used_again() -> None:
+def test_block_used_in_a_capture_is_never_reused() -> None:
     host = CachingHostAllocator()
     host.begin_allocate_to_pool((0, 1), STREAM)
     used = freed(host, 1024, STREAM)
@@ -278,7 +278,7 @@ def test_a_block_used_in_a_capture_is_never_used_again() -> None:
     assert used in [segment["address"] for segment in host.host_segments()]
 
 
-def test_a_free_on_the_capturing_stream_is_refused() -> None:
+def test_free_on_the_capturing_stream_is_refused() -> None:
     host = CachingHostAllocator()
     block = malloc(host, 1024)
     host.record_event(block, STREAM)
@@ -289,7 +289,7 @@ def test_a_free_on_the_capturing_stream_is_refused() -> None:
     host.free(block)
 
 
-def test_entries_and_segments() -> None:
+def test_host_history_and_segments_have_the_form_of_a_snapshot() -> None:
     host = CachingHostAllocator("pinned_max_cached_size_mb:0", record_history=True)
     kept = malloc(host, 1000)
     waiting = freed(host, 2000, STREAM)
@@ -308,7 +308,7 @@ def test_entries_and_segments() -> None:
     assert [e.action for e in host.history[5:]] == ["free_completed", "segment_free"]
 
 
-def test_errors_name_the_value() -> None:
+def test_host_allocator_errors_name_the_value() -> None:
     with pytest.raises(ConfigError, match=r"pinned memory of torch 2\.5 is not modelled"):
         CachingHostAllocator(torch_version="2.5")
     with pytest.raises(ConfigError, match="-1 is negative"):

@@ -16,7 +16,7 @@ from tests.pythons import NEEDS_TORCH, PYTHONS
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("*.json.gz")), ids=lambda path: path.name)
-def test_answers_of_the_real_allocator(path: Path) -> None:
+def test_host_allocator_gives_the_answers_of_pytorch(path: Path) -> None:
     n_answers = 0
     for script, expected in cases(path):
         ours = play_host(script, expected.torch)
@@ -28,7 +28,7 @@ def test_answers_of_the_real_allocator(path: Path) -> None:
 @NEEDS_TORCH
 @pytest.mark.slow
 @pytest.mark.parametrize("python", PYTHONS)
-def test_pinned_memory_of_an_interpreter(python: str) -> None:
+def test_pinned_memory_agrees_with_an_interpreter(python: str) -> None:
     release = find_release(find_torch(python).version).version
     source = InstalledSource(release, python, is_host=True)
     report = crosscheck(CrossCheck((source,), seed=3_000_000, ops=20_000))

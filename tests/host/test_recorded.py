@@ -42,7 +42,7 @@ def test_host_traces_are_read_as_device_minus_1(snapshot: dict[str, Any]) -> Non
     assert len(trace.segments) == len(snapshot["host_segments"])
 
 
-def test_the_peak_is_that_of_the_entries(snapshot: dict[str, Any]) -> None:
+def test_follow_has_the_peak_of_the_entries(snapshot: dict[str, Any]) -> None:
     live, pinned = dict[int, int](), dict[int, int]()
     most_live = most_pinned = 0
     for entry in snapshot["host_traces"]:
@@ -68,7 +68,7 @@ def test_the_peak_is_that_of_the_entries(snapshot: dict[str, Any]) -> None:
     assert end.allocated_bytes == sum(live.values())
 
 
-def test_growth_is_that_of_the_model_with_the_same_program() -> None:
+def test_growth_equals_that_of_the_model() -> None:
     host = CachingHostAllocator(record_history=True)
     kept = [host.malloc(700_000) for _ in range(3)]
     for step in range(40):
@@ -86,7 +86,7 @@ def test_growth_is_that_of_the_model_with_the_same_program() -> None:
     assert [entry.size for entry in host.history] == trace.size.tolist()
 
 
-def test_each_new_block_has_its_cause() -> None:
+def test_growth_has_its_cause() -> None:
     answer = explain_host("loader", load_host(LOADER))
     # Nine batches of ten found the blocks before them waiting; the first sizes were new.
     assert answer.causes == {
@@ -99,7 +99,7 @@ def test_each_new_block_has_its_cause() -> None:
     assert answer.course.agreed == answer.course.checked == answer.course.requests == 44
 
 
-def test_another_choice_is_noticed() -> None:
+def test_follow_counts_a_choice_against_the_rule() -> None:
     trace = load_host(LOADER)
     address = trace.addr.copy()
     reuse = [
@@ -115,7 +115,7 @@ def test_another_choice_is_noticed() -> None:
     assert course.agreed < course.checked
 
 
-def test_a_block_from_before_the_recording_has_its_first_state() -> None:
+def test_block_from_before_the_recording_has_its_first_state() -> None:
     trace = load_host(LOADER)
     cut = int(np.flatnonzero(trace.action == Action.FREE_REQUESTED)[5])
     columns: dict[str, Any] = {name: column[cut:] for name, column in trace.columns().items()}
@@ -124,7 +124,7 @@ def test_a_block_from_before_the_recording_has_its_first_state() -> None:
     assert (late.end.in_use, late.end.pinned) == (full.end.in_use, full.end.pinned)
 
 
-def test_a_snapshot_without_pinned_memory_is_refused(tmp_path: Path) -> None:
+def test_load_host_refuses_a_snapshot_without_pinned_memory(tmp_path: Path) -> None:
     old = tmp_path / "old.pickle"
     old.write_bytes(pickle.dumps({"segments": [], "device_traces": []}))
     with pytest.raises(RecordingError, match="has no pinned host memory; record_pinned_host"):

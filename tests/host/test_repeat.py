@@ -30,13 +30,13 @@ class LateTorch:
         return answer if self.runs >= self.good else replace(answer, addresses=[0, 1])
 
 
-def test_late_thread_is_no_divergence() -> None:
+def test_late_background_thread_is_no_divergence() -> None:
     script = Script(OPS, GIB, "pinned_use_background_threads:True", is_host=True)
     assert judge(LateTorch(6), script).divergence is None
     assert judge(LateTorch(7), script).divergence is not None
 
 
-def test_script_without_a_thread_is_run_once() -> None:
+def test_script_without_background_thread_is_run_once() -> None:
     torch = LateTorch(2)
     assert judge(torch, Script(OPS, GIB, is_host=True)).divergence is not None
     assert torch.runs == 1

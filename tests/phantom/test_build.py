@@ -14,7 +14,9 @@ from allocsim.phantom.wheel import Wheel
 from allocsim.verify.real import build_driver
 
 
-def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_find_compiler_names_the_missing_compilers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(platform, "system", lambda: "Linux")
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(UnavailableError, match=r"^the phantom GPU needs a compiler; looked for"):
@@ -23,13 +25,13 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         build_driver(Wheel("2.15.0", "13.2", tmp_path))
 
 
-def test_not_on_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_compiler_needs_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     with pytest.raises(UnavailableError, match=r"needs Linux's shared libraries; this is Darwin$"):
         find_compiler("cc")
 
 
-def test_a_failed_compilation_is_one_sentence(tmp_path: Path) -> None:
+def test_failed_compilation_is_one_sentence(tmp_path: Path) -> None:
     try:
         find_compiler("c++", "g++", "clang++")
     except UnavailableError as error:
@@ -41,6 +43,6 @@ def test_a_failed_compilation_is_one_sentence(tmp_path: Path) -> None:
     assert not list((tmp_path / "build").iterdir())
 
 
-def test_every_source_is_shipped_beside_the_package() -> None:
+def test_stub_sources_are_in_the_package() -> None:
     names = {path.name for path in STUB.iterdir()}
     assert {"device.h", "device.c", "cudart.c", "cuda.c", "nvml.c"} <= names

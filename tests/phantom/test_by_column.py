@@ -16,7 +16,7 @@ def entries(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_row_of_the_columns_is_an_entry() -> None:
+def test_columns_of_have_an_item_per_entry() -> None:
     made = [*entries(4), {"action": "oom", "device_free": 7}]
     columns = columns_of(made)
     rows = [{name: column[n] for name, column in columns.items()} for n in range(5)]
@@ -25,7 +25,7 @@ def test_a_row_of_the_columns_is_an_entry() -> None:
     assert columns_of([{"action": "alloc"}]) == {"action": ["alloc"]}
 
 
-def test_what_is_equal_is_one_object() -> None:
+def test_columns_of_share_equal_values() -> None:
     columns = columns_of(entries(6))
     for name in ("frames", "user_metadata"):
         assert len(set(map(id, columns[name]))) == 2, name

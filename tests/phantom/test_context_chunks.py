@@ -58,13 +58,13 @@ def test_segments_fill_the_chunks_of_the_context_as_on_the_card(
     assert [each - found[0] for each in found] == [each - addresses[0] for each in addresses]
 
 
-def test_a_context_that_is_not_known_has_no_chunks(libraries: Stubs) -> None:
+def test_unknown_context_has_no_chunks(libraries: Stubs) -> None:
     first, second = placed(libraries, [20 * MIB, 20 * MIB], ALLOCSIM_PHANTOM_CONTEXT_CHUNKS="")
     assert first - second == 32 * MIB
 
 
 @pytest.mark.parametrize("text", ["nonsense", "33:1 2", "32:33 2", "32"])
-def test_chunks_that_cannot_be_are_ignored(libraries: Stubs, text: str) -> None:
+def test_impossible_context_chunks_are_ignored(libraries: Stubs, text: str) -> None:
     sizes = [20 * MIB, 20 * MIB]
     assert placed(libraries, sizes, ALLOCSIM_PHANTOM_CONTEXT_CHUNKS=text) == placed(
         libraries, sizes

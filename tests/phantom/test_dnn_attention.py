@@ -42,14 +42,14 @@ def released_at_once(requests: list[int]) -> int:
     return size
 
 
-def test_forward_takes_what_the_card_took(backend: Backend) -> None:
+def test_forward_requests_equal_the_card(backend: Backend) -> None:
     for row in BY_CUDNN:
         taken = released_at_once(row["forward"])
         assert backend.workspace(backend.attention(*sizes_of(row))) == taken
         assert backend.workspace(backend.attention_in_parts(*sizes_of(row))) == taken
 
 
-def test_backward_takes_what_the_card_took(backend: Backend) -> None:
+def test_backward_requests_equal_the_card(backend: Backend) -> None:
     """PyTorch adds the float32 sums: the gradient of the queries and one sum per row."""
     trained = [row for row in BY_CUDNN if row["train"]]
     assert len(trained) == 22
@@ -70,7 +70,7 @@ def test_backward_takes_what_the_card_took(backend: Backend) -> None:
     ],
     ids=["Qwen2.5-0.5B", "Qwen2.5-1.5B", "Qwen2.5-1.5B, long", "Llama-3.2-1B", "Llama-3-8B"],
 )
-def test_heads_that_share_keys_have_gradients_of_their_own(
+def test_heads_that_share_keys_have_separate_gradients(
     backend: Backend, queries: tuple[int, ...], keys: tuple[int, ...], taken: int
 ) -> None:
     batch, heads, length, values = queries
@@ -89,13 +89,13 @@ def test_heads_that_share_keys_have_gradients_of_their_own(
         ((8, 16, 1, 64), (8, 8, 153, 64), 0),
     ],
 )
-def test_decoding_takes_room_for_the_parts_of_long_texts(
+def test_decoding_requests_memory_for_the_parts_of_long_texts(
     backend: Backend, queries: tuple[int, ...], keys: tuple[int, ...], taken: int
 ) -> None:
     assert backend.workspace(backend.attention(queries, keys)) == taken
 
 
-def test_only_the_workspace_of_a_card_that_was_measured_is_no_guess(backend: Backend) -> None:
+def test_workspace_is_a_guess_unless_the_card_was_measured(backend: Backend) -> None:
     """The device of these tests is similar to an A100."""
     backend.workspace(backend.attention((1, 8, 64, 64), (1, 8, 64, 64)))
     assert "cuDNN" in backend.device.guesses()
@@ -139,7 +139,7 @@ print(json.dumps(guesses().decode()))
 
 @pytest.mark.slow
 @NEEDS_TORCH
-def test_pytorch_makes_every_request_of_the_card() -> None:
+def test_pytorch_makes_the_requests_of_the_card() -> None:
     done = run_over_h200(_PROGRAM, KERNELS)
     *made, guessed = (json.loads(line) for line in done.stdout.splitlines())
     assert guessed == ""

@@ -30,7 +30,7 @@ def backend(libraries: Stubs) -> Backend:
     return Backend(libraries)
 
 
-def test_a_descriptor_returns_what_was_set(backend: Backend) -> None:
+def test_dnn_descriptor_returns_its_attributes(backend: Backend) -> None:
     tensor = backend.tensor(7, (2, 8, 512, 64))
     assert backend.get(tensor, 902) == (SUCCESS, (2, 8, 512, 64))
     assert backend.get(tensor, 903, most=2) == (SUCCESS, (8 * 512 * 64, 512 * 64))
@@ -38,7 +38,7 @@ def test_a_descriptor_returns_what_was_set(backend: Backend) -> None:
     assert backend.get(tensor, 904) == (SUCCESS, ())
 
 
-def test_a_descriptor_is_written_before_and_read_after_it_is_finalized(backend: Backend) -> None:
+def test_dnn_descriptor_is_written_before_and_read_after_finalize(backend: Backend) -> None:
     tensor = backend.create(TENSOR)
     assert backend.set(tensor, 906, IS_INT64, [1]) == SUCCESS
     assert backend.get(tensor, 906)[0] == NOT_FINALIZED
@@ -48,12 +48,12 @@ def test_a_descriptor_is_written_before_and_read_after_it_is_finalized(backend: 
     assert backend.get(tensor, 906) == (SUCCESS, (2,))
 
 
-def test_an_attribute_is_not_read_as_another_type(backend: Backend) -> None:
+def test_dnn_attribute_is_not_read_as_another_type(backend: Backend) -> None:
     tensor = backend.tensor(7, (2, 8, 512, 64))
     assert backend.get(tensor, 901)[0] == BAD_PARAM
 
 
-def test_a_plan_keeps_what_it_was_made_of(backend: Backend) -> None:
+def test_dnn_plan_keeps_its_descriptors(backend: Backend) -> None:
     graph = backend.attention(QUERIES, KEYS)
     plan = backend.plan(graph)
     backend.destroy(graph)
@@ -61,7 +61,7 @@ def test_a_plan_keeps_what_it_was_made_of(backend: Backend) -> None:
     backend.destroy(plan)
 
 
-def test_an_engine_tells_its_number_and_no_notes(backend: Backend) -> None:
+def test_dnn_engine_has_its_number_and_no_notes(backend: Backend) -> None:
     graph = backend.attention(QUERIES, KEYS)
     _, heuristics = backend.heuristics(graph)
     config, engine = backend.create(CONFIG), backend.create(ENGINE)
@@ -72,14 +72,14 @@ def test_an_engine_tells_its_number_and_no_notes(backend: Backend) -> None:
     backend.destroy(engine, config, heuristics, graph)
 
 
-def test_a_graph_that_no_law_knows_has_no_plan(backend: Backend) -> None:
+def test_dnn_graph_without_a_law_has_no_plan(backend: Backend) -> None:
     resampled = backend.graph((RESAMPLE, {1710: (1, 3, 224, 224)}))
     assert backend.heuristics(resampled)[0] == NOT_SUPPORTED
     one_product = backend.graph((MATMUL, {1520: QUERIES}))
     assert backend.heuristics(one_product)[0] == NOT_SUPPORTED
 
 
-def test_an_engine_can_be_asked_for_by_its_number(backend: Backend) -> None:
+def test_dnn_engine_is_found_by_its_number(backend: Backend) -> None:
     """PyTorch 2.15 does this on a B200 for heads with 256 values."""
     graph, engine, config = backend.attention(QUERIES, KEYS), *map(backend.create, (ENGINE, CONFIG))
     status, (n_engines,) = backend.get(graph, 802)
@@ -92,7 +92,7 @@ def test_an_engine_can_be_asked_for_by_its_number(backend: Backend) -> None:
     assert backend.get(config, 303) == (SUCCESS, (256,))
 
 
-def test_running_a_plan_is_work_for_the_stream_of_the_handle(backend: Backend) -> None:
+def test_running_a_dnn_plan_is_work_of_the_stream(backend: Backend) -> None:
     device, stream, other = backend.device, 0x7000, 0x8000
     device.reset(1 << 30)
     handle, found = ctypes.c_void_p(), ctypes.c_void_p()

@@ -62,7 +62,7 @@ def row_of(sizes: str, dtype: str, **more: Any) -> dict[str, Any]:
         row_of("8 256 28 512 1", "float32", stride=2),
     ],
 )
-def test_tensors_that_are_not_channels_last_are_copied(
+def test_contiguous_tensors_are_copied_to_channels_last(
     backend: Backend, row: dict[str, Any]
 ) -> None:
     graph = backend.convolution(CONVOLUTION_FORWARD, shape_of(row))
@@ -70,7 +70,7 @@ def test_tensors_that_are_not_channels_last_are_copied(
     assert "cuDNN" in backend.device.guesses()
 
 
-def test_channels_last_needs_no_copies(backend: Backend) -> None:
+def test_channels_last_convolution_needs_no_copies(backend: Backend) -> None:
     row = row_of("8 512 14 512 3", "bfloat16", channels_last=True)
     graph = backend.convolution(CONVOLUTION_FORWARD, shape_of(row), is_channels_last=True)
     assert len(row["forward"]) == 1
@@ -79,7 +79,7 @@ def test_channels_last_needs_no_copies(backend: Backend) -> None:
 
 @pytest.mark.parametrize("n", [8, 32])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_1x1_sums_the_gradient_of_the_weight_over_images(
+def test_1x1_convolution_sums_the_weight_gradient_over_images(
     backend: Backend, n: int, dtype: str
 ) -> None:
     row = row_of(f"{n} 64 56 256 1", dtype)

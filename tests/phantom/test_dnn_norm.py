@@ -76,7 +76,7 @@ def requests_of_card() -> set[tuple[int, ...]]:
 
 
 @pytest.mark.skipif(not CHANNELS_LAST.exists(), reason="the recordings are in the repository only")
-def test_channels_last_takes_the_workspaces_of_the_card(libraries: Stubs) -> None:
+def test_channels_last_workspaces_equal_the_card(libraries: Stubs) -> None:
     made = requests_of_card()
     shapes = [(BATCH, channels, side, side) for channels, side in SHAPES]
     workspaces, guesses = asked(libraries, shapes)
@@ -88,11 +88,11 @@ def test_channels_last_takes_the_workspaces_of_the_card(libraries: Stubs) -> Non
         assert (values, channels * 4, channels * 4, backward) in made
 
 
-def test_other_modes_take_no_workspace(libraries: Stubs) -> None:
+def test_other_norm_modes_need_no_workspace(libraries: Stubs) -> None:
     assert asked(libraries, [(BATCH, 64, 56, 56)], mode=SPATIAL) == [[[0, 0]], ""]
 
 
-def test_other_types_are_counted_as_a_guess(libraries: Stubs) -> None:
+def test_other_data_types_are_a_guess(libraries: Stubs) -> None:
     workspaces, guesses = asked(libraries, [(BATCH, 64, 56, 56)], dtype=BFLOAT16)
     assert workspaces == asked(libraries, [(BATCH, 64, 56, 56)])[0]
     assert guesses == "cuDNN"

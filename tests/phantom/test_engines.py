@@ -38,7 +38,7 @@ def _symbols(library: Path, kind: str) -> set[str]:
 
 
 @pytest.mark.skipif(not shutil.which("nm"), reason="nm is missing")
-def test_stubs_have_every_function_that_an_engine_requires(libraries: Stubs) -> None:
+def test_stubs_have_every_function_of_an_engine(libraries: Stubs) -> None:
     """A library with a missing function does not load, or it calls the real one."""
     found = _libraries()
     if not found:

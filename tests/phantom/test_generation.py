@@ -47,7 +47,7 @@ def generated(module: types.SimpleNamespace, most: int) -> int:
     return length
 
 
-def test_it_ends_at_the_length_that_was_asked_for() -> None:
+def test_generation_ends_at_the_requested_length() -> None:
     module = transformers()
     assert generated(module, 100) == 100, "unpatched, only a value would end it"
     end_at_max_length(module)
@@ -55,7 +55,7 @@ def test_it_ends_at_the_length_that_was_asked_for() -> None:
     assert generated(module, 100) == 5, "the next text starts at zero"
 
 
-def test_a_release_that_asks_otherwise_is_left_alone() -> None:
+def test_end_at_max_length_ignores_an_unknown_release() -> None:
     module = types.SimpleNamespace(MaxLengthCriteria=object)
     end_at_max_length(module)
     assert vars(module) == {"MaxLengthCriteria": object}
@@ -74,7 +74,7 @@ print(tuple(model.generate(ids, max_new_tokens=30, do_sample=False).shape))
 
 @pytest.mark.slow
 @NEEDS_TORCH
-def test_transformers_generates_as_many_tokens_as_are_asked_for(tmp_path: Path) -> None:
+def test_transformers_generates_the_requested_tokens(tmp_path: Path) -> None:
     out, program = str(tmp_path / "x.pickle"), str(tmp_path / "program.py")
     Path(program).write_text(GENERATES)
     command = [sys.executable, "-m", "allocsim", "record", "--gpu", "L4", "-o", out]

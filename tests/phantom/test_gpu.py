@@ -42,22 +42,22 @@ from tests.pythons import NEEDS_TORCH, PYTHONS
         ("NVIDIA GH200 480GB", "GH200"),
     ],
 )
-def test_a_card_has_many_names(name: str, card: str) -> None:
+def test_find_gpu_accepts_many_names(name: str, card: str) -> None:
     assert find_gpu(name) is CARDS[card]
 
 
-def test_every_card_is_found_by_its_own_name() -> None:
+def test_find_gpu_finds_every_card_by_its_name() -> None:
     for short, card in CARDS.items():
         assert find_gpu(short) is card
 
 
 @pytest.mark.parametrize("name", ["RTX 4090 48GB", "RTX 6000", "A4", "MI9999", ""])
-def test_a_card_that_there_is_not(name: str) -> None:
+def test_unknown_card_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"is not known: expected a name of --list-gpus"):
         find_gpu(name)
 
 
-def test_limits_are_those_of_the_capability_with_the_cards_own_cache() -> None:
+def test_limits_are_those_of_the_capability_with_the_cache_of_the_card() -> None:
     assert CARDS["RTX 4090"].limits == Limits(1536, 24, 100 * KIB, 99 * KIB, 72 * MIB, 65536)
     assert CARDS["T4"].limits == Limits(1024, 16, 64 * KIB, 64 * KIB, 4 * MIB, 65536)
     assert CARDS["H100"].limits == Limits(2048, 32, 228 * KIB, 227 * KIB, 50 * MIB, 65536)
@@ -65,11 +65,11 @@ def test_limits_are_those_of_the_capability_with_the_cards_own_cache() -> None:
         limits_of((5, 2), MIB)
 
 
-def test_a_device_of_which_only_the_size_is_known_is_like_an_a100() -> None:
+def test_gpu_with_only_a_size_has_the_properties_of_an_a100() -> None:
     assert Gpu("x", GIB).limits == CARDS["A100 40GB"].limits
 
 
-def test_the_context_of_a_card_is_one_that_was_seen() -> None:
+def test_context_memory_is_within_the_seen_range() -> None:
     least, most = CONTEXT_MEMORY_SEEN
     assert {least <= card.context_memory <= most for card in CARDS.values()} == {True}
 
@@ -88,7 +88,7 @@ print(json.dumps({name: getattr(found, name, None) for name in names.split()}))
 @NEEDS_TORCH
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("card", ["T4", "A100 80GB", "RTX 4090", "B200"])
-def test_pytorch_finds_the_card_that_was_named(card: str, python: str) -> None:
+def test_pytorch_finds_the_named_card(card: str, python: str) -> None:
     gpu = replace(find_gpu(card), context_memory=0)
     environment = os.environ | phantom_environment(find_torch(python), gpu)
     command = [python, "-c", ASK]
@@ -125,17 +125,17 @@ def test_pytorch_finds_the_card_that_was_named(card: str, python: str) -> None:
         ("Jetson Orin", 61.37, "unified memory"),
     ],
 )
-def test_a_card_of_another_kind_says_what_is_assumed(name: str, gib: float, assumed: str) -> None:
+def test_card_of_another_kind_has_its_assumptions(name: str, gib: float, assumed: str) -> None:
     gpu = find_gpu(name)
     assert gpu.memory == pytest.approx(gib * GIB, abs=MIB)
     assert gpu.assumed.startswith(f"{assumed}: ")
 
 
-def test_a_machine_means_one_of_its_cards() -> None:
+def test_find_gpu_accepts_the_name_of_a_machine() -> None:
     assert find_gpu("DGX H100") is find_gpu("H100")
     assert not find_gpu("DGX A100").assumed
 
 
-def test_an_unknown_card_names_similar_ones() -> None:
+def test_unknown_card_error_names_similar_cards() -> None:
     with pytest.raises(ConfigError, match=r"did you mean .*RX 7900 XTX"):
         find_gpu("RX 7900 GRX")

@@ -33,7 +33,7 @@ def patched_flashinfer() -> type[JitSpec]:
     return module.JitSpec  # type: ignore[no-any-return]
 
 
-def test_a_hollow_kernel_does_nothing_and_is_named_once_it_is_called() -> None:
+def test_hollow_kernel_does_nothing_and_is_named_when_called() -> None:
     spec = patched_flashinfer()
     sampling = spec("sampling", is_aot=False).build_and_load()
     spec("never_called", is_aot=False).build_and_load()
@@ -43,7 +43,7 @@ def test_a_hollow_kernel_does_nothing_and_is_named_once_it_is_called() -> None:
     assert hollow.invented_values() == ""
 
 
-def test_a_plan_of_zeros_is_named_as_invented() -> None:
+def test_plan_of_zeros_is_named_as_invented() -> None:
     decode = patched_flashinfer()("batch_decode", is_aot=False).build_and_load()
     assert set(decode.plan()) == {0}
     assert hollow.invented_values() == "plan of flashinfer batch_decode"
@@ -54,7 +54,7 @@ def test_installed_kernels_are_loaded() -> None:
     assert spec.build_and_load() == "compiled sampling"
 
 
-def test_a_request_samples_one_token_once_its_prompt_is_complete() -> None:
+def test_vllm_request_samples_one_token_after_its_prompt() -> None:
     """The second request is in the middle of its prompt."""
     import numpy as np  # noqa: PLC0415
 
@@ -80,7 +80,7 @@ def test_a_request_samples_one_token_once_its_prompt_is_complete() -> None:
     assert hollow.invented_values() == "number of sampled tokens"
 
 
-def test_an_object_of_a_hollow_module_is_hollow() -> None:
+def test_init_of_a_hollow_module_returns_a_hollow_object() -> None:
     """A runner of experts is created once, lists its tactics, and is run."""
     module = patched_flashinfer()("fused_moe", is_aot=False).build_and_load()
     runner = module.init("bfloat16")

@@ -22,7 +22,7 @@ def cudart(libraries: Stubs) -> ctypes.CDLL:
     return ctypes.CDLL(str(libraries.cudart))
 
 
-def test_each_line_that_copies_to_the_host_is_noted(cudart: ctypes.CDLL) -> None:
+def test_read_sites_have_each_line_that_copies_to_the_host(cudart: ctypes.CDLL) -> None:
     on_device, on_host = ctypes.c_void_p(), ctypes.create_string_buffer(b"\xff" * 64, 64)
     cudart.cudaMalloc(ctypes.byref(on_device), ctypes.c_size_t(64))
 
@@ -49,14 +49,14 @@ def sites(*reads: tuple[int, int, str, int]) -> list[Site]:
     return [(times, most, [library, (file, line)]) for times, most, file, line in reads]
 
 
-def test_the_program_is_named_and_not_its_libraries() -> None:
+def test_places_of_reads_name_the_program_and_no_library() -> None:
     found = sites((1, 8, "/x/train.py", 31), (2, 8, "/x/train.py", 31), (1, 4096, "/x/eval.py", 7))
     assert places_of(found) == [("/x/train.py:31", 3), ("/x/eval.py:7", 1)]
     alone = [(1, 8, [("/lib/python3/site-packages/run.py", 9)])]
     assert places_of(alone) == [("/lib/python3/site-packages/run.py:9", 1)]
 
 
-def test_a_logged_loss_comes_last(tmp_path: Path) -> None:
+def test_places_of_reads_have_a_logged_loss_last(tmp_path: Path) -> None:
     """A mask's count also has four bytes, so the line distinguishes the two."""
     program = tmp_path / "train.py"
     program.write_text("log(loss.item())\nx = x[mask]\n")
@@ -74,11 +74,11 @@ def test_a_logged_loss_comes_last(tmp_path: Path) -> None:
         ([(f"a.py:{n}", 1) for n in range(1, 5)], "a.py:1, a.py:2, a.py:3, 1 more place"),
     ],
 )
-def test_three_places_are_named(places: list[tuple[str, int]], text: str) -> None:
+def test_reads_text_names_three_places(places: list[tuple[str, int]], text: str) -> None:
     assert reads_text(places) == text
 
 
-def test_a_replay_says_what_the_phantom_could_not_tell(tmp_path: Path) -> None:
+def test_replay_reports_values_unknown_to_the_phantom(tmp_path: Path) -> None:
     made = Provenance(is_phantom=True, reads_back="train.py:31 (3 times)", guessed="cuDNN, cuFFT")
     recording = written(tmp_path / "a.pickle", snapshot(allocsim=made.plain()))
     notes = replay(recording).devices[0].notes

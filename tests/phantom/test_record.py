@@ -93,7 +93,7 @@ def run(folder: Path, program: str, out: str = "snapshot.pickle", **named: objec
     return record(RecordedProgram(command, folder / out, gpu=None, **named))  # type: ignore[arg-type]
 
 
-def test_what_a_program_leaves(pretend: Path) -> None:
+def test_record_writes_the_history_and_its_provenance(pretend: Path) -> None:
     recorded = run(pretend, "import torch\ntorch.cuda.init()\nraise SystemExit(3)\n")
     assert recorded.exit_code == 3
     (process,) = recorded.processes
@@ -111,7 +111,7 @@ def test_what_a_program_leaves(pretend: Path) -> None:
     ]
 
 
-def test_a_viewer_reads_it_as_pytorchs_own(pretend: Path) -> None:
+def test_recording_has_the_form_of_a_pytorch_snapshot(pretend: Path) -> None:
     (process,) = run(pretend, "import torch\ntorch.cuda.init()\n").processes
     snapshot = pickle.loads(process.file.read_bytes())
     assert list(snapshot) == [
@@ -123,7 +123,7 @@ def test_a_viewer_reads_it_as_pytorchs_own(pretend: Path) -> None:
     assert snapshot["allocsim"]["exit_code"] == 0
 
 
-def test_a_program_may_look_whether_torch_is_there_before_it_imports_it(pretend: Path) -> None:
+def test_program_may_search_for_torch_before_it_imports_it(pretend: Path) -> None:
     program = (
         "import importlib.util\nassert importlib.util.find_spec('torch') is not None\n"
         "import torch\ntorch.cuda.init()\n"
@@ -131,7 +131,7 @@ def test_a_program_may_look_whether_torch_is_there_before_it_imports_it(pretend:
     assert len(run(pretend, program).processes) == 1
 
 
-def test_by_column_it_is_the_same_recording(pretend: Path) -> None:
+def test_recording_by_column_equals_the_one_by_rows(pretend: Path) -> None:
     program = "import torch\ntorch.cuda.init()\ntorch._C._cuda_emptyCache()\n"
     (rows,) = run(pretend, program, out="rows.pickle").processes
     (columns,) = run(pretend, program, out="columns.pickle", by_column=True).processes
@@ -145,14 +145,14 @@ def test_by_column_it_is_the_same_recording(pretend: Path) -> None:
     assert one.marks
 
 
-def test_where_sizes_are_all_there_is_one_thread_to_the_host(pretend: Path) -> None:
+def test_sizes_only_uses_one_thread_on_the_host(pretend: Path) -> None:
     program = "import os, torch\ntorch.cuda.init()\nraise SystemExit(os.environ[NAME] == '1')\n"
     program = program.replace("NAME", "'OMP_NUM_THREADS'")
     assert run(pretend, program, sizes_only=True).exit_code == 1
 
 
 @pytest.mark.parametrize("own", [None, "/a/folder"])
-def test_what_a_compiler_keeps_is_of_one_run_on_a_phantom(
+def test_compiler_cache_is_of_one_run_on_a_phantom(
     own: str | None, pretend: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two runs that share a cache would differ in memory; the user can still name a folder."""
@@ -174,14 +174,14 @@ def test_what_a_compiler_keeps_is_of_one_run_on_a_phantom(
     assert first == second == own if own is not None else first != second
 
 
-def test_packed_where_the_name_says_so(pretend: Path) -> None:
+def test_recording_is_compressed_if_its_name_ends_in_gz(pretend: Path) -> None:
     program = "import torch\ntorch.cuda.init()\n"
     (process,) = run(pretend, program, out="run.pickle.gz").processes
     assert process.file.name == "run.pickle.gz"
     assert pickle.loads(gzip.decompress(process.file.read_bytes()))["allocsim"]["exit_code"] == 0
 
 
-def test_an_out_of_memory_error_is_noted_and_still_shown(
+def test_oom_text_is_recorded_and_still_printed(
     pretend: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     program = (
@@ -195,7 +195,7 @@ def test_an_out_of_memory_error_is_noted_and_still_shown(
     assert "ValueError: while loading" in capfd.readouterr().err
 
 
-def test_a_program_without_cuda_leaves_nothing(pretend: Path) -> None:
+def test_program_without_cuda_leaves_no_recording(pretend: Path) -> None:
     recorded = run(pretend, "import torch\n")
     assert (recorded.exit_code, recorded.processes) == (0, ())
     assert not (pretend / "snapshot.pickle").exists()
@@ -215,7 +215,7 @@ def test_several_ranks_leave_several_files(pretend: Path) -> None:
     ]
 
 
-def test_a_forked_child_does_not_write_its_parents_history(pretend: Path) -> None:
+def test_forked_child_does_not_write_the_history_of_its_parent(pretend: Path) -> None:
     program = (
         "import os, torch\ntorch.cuda.init()\n"
         "if os.fork() == 0:\n    raise SystemExit(0)\nos.wait()\n"
@@ -230,7 +230,7 @@ def test_a_forked_child_does_not_write_its_parents_history(pretend: Path) -> Non
         ("max_seconds", f"{OVER}\n    while True: time.sleep(0.01)"),
     ],
 )
-def test_a_guard_ends_an_endless_loop_in_order(pretend: Path, guard: str, body: str) -> None:
+def test_guard_ends_an_endless_loop_in_order(pretend: Path, guard: str, body: str) -> None:
     """`finally` runs, the recording is written, and the exit code is 0."""
     mark = pretend / "ended-in-order"
     program = (
@@ -244,7 +244,7 @@ def test_a_guard_ends_an_endless_loop_in_order(pretend: Path, guard: str, body: 
     assert mark.exists()
 
 
-def test_a_recording_that_is_being_written_is_left_in_peace(pretend: Path) -> None:
+def test_guard_does_not_interrupt_the_write_of_a_recording(pretend: Path) -> None:
     """The limit passes while the hook writes the recording."""
     program = (
         "import sitecustomize, time, torch\ntorch.cuda.init()\n"
@@ -261,7 +261,7 @@ def test_a_recording_that_is_being_written_is_left_in_peace(pretend: Path) -> No
     assert [each.stopped_by for each in recorded.processes] == [""]
 
 
-def test_writing_may_take_longer_than_ending_may(pretend: Path) -> None:
+def test_write_may_take_longer_than_the_grace_period(pretend: Path) -> None:
     program = (
         "import sitecustomize, time, torch\ntorch.cuda.init()\n"
         "sitecustomize.GRACE_S = 0.1\n"
@@ -275,7 +275,7 @@ def test_writing_may_take_longer_than_ending_may(pretend: Path) -> None:
     assert [each.stopped_by for each in recorded.processes] == ["max-seconds"]
 
 
-def test_what_will_not_stop_is_ended_after_its_recording_is_written(pretend: Path) -> None:
+def test_program_that_does_not_stop_is_ended_after_the_write(pretend: Path) -> None:
     program = (
         "import sitecustomize, time, torch\ntorch.cuda.init()\n"
         "sitecustomize.GRACE_S = 0.1\n"
@@ -288,7 +288,7 @@ def test_what_will_not_stop_is_ended_after_its_recording_is_written(pretend: Pat
     assert [each.stopped_by for each in recorded.processes] == ["max-seconds"]
 
 
-def test_the_time_is_that_of_the_program_not_of_each_interpreter(pretend: Path) -> None:
+def test_max_seconds_count_from_the_start_of_the_program(pretend: Path) -> None:
     """A process that the program starts late has only the remaining time."""
     child = "import torch, time; torch.cuda.init()\nwhile True: time.sleep(0.01)"
     program = (
@@ -301,7 +301,7 @@ def test_the_time_is_that_of_the_program_not_of_each_interpreter(pretend: Path) 
     assert process.stopped_by == "max-seconds"
 
 
-def test_calls_that_leave_no_entry_are_marked(pretend: Path) -> None:
+def test_calls_without_entry_are_marked(pretend: Path) -> None:
     """Each mark has the number of entries before it, even if the statistics are reset."""
     program = (
         "import torch\nfrom torch import _C\ntorch.cuda.init()\n"
@@ -327,7 +327,7 @@ def test_calls_that_leave_no_entry_are_marked(pretend: Path) -> None:
     assert recording.provenance.conf_at_start == "max_split_size_mb:64"
 
 
-def test_a_history_that_is_not_whole_has_no_marks(pretend: Path) -> None:
+def test_incomplete_history_has_no_marks(pretend: Path) -> None:
     """If entries are missing, the position of a mark is unknown."""
     program = (
         "import torch\ntorch.cuda.init()\ntorch._C._cuda_emptyCache()\ntorch.cuda.reset = -5\n"
@@ -336,7 +336,7 @@ def test_a_history_that_is_not_whole_has_no_marks(pretend: Path) -> None:
     assert load(process.file).devices[0].marks == ()
 
 
-def test_the_programs_own_sitecustomize_still_runs(
+def test_sitecustomize_of_the_program_still_runs(
     pretend: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (pretend / "packages" / "sitecustomize.py").write_text("print('theirs')\n")
@@ -344,7 +344,7 @@ def test_the_programs_own_sitecustomize_still_runs(
     assert capfd.readouterr().out == "theirs\nprogram\n"
 
 
-def test_the_option_string_reaches_the_program_alone(
+def test_conf_replaces_other_conf_variables(
     pretend: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An option string under another name would take precedence, so it is removed."""
@@ -355,7 +355,7 @@ def test_the_option_string_reaches_the_program_alone(
     assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
 
 
-def test_a_program_that_a_signal_ends(pretend: Path) -> None:
+def test_program_ended_by_a_signal_has_exit_code_128_plus_n(pretend: Path) -> None:
     program = "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n"
     assert run(pretend, program).exit_code == 128 + 15
 
@@ -367,13 +367,15 @@ def test_a_program_that_a_signal_ends(pretend: Path) -> None:
         ((sys.executable, "-c", ""), "has no PyTorch; expected a CUDA build of torch"),
     ],
 )
-def test_what_cannot_be_started(tmp_path: Path, command: tuple[str, ...], sentence: str) -> None:
+def test_record_refuses_a_command_that_cannot_start(
+    tmp_path: Path, command: tuple[str, ...], sentence: str
+) -> None:
     with pytest.raises(UnavailableError, match=sentence):
         record(RecordedProgram(command, tmp_path / "out.pickle", gpu=Gpu("x", GIB)))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_build_without_cuda_is_refused_by_name(pretend: Path) -> None:
+def test_build_without_cuda_is_refused_by_name(pretend: Path) -> None:
     version = pretend / "packages" / "torch" / "version.py"
     version.write_text('__version__ = "2.15.0+cpu"\ncuda = None\n')
     with pytest.raises(UnavailableError, match=r"has torch 2\.15\.0\+cpu, a CPU-only build"):
@@ -541,9 +543,7 @@ def test_real_pytorch_trains_one_rank_of_several(group: str, python: str, tmp_pa
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_server_engine_in_a_process_of_multiprocessing_is_recorded(
-    pretend: Path, method: str
-) -> None:
+def test_engine_in_a_multiprocessing_process_is_recorded(pretend: Path, method: str) -> None:
     """The parent imports torch first; only the child uses CUDA."""
     program = (
         "import multiprocessing, torch\n"
@@ -557,7 +557,7 @@ def test_a_server_engine_in_a_process_of_multiprocessing_is_recorded(
     assert len(recorded.processes) == 1
 
 
-def test_an_engine_that_is_killed_soon_after_it_was_terminated_is_recorded(pretend: Path) -> None:
+def test_engine_killed_soon_after_its_termination_is_recorded(pretend: Path) -> None:
     """Its parent waits until the recording is written."""
     program = (
         "import multiprocessing, os, signal, time, torch\n"

@@ -114,14 +114,14 @@ def device(libraries: Stubs) -> Iterator[Device]:
     device.reset(1 << 30)
 
 
-def test_memory_counts_in_pages_of_two_mebibytes(device: Device) -> None:
+def test_device_memory_is_used_in_pages_of_2_mib(device: Device) -> None:
     assert device.malloc(1) == 0
     assert device.malloc(2 * MIB + 1) == 2 * MIB
     assert device.malloc(2 * MIB) == 6 * MIB
     assert device.left() == (1 << 30) - 8 * MIB
 
 
-def test_what_fits_exactly_succeeds(device: Device) -> None:
+def test_request_of_all_free_memory_succeeds(device: Device) -> None:
     device.reset(4 * MIB)
     assert device.malloc(4 * MIB) == 0
     assert device.left() == 0
@@ -142,7 +142,7 @@ def in_mib(device: Device, *sizes: int) -> list[int]:
     return [(device.malloc(size * MIB) or 0) // MIB for size in sizes]
 
 
-def test_the_driver_policy_places_what_cu_mem_alloc_placed_on_an_h200(device: Device) -> None:
+def test_driver_policy_equals_cu_mem_alloc_on_an_h200(device: Device) -> None:
     """Segments in the chunk of the CUDA context, 500 MiB above the others, are left out."""
     calls = json.loads(CALLS.read_text())["addresses"]
     base = calls[3][1] + 32 * MIB
@@ -161,17 +161,17 @@ def test_the_driver_policy_places_what_cu_mem_alloc_placed_on_an_h200(device: De
     assert len(placed) == 14
 
 
-def test_the_driver_policy_fills_chunks_of_32_mib_from_their_beginning(device: Device) -> None:
+def test_driver_policy_fills_chunks_of_32_mib_from_their_start(device: Device) -> None:
     device.reset(1 << 30, DRIVER)
     assert in_mib(device, 20, 12, 2, 44, 20, 30) == [-32, -12, -64, -128, -84, -62]
 
 
-def test_the_driver_policy_lets_no_hole_span_two_chunks(device: Device) -> None:
+def test_driver_policy_has_no_hole_across_chunks(device: Device) -> None:
     device.reset(1 << 30, DRIVER)
     assert in_mib(device, 20, 20, 14) == [-32, -64, -96]
 
 
-def test_the_driver_policy_joins_the_holes_of_a_chunk(device: Device) -> None:
+def test_driver_policy_merges_the_holes_of_a_chunk(device: Device) -> None:
     device.reset(1 << 30, DRIVER)
     assert in_mib(device, 8, 8, 8, 8) == [-32, -24, -16, -8]
     for offset in (-24, -8, -16):
@@ -179,7 +179,7 @@ def test_the_driver_policy_joins_the_holes_of_a_chunk(device: Device) -> None:
     assert in_mib(device, 24) == [-24]
 
 
-def test_the_driver_policy_gives_an_empty_chunk_up(device: Device) -> None:
+def test_driver_policy_releases_an_empty_chunk(device: Device) -> None:
     device.reset(1 << 30, DRIVER)
     assert in_mib(device, 32, 96, 32) == [-32, -128, -160]
     assert device.free(-128 * MIB) == SUCCESS
@@ -189,14 +189,14 @@ def test_the_driver_policy_gives_an_empty_chunk_up(device: Device) -> None:
     assert in_mib(device, 512) == [-512]
 
 
-def test_the_driver_policy_reserves_above_what_it_places(device: Device) -> None:
+def test_driver_policy_reserves_above_its_allocations(device: Device) -> None:
     device.reset(1 << 30, DRIVER)
     assert [device.reserve(64 * MIB), device.reserve(2 * MIB)] == [0, 64 * MIB]
     assert in_mib(device, 20) == [-32]
     assert device.left() == (1 << 30) - 20 * MIB
 
 
-def test_firstfit_takes_the_lowest_hole_that_is_wide_enough(device: Device) -> None:
+def test_firstfit_takes_the_lowest_sufficient_hole(device: Device) -> None:
     device.reset(1 << 30, FIRSTFIT)
     assert [device.malloc(2 * MIB) for _ in range(5)] == [0, 2 * MIB, 4 * MIB, 6 * MIB, 8 * MIB]
     for offset in (2 * MIB, 6 * MIB, 8 * MIB):
@@ -207,7 +207,7 @@ def test_firstfit_takes_the_lowest_hole_that_is_wide_enough(device: Device) -> N
     assert device.malloc(1) == 0
 
 
-def test_freeing_what_is_not_there_is_an_error(device: Device) -> None:
+def test_free_of_an_unknown_address_is_an_error(device: Device) -> None:
     device.malloc(4 * MIB)
     assert device.free(2 * MIB) != SUCCESS
     assert device.free(0) == SUCCESS
@@ -224,7 +224,7 @@ def test_reserved_addresses_hold_no_memory(device: Device) -> None:
     assert device.malloc(2 * MIB) == 0
 
 
-def test_a_handle_counts_by_its_own_size(device: Device) -> None:
+def test_handle_uses_memory_of_its_size(device: Device) -> None:
     device.reset(20 * MIB)
     handle = device.create(12 * MIB)
     assert handle is not None
@@ -255,7 +255,7 @@ def test_handles_are_whole_pages_without_a_fabric(
     assert device.left() == 20 * MIB - (0 if error else size)
 
 
-def test_an_event_is_done_when_its_stream_was_finished(device: Device) -> None:
+def test_event_is_done_when_its_stream_has_finished(device: Device) -> None:
     first, other = device.event(4096), device.event(8192)
     assert not device.is_done(first)
     device.books.device_finish(ctypes.c_size_t(4096))
@@ -276,7 +276,7 @@ def test_waiting_for_an_event_completes_earlier_work_of_its_stream(device: Devic
     assert not device.is_done(third)
 
 
-def test_between_two_events_lies_a_time_to_divide_by(device: Device) -> None:
+def test_time_between_events_is_positive(device: Device) -> None:
     """Autotuners divide by this time, and repeat a measurement that seems short."""
     first, second = (device.event(4096) for _ in range(2))
     elapsed = ctypes.c_float()
@@ -285,13 +285,13 @@ def test_between_two_events_lies_a_time_to_divide_by(device: Device) -> None:
         assert elapsed.value == 1000
 
 
-def test_an_unrecorded_event_is_done(device: Device) -> None:
+def test_unrecorded_event_is_done(device: Device) -> None:
     event = ctypes.c_void_p()
     device.cudart.cudaEventCreateWithFlags(ctypes.byref(event), 0)
     assert device.is_done(event)
 
 
-def test_many_streams_are_told_apart(device: Device) -> None:
+def test_many_streams_have_separate_work(device: Device) -> None:
     events = [device.event(4096 * n) for n in range(1000)]
     device.books.device_finish(ctypes.c_size_t(4096 * 999))
     assert [device.is_done(event) for event in events] == [False] * 999 + [True]
@@ -336,7 +336,7 @@ def kernel_version(device: Device, *images: tuple[int, int]) -> int | None:
     return None if error else int(ptx)
 
 
-def test_a_kernel_is_of_the_best_version_that_its_module_holds(device: Device) -> None:
+def test_kernel_has_the_best_version_of_its_module(device: Device) -> None:
     """The device is an 8.0: machine code runs within a major version, PTX on later ones."""
     all_kinds = [(MACHINE_CODE, 75), (MACHINE_CODE, 80), (MACHINE_CODE, 86), (MACHINE_CODE, 90)]
     assert kernel_version(device, *all_kinds) == 80
@@ -381,7 +381,7 @@ print(json.dumps([
 
 
 @pytest.mark.parametrize("card", ["RTX 4090", "T4", "H100"])
-def test_a_card_answers_with_its_own_limits(libraries: Stubs, card: str) -> None:
+def test_phantom_reports_the_limits_of_the_card(libraries: Stubs, card: str) -> None:
     """The runtime, the driver and the runtime's property table agree."""
     gpu = find_gpu(card)
     environment = os.environ | {
@@ -404,7 +404,7 @@ def test_a_card_answers_with_its_own_limits(libraries: Stubs, card: str) -> None
     assert blocks == gpu.limits.threads // 512
 
 
-def test_values_are_zero_but_for_those_that_come_straight_back(device: Device) -> None:
+def test_values_are_zero_unless_copied_straight_back(device: Device) -> None:
     """Ranks agree on numbers this way: to the device, through a broadcast, and back."""
     on_device, stream = ctypes.c_void_p(), ctypes.c_void_p(0)
     device.cudart.cudaMalloc(ctypes.byref(on_device), ctypes.c_size_t(64))
@@ -424,7 +424,7 @@ def test_values_are_zero_but_for_those_that_come_straight_back(device: Device) -
     assert back() == bytes(8)
 
 
-def test_no_process_uses_the_device(device: Device) -> None:
+def test_nvml_reports_no_process(device: Device) -> None:
     handle, count = ctypes.c_void_p(), ctypes.c_uint(7)
     assert device.nvml.nvmlInit_v2() == SUCCESS
     device.nvml.nvmlDeviceGetHandleByPciBusId_v2(b"0", ctypes.byref(handle))
@@ -432,7 +432,7 @@ def test_no_process_uses_the_device(device: Device) -> None:
     assert count.value == 0
 
 
-def test_processes_are_those_of_the_environment(device: Device) -> None:
+def test_device_count_is_that_of_the_environment(device: Device) -> None:
     """This process holds the rest of the memory in use."""
 
     class Process(ctypes.Structure):
@@ -463,9 +463,7 @@ def test_processes_are_those_of_the_environment(device: Device) -> None:
         ("math", "cusolverDnCreate", "cusolverDnDestroy"),
     ],
 )
-def test_no_two_handles_are_alike(
-    libraries: Stubs, library: str, create: str, destroy: str
-) -> None:
+def test_handles_are_distinct(libraries: Stubs, library: str, create: str, destroy: str) -> None:
     """PyTorch up to 2.14 keeps a workspace per handle; autograd's thread has its own handle."""
     stub = ctypes.CDLL(str(getattr(libraries, library)))
     handles = [ctypes.c_void_p() for _ in range(3)]
@@ -475,9 +473,7 @@ def test_no_two_handles_are_alike(
     assert all(getattr(stub, destroy)(handle) == SUCCESS for handle in handles)
 
 
-def test_a_workspace_that_only_a_card_knows_is_small_and_noted(
-    device: Device, libraries: Stubs
-) -> None:
+def test_unknown_workspace_is_small_and_noted(device: Device, libraries: Stubs) -> None:
     """cuSOLVER: LAPACK's minimum, in elements; cuFFT: a complex number per point, in bytes."""
     math = ctypes.CDLL(str(libraries.math))
     before = device.guesses() - {"cuFFT", "cuSOLVER"}
@@ -511,14 +507,14 @@ def work_area(math: ctypes.CDLL, *lengths: int, batch: int) -> int:
         pytest.param((240,), 240, id="a factor other than 2 and 3"),
     ],
 )
-def test_a_short_transform_works_in_place(
+def test_short_fft_needs_no_workspace(
     libraries: Stubs, lengths: tuple[int, ...], elements: int
 ) -> None:
     """Runs on an L40S reserved these sizes (docs/evidence/fit-imagegen.md)."""
     assert work_area(ctypes.CDLL(str(libraries.math)), *lengths, batch=5) == 5 * elements * 8
 
 
-def test_symbols_are_found_through_the_driver(device: Device) -> None:
+def test_driver_finds_the_address_of_symbols(device: Device) -> None:
     """Libraries that load the driver at run time ask it for its functions by name."""
     found, status = ctypes.c_void_p(), ctypes.c_int(7)
     ask = device.cuda.cuGetProcAddress_v2
@@ -532,7 +528,7 @@ def test_symbols_are_found_through_the_driver(device: Device) -> None:
     assert (found.value, status.value) == (None, 1)
 
 
-def test_a_pinned_address_is_host_memory_for_the_driver(device: Device) -> None:
+def test_pinned_address_is_host_memory_for_the_driver(device: Device) -> None:
     """Triton reads the type of each pointer; pinned host memory is allowed."""
     on_device, on_host = ctypes.c_void_p(), ctypes.c_void_p()
     device.cudart.cudaMalloc(ctypes.byref(on_device), ctypes.c_size_t(64))
@@ -675,9 +671,7 @@ for line in sys.stdin:
 """
 
 
-def test_processes_with_one_file_share_the_memory_of_a_card(
-    libraries: Stubs, tmp_path: Path
-) -> None:
+def test_processes_share_the_memory_of_a_card(libraries: Stubs, tmp_path: Path) -> None:
     book = tmp_path / "card"
     command = [sys.executable, "-c", _TAKE, str(libraries.device), str(libraries.cudart)]
     environment = os.environ | {

@@ -30,14 +30,14 @@ def tensor(monkeypatch: pytest.MonkeyPatch) -> type[Tensor]:
     return Tensor
 
 
-def test_a_large_tensor_of_the_host_stays_as_it_is(tensor: type[Tensor]) -> None:
+def test_large_host_tensor_is_not_filled(tensor: type[Tensor]) -> None:
     large = tensor(1 << 20, "cpu")
     assert large.uniform_(-1.0, 1.0) is large
     assert large.filled == 0
 
 
 @pytest.mark.parametrize(("numbers", "device"), [(16, "cpu"), (1 << 20, "cuda"), (1, "cuda")])
-def test_what_is_small_or_on_the_device_is_filled(
+def test_small_host_and_device_tensors_are_filled(
     numbers: int, device: str, tensor: type[Tensor]
 ) -> None:
     each = tensor(numbers, device)

@@ -16,7 +16,7 @@ from tests.pythons import NEEDS_TORCH, PYTHONS
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-def test_a_thread_is_told_what_its_reads_bring(libraries: Stubs) -> None:
+def test_read_values_are_set_per_thread(libraries: Stubs) -> None:
     device = ctypes.CDLL(str(libraries.device), mode=ctypes.RTLD_GLOBAL)
     cudart = ctypes.CDLL(str(libraries.cudart))
     device.device_tell_reads.argtypes = (ctypes.c_int, ctypes.c_longlong)
@@ -50,7 +50,7 @@ def run(python: str, program: str, tmp_path: Path, *options: str) -> list[str]:
 @pytest.mark.slow
 @NEEDS_TORCH
 @pytest.mark.parametrize("python", PYTHONS)
-def test_each_family_of_operators_gives_what_the_host_gives(python: str, tmp_path: Path) -> None:
+def test_operators_give_the_values_of_the_host(python: str, tmp_path: Path) -> None:
     lines = run(python, str(PROGRAMS / "families.py"), tmp_path)
     rows = [json.loads(line) for line in lines]
     assert len(rows) > 80
@@ -61,7 +61,7 @@ def test_each_family_of_operators_gives_what_the_host_gives(python: str, tmp_pat
 @pytest.mark.slow
 @NEEDS_TORCH
 @pytest.mark.parametrize("python", PYTHONS)
-def test_a_number_is_copied_to_a_tensor_of_any_type(python: str, tmp_path: Path) -> None:
+def test_number_is_copied_to_a_tensor_of_any_type(python: str, tmp_path: Path) -> None:
     """Scales of quantized layers in vLLM are set this way."""
     program = tmp_path / "copies.py"
     program.write_text(
@@ -89,7 +89,7 @@ def test_random_programs_of_integers_give_what_the_host_gives(
 @pytest.mark.slow
 @NEEDS_TORCH
 @pytest.mark.parametrize("python", PYTHONS)
-def test_computing_values_asks_for_no_memory(python: str, tmp_path: Path) -> None:
+def test_computed_values_request_no_memory(python: str, tmp_path: Path) -> None:
     """If sizes do not depend on values, all entries are equal with and without values."""
     program = str(PROGRAMS / "same_sizes.py")
     with_values = run(python, program, tmp_path)
@@ -101,7 +101,7 @@ def test_computing_values_asks_for_no_memory(python: str, tmp_path: Path) -> Non
 @pytest.mark.slow
 @NEEDS_TORCH
 @pytest.mark.parametrize("python", PYTHONS)
-def test_what_is_not_known_is_said_to_be_read(python: str, tmp_path: Path) -> None:
+def test_unknown_values_are_noted_as_reads(python: str, tmp_path: Path) -> None:
     lines = run(python, str(PROGRAMS / "unknown_values.py"), tmp_path)
     assert lines == ["[0, 0, 0]", "[0, 0, 0]", "[0, 0, 0]", "[7, 7, 7]"]
     report = (tmp_path / "stderr").read_text()
@@ -114,7 +114,7 @@ def test_what_is_not_known_is_said_to_be_read(python: str, tmp_path: Path) -> No
 @pytest.mark.slow
 @NEEDS_TORCH
 @pytest.mark.parametrize("python", PYTHONS)
-def test_experts_get_as_many_tokens_as_the_routing_says(python: str, tmp_path: Path) -> None:
+def test_router_gives_experts_the_tokens_of_the_routing(python: str, tmp_path: Path) -> None:
     program = str(PROGRAMS / "experts.py")
     assert run(python, program, tmp_path) == ["[8, 8, 8, 8]"]
     assert "spread evenly over the experts" in (tmp_path / "stderr").read_text()
@@ -125,6 +125,6 @@ def test_experts_get_as_many_tokens_as_the_routing_says(python: str, tmp_path: P
 @pytest.mark.slow
 @NEEDS_TORCH
 @pytest.mark.parametrize("python", PYTHONS)
-def test_compiled_code_autograd_and_vmap_run_as_without(python: str, tmp_path: Path) -> None:
+def test_values_do_not_change_compiled_code_autograd_and_vmap(python: str, tmp_path: Path) -> None:
     program = str(PROGRAMS / "transforms.py")
     assert run(python, program, tmp_path) == run(python, program, tmp_path, "--no-values")

@@ -51,14 +51,14 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_versions() -> None:
+def test_full_version_is_that_of_the_release() -> None:
     assert full_version("2.15") == "2.15.0"
     assert full_version("2.9.0") == "2.9.0"
     with pytest.raises(UnavailableError, match=r"^torch '\.\./x' is not a release; expected one"):
         full_version("../x")
 
 
-def test_the_cache_is_where_the_environment_says(
+def test_cache_root_is_that_of_the_environment(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert cache_folder("2.15") == cache / "phantom" / "2.15.0"
@@ -67,7 +67,7 @@ def test_the_cache_is_where_the_environment_says(
     assert cache_folder("2.15.0") == expected
 
 
-def test_fetching_keeps_the_allocator_and_the_headers(
+def test_fetch_keeps_the_allocator_and_the_headers(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -94,7 +94,7 @@ def test_fetching_keeps_the_allocator_and_the_headers(
     assert len(asked) == 4
 
 
-def test_a_failed_fetch_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_fetch_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", fake_pip({"torch==2.6.0": TORCH}, []))
     with pytest.raises(UnavailableError) as caught:
         fetch_wheel("2.6")
@@ -103,7 +103,7 @@ def test_a_failed_fetch_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPa
     assert not list((cache / "phantom").iterdir())
 
 
-def test_no_build_with_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_without_a_cuda_build_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     shelf = {"torch==2.6.0 for 3.12": {"torch/version.py": "cuda = None\n"}}
     monkeypatch.setattr(subprocess, "run", fake_pip(shelf, []))
     with pytest.raises(UnavailableError) as caught:
@@ -113,9 +113,7 @@ def test_no_build_with_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_a_wheel_that_reaches_outside_is_refused(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wheel_with_outside_paths_is_refused(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hostile = {**TORCH, "torch/include/../../../../evil.h": "// evil"}
     monkeypatch.setattr(subprocess, "run", fake_pip({"torch==2.6.0": hostile}, []))
     with pytest.raises(UnavailableError, match="expected a path inside the wheel"):
@@ -123,14 +121,14 @@ def test_a_wheel_that_reaches_outside_is_refused(
     assert not list(cache.rglob("evil.h"))
 
 
-def test_a_broken_description_is_no_release(cache: Path) -> None:
+def test_wheel_with_an_invalid_description_is_not_cached(cache: Path) -> None:
     folder = cache / "phantom" / "2.6.0"
     folder.mkdir(parents=True)
     (folder / "wheel.json").write_text("{")
     assert cached_wheel("2.6") is None
 
 
-def test_pip_is_that_of_the_running_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_uses_pip_of_the_running_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
 
     def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:

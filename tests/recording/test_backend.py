@@ -38,7 +38,7 @@ def loaded(tmp_path: Path, value: object) -> Recording:
     return load(path)
 
 
-def test_cudas_own_is_no_other(tmp_path: Path) -> None:
+def test_backend_of_a_cuda_build_is_none(tmp_path: Path) -> None:
     assert backend_of(loaded(tmp_path, snapshot())) is None
 
 
@@ -51,7 +51,9 @@ def test_cudas_own_is_no_other(tmp_path: Path) -> None:
         ("", "c10::hip::HIPCachingAllocator::Native::malloc", "ROCm"),
     ],
 )
-def test_a_stack_names_the_build(filename: str, name: str, backend: str, tmp_path: Path) -> None:
+def test_backend_is_found_in_a_stack(
+    filename: str, name: str, backend: str, tmp_path: Path
+) -> None:
     found = backend_of(loaded(tmp_path, snapshot(filename=filename, name=name)))
     assert found is not None
     assert (found.name, found.evidence) == (backend, "its stacks name it")
@@ -67,7 +69,7 @@ def test_npu_is_detected_from_block_sizes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("release", ["2.2", "2.10"])
-def test_requests_rounded_by_divisions_are_no_npus(release: str, tmp_path: Path) -> None:
+def test_backend_of_rounded_requests_is_not_npu(release: str, tmp_path: Path) -> None:
     """1 MiB minus 512 bytes is rounded to 1 MiB; up to 2.2 no setting is recorded."""
     allocator = CachingAllocator("1GiB", "roundup_power2_divisions:2", release, record_history=True)
     for _ in range(10):
@@ -91,7 +93,7 @@ def test_backend_is_not_inferred_from_a_few_blocks(tmp_path: Path) -> None:
         ("c10::xpu::XPUCachingAllocator::malloc", "XPU", "no option beside expandable_segments"),
     ],
 )
-def test_a_build_that_acts_alike_is_replayed_and_told(
+def test_modelled_backend_is_replayed_with_a_note(
     name: str, build: str, differs: str, tmp_path: Path
 ) -> None:
     recording = loaded(tmp_path, snapshot(name=name))

@@ -49,6 +49,6 @@ def test_turns_are_the_entries_by_address(rows: list[Row]) -> None:
 
 
 @given(ROWS, st.integers(0, 12))
-def test_since_an_entry_they_are_those_of_the_rest(rows: list[Row], first: int) -> None:
+def test_turns_since_an_entry_are_those_of_later_entries(rows: list[Row], first: int) -> None:
     """A free that is cut in two is only a completion."""
     assert rows_of(of(rows).since(first)) == one_by_one(rows, first)

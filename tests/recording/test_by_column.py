@@ -73,7 +73,7 @@ def test_wrong_value_in_a_column_is_named_with_its_entry(tmp_path: Path) -> None
     assert "has pool_id 7" in spoilt("pool_id", 7)
 
 
-def test_columns_of_other_lengths_are_refused(tmp_path: Path) -> None:
+def test_columns_of_different_lengths_are_refused(tmp_path: Path) -> None:
     snapshot = by_column(training_step().snapshot())
     snapshot["device_traces"][0]["size"].pop()
     assert "device_traces[0] has columns of" in refused(snapshot, tmp_path)

@@ -19,12 +19,12 @@ TAKEN = {"a second pickle behind the first"}
 CASES = {name: (source, data) for name, source, data in cases()}
 
 
-def test_the_corpus_is_what_it_says() -> None:
+def test_corpus_files_are_described() -> None:
     assert len(CASES) == 2 * len(GLOBALS) + 2 * len(STRUCTURES) + 3
     assert all(source for source, _ in CASES.values())
 
 
-def test_every_case_is_refused_and_says_that_nothing_was_run(tmp_path: Path) -> None:
+def test_malicious_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
     path = tmp_path / "a.pickle"
     for name, (_, data) in CASES.items():
         path.write_bytes(data)

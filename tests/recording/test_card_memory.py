@@ -43,13 +43,13 @@ def test_error_text_gives_the_memory_of_each_process() -> None:
     assert card.others == 100 * GIB + int(31.69 * GIB)
 
 
-def test_a_text_that_names_only_this_process_has_no_others() -> None:
+def test_oom_text_with_only_its_own_process_has_no_others() -> None:
     card = card_memory(made(700 * MIB, TEXT.format(OWN)))
     assert card is not None
     assert (card.others, card.is_shared, card.sentence) == (0, False, "")
 
 
-def test_a_text_that_does_not_know_its_own_process_is_not_believed() -> None:
+def test_oom_text_without_its_own_process_is_ignored() -> None:
     """In a container, this program is one of the numbered processes."""
     card = card_memory(made(8 * GIB, TEXT.format("Process 600 has 7.75 GiB memory in use. ")))
     assert card is not None
@@ -66,7 +66,7 @@ def test_a_text_that_does_not_know_its_own_process_is_not_believed() -> None:
         (24 * GIB, 3 * GIB, True),
     ],
 )
-def test_an_estimate_calls_only_much_another_process(
+def test_estimated_memory_of_others_is_notable_from_the_larger_limit(
     total: int, outside: int, is_shared: bool
 ) -> None:
     card = card_memory(made(outside, total=total))
@@ -88,7 +88,7 @@ def test_recorded_memory_of_others_is_notable_from_1_gib_or_5_percent(
     assert card.is_shared is is_shared
 
 
-def test_a_phantom_has_no_other_processes() -> None:
+def test_card_memory_of_a_phantom_has_no_other_processes() -> None:
     phantom = Provenance(device_memory=24 * GIB, context_memory=4 * GIB, is_phantom=True)
     card = card_memory(phantom)
     assert card is not None and not card.is_shared
@@ -101,7 +101,7 @@ def test_a_phantom_has_no_other_processes() -> None:
     ("name", "left_mib"),
     [("default-exit", 9301), ("small-oom", 8301), ("small-exit", 8301), ("expandable-oom", 7701)],
 )
-def test_a_real_card_beside_another_program(name: str, left_mib: int) -> None:
+def test_card_memory_of_a_shared_real_card(name: str, left_mib: int) -> None:
     """The other program received the number of bytes to leave free."""
     card = card_memory(load(GPU / "oom" / f"{name}.npz.gz").provenance)
     assert card is not None and card.is_shared

@@ -70,7 +70,7 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_second_time_the_source_is_not_read(folder: Path, reads: Reads, source: Path) -> None:
+def test_second_load_reads_only_the_cache(folder: Path, reads: Reads, source: Path) -> None:
     first = load(source)
     assert len(list(folder.iterdir())) == 1
     second = load(source)
@@ -80,7 +80,7 @@ def test_the_second_time_the_source_is_not_read(folder: Path, reads: Reads, sour
 
 
 @pytest.mark.parametrize("make", [oom, streams])
-def test_kept_columns_are_the_whole_recording(
+def test_cached_columns_are_the_whole_recording(
     folder: Path, reads: Reads, tmp_path: Path, make: Callable[[], Recording]
 ) -> None:
     path = tmp_path / "made.pickle.gz"
@@ -90,7 +90,7 @@ def test_kept_columns_are_the_whole_recording(
     assert folder.is_dir()
 
 
-def test_a_snapshot_in_a_zip_is_kept_and_columns_are_not(
+def test_cache_keeps_a_zipped_snapshot_but_no_column_file(
     folder: Path, reads: Reads, source: Path
 ) -> None:
     """Both begin with the same bytes, but columns load quickly without the cache."""
@@ -104,7 +104,7 @@ def test_a_snapshot_in_a_zip_is_kept_and_columns_are_not(
     assert len(list(folder.iterdir())) == 1
 
 
-def test_a_source_that_changed_is_read_again(folder: Path, reads: Reads, source: Path) -> None:
+def test_changed_source_is_read_again(folder: Path, reads: Reads, source: Path) -> None:
     load(source)
     history = training_step()
     history.alloc(12345)
@@ -116,7 +116,9 @@ def test_a_source_that_changed_is_read_again(folder: Path, reads: Reads, source:
     assert len(list(folder.iterdir())) == 1
 
 
-def test_a_change_that_size_and_time_hide_is_seen(folder: Path, reads: Reads, source: Path) -> None:
+def test_cache_detects_a_change_hidden_by_size_and_time(
+    folder: Path, reads: Reads, source: Path
+) -> None:
     before, found = load(source), source.stat()
     data = source.read_bytes()
     changed = data.replace((1000).to_bytes(2, "little"), (1001).to_bytes(2, "little"))
@@ -130,7 +132,7 @@ def test_a_change_that_size_and_time_hide_is_seen(folder: Path, reads: Reads, so
     assert folder.is_dir()
 
 
-def test_a_copy_is_a_source_of_its_own(folder: Path, reads: Reads, source: Path) -> None:
+def test_cache_treats_a_copy_as_another_source(folder: Path, reads: Reads, source: Path) -> None:
     load(source)
     copy = source.with_name("copy.pickle")
     copy.write_bytes(source.read_bytes())
@@ -175,7 +177,7 @@ def test_damaged_cache_file_is_ignored(folder: Path, source: Path, data: st.Data
     kept.unlink(missing_ok=True)
 
 
-def test_a_kept_file_with_anothers_key_is_not_believed(folder: Path, source: Path) -> None:
+def test_cache_ignores_a_file_with_another_key(folder: Path, source: Path) -> None:
     """The file is complete and valid, but of another recording."""
     truth = load(source)
     (kept,) = folder.iterdir()
@@ -190,7 +192,7 @@ def test_a_kept_file_with_anothers_key_is_not_believed(folder: Path, source: Pat
 @pytest.mark.parametrize(
     "key", [b"{}", b"[1]", b"null", b'{"size":' + b"9" * 5000 + b"}", b"[" * 4000]
 )
-def test_a_key_that_is_none_is_passed_over(folder: Path, source: Path, key: bytes) -> None:
+def test_cache_ignores_an_invalid_key(folder: Path, source: Path, key: bytes) -> None:
     truth = load(source)
     (kept,) = folder.iterdir()
     kept.write_bytes(b"allocsim columns 1\n" + key + b"\n")
@@ -210,7 +212,7 @@ def test_broken_source_is_refused_and_not_cached(folder: Path, source: Path) -> 
     assert list(folder.iterdir()) == [kept]
 
 
-def test_small_recordings_and_columns_leave_nothing(
+def test_small_recordings_and_column_files_are_not_cached(
     folder: Path, reads: Reads, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     columns = source.with_name("run.npz")
@@ -253,7 +255,7 @@ def test_load_works_where_the_cache_cannot_be_written(
         assert len(load(source).devices) == 1
 
 
-def test_a_full_disk_leaves_no_half_file(
+def test_whole_file_leaves_nothing_on_a_full_disk(
     folder: Path, reads: Reads, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: Recording, file: Any) -> None:

@@ -103,7 +103,7 @@ def test_never_overlap_is_false_for_too_many_nested_blocks(monkeypatch: pytest.M
     assert not never_overlap(trace, ())
 
 
-def test_an_address_that_is_taken_twice_is_looked_at() -> None:
+def test_never_overlap_is_false_for_an_address_taken_twice() -> None:
     trace = streams(steps=4).devices[0]
     assert never_overlap(trace, ())
     action = trace.action.copy()
@@ -111,7 +111,7 @@ def test_an_address_that_is_taken_twice_is_looked_at() -> None:
     assert not never_overlap(replace(trace, action=action), ())
 
 
-def test_a_block_past_the_last_address_is_looked_at() -> None:
+def test_block_past_the_last_address_is_checked_one_by_one() -> None:
     """Its end would wrap around to the first addresses."""
     trace = streams(steps=4).devices[0]
     addr = trace.addr.copy()
@@ -120,7 +120,9 @@ def test_a_block_past_the_last_address_is_looked_at() -> None:
     assert not never_overlap(replace(trace, addr=addr), ())
 
 
-def test_addresses_too_far_apart_for_a_word_are_not_sure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_never_overlap_is_false_for_addresses_too_far_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Each stretch needs room for all addresses."""
     (trace,) = training(entries=3000).devices
     addr = trace.addr.copy()

@@ -110,7 +110,7 @@ def test_load_reports_a_read_fault_anywhere_in_a_sentence(
         assert at > 0, path
 
 
-def test_memory_that_runs_out_between_reads(
+def test_load_reports_memory_that_runs_out_between_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fail while objects or columns are created."""
@@ -133,7 +133,7 @@ def test_memory_that_runs_out_between_reads(
                 load(file)
 
 
-def test_memory_that_runs_out_on_the_way_straight(
+def test_read_straight_reports_memory_that_runs_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_room(*_: object) -> None:

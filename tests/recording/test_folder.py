@@ -25,7 +25,7 @@ def test_recordings_in_a_folder_exclude_other_files(tmp_path: Path, name: str) -
     assert recordings_in(tmp_path) == []
 
 
-def test_recordings_in_a_folder_exclude_what_is_no_file(tmp_path: Path) -> None:
+def test_recordings_in_a_folder_exclude_folders(tmp_path: Path) -> None:
     """A folder with such a name is searched; a dangling link is ignored."""
     (tmp_path / "run.pickle").mkdir()
     (tmp_path / "gone.pickle").symlink_to("nowhere")
@@ -44,5 +44,5 @@ def test_recordings_in_a_folder_are_sorted_by_path(tmp_path: Path) -> None:
     assert found == ["a-b/run.pkl", "a.pkl", "a/run.pkl"]
 
 
-def test_a_folder_that_is_not_there_holds_none(tmp_path: Path) -> None:
+def test_recordings_in_a_missing_folder_are_none(tmp_path: Path) -> None:
     assert recordings_in(tmp_path / "nowhere") == []

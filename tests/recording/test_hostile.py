@@ -55,27 +55,27 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_foreign_file_is_called_what_it_is(name: str, tmp_path: Path) -> None:
+def test_foreign_file_is_refused_by_its_format(name: str, tmp_path: Path) -> None:
     data, message = FOREIGN[name]
     path = tmp_path / "a.pickle"
     path.write_bytes(data)
     assert message in refusal(path)
 
 
-def test_load_refuses_what_is_no_file(tmp_path: Path) -> None:
+def test_load_refuses_a_path_without_a_file(tmp_path: Path) -> None:
     assert "does not exist" in refusal(tmp_path / "missing")
     assert "is a directory" in refusal(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     assert "is not a regular file" in refusal(tmp_path / "pipe")
 
 
-def test_a_checkpoint_is_called_so(tmp_path: Path) -> None:
+def test_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
         archive.writestr("archive/data.pkl", b"")
     assert "as torch.save writes it" in refusal(tmp_path / "a.pt")
 
 
-def test_a_file_cut_anywhere(tmp_path: Path) -> None:
+def test_file_cut_anywhere_is_refused_in_one_sentence(tmp_path: Path) -> None:
     whole = write(training_step().snapshot(), tmp_path / "whole").read_bytes()
     path = tmp_path / "a.pickle"
     for length in [*range(2, len(whole), 37), len(whole) - 1]:
@@ -83,7 +83,7 @@ def test_a_file_cut_anywhere(tmp_path: Path) -> None:
         refusal(path)
 
 
-def test_random_bytes_after_a_sound_beginning(tmp_path: Path) -> None:
+def test_random_bytes_after_a_valid_beginning_are_refused(tmp_path: Path) -> None:
     source = random.Random(7)
     whole = bytearray(write(training_step().snapshot(), tmp_path / "whole").read_bytes())
     path = tmp_path / "a.pickle"
@@ -114,7 +114,7 @@ def test_load_executes_no_pickle(
 
 
 @pytest.mark.parametrize("value", [{1, 2}, b"bytes", 1 << 100, ((1,),), (1, 2, 3), 1j])
-def test_values_that_no_recording_holds(value: object, tmp_path: Path) -> None:
+def test_read_straight_declines_values_of_no_recording(value: object, tmp_path: Path) -> None:
     path = write({"segments": [], "x": value}, tmp_path / "a.pickle")
     assert "which a recording does not need" in refusal(path)
 
@@ -189,7 +189,7 @@ def bombs() -> dict[str, bytes]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
-def test_bombs_end_within_bounded_memory(tmp_path: Path) -> None:
+def test_compression_bombs_need_bounded_memory(tmp_path: Path) -> None:
     """All in one process with limited memory, so that excessive use ends it."""
     for number, data in enumerate(bombs().values()):
         (tmp_path / f"{number}.bomb").write_bytes(data)
@@ -259,12 +259,14 @@ HUGE = b"{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,), }"
         ),
     ],
 )
-def test_a_damaged_column_file(member: str, data: bytes, message: str, tmp_path: Path) -> None:
+def test_damaged_column_file_is_refused(
+    member: str, data: bytes, message: str, tmp_path: Path
+) -> None:
     path = column_file(tmp_path / "a.npz", **{member: data})
     assert message in refusal(path)
 
 
-def test_a_compressed_column_file_is_refused(tmp_path: Path) -> None:
+def test_column_file_with_compressed_members_is_refused(tmp_path: Path) -> None:
     path = column_file(tmp_path / "a.npz")
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", b"\0" * 1_000_000)

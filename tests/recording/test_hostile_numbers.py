@@ -47,7 +47,7 @@ ODD: dict[str, Any] = {
 @pytest.mark.parametrize("form", ["json", "pickle"])
 @pytest.mark.parametrize("name", ["size", "addr", "stream", "time_us"])
 @pytest.mark.parametrize("odd", ODD)
-def test_a_number_that_is_none(odd: str, name: str, form: str, tmp_path: Path) -> None:
+def test_invalid_number_of_a_row_is_named(odd: str, name: str, form: str, tmp_path: Path) -> None:
     snapshot = training_step().snapshot()
     snapshot["device_traces"][0][4][name] = ODD[odd]
     with pytest.raises(RecordingError) as error:
@@ -88,7 +88,7 @@ def empty(segments: list[Plain]) -> None:
 
 
 @pytest.mark.parametrize("change", [overlapping, beyond, backwards, at_the_top, immense, empty])
-def test_segments_that_cannot_be(
+def test_impossible_segments_are_an_error(
     change: Callable[[list[Plain]], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     snapshot = training_step().snapshot()
@@ -103,7 +103,7 @@ def test_segments_that_cannot_be(
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":', '{"segments":[', "[[[[{}],"])
-def test_json_of_any_depth(opening: str, tmp_path: Path) -> None:
+def test_json_of_any_depth_is_refused_in_one_sentence(opening: str, tmp_path: Path) -> None:
     for packed in (False, True):
         data = (opening * 100_000).encode()
         path = tmp_path / "a.json"

@@ -22,11 +22,11 @@ def texts(snapshot: object, severity: str) -> str:
     return "\n".join(f.text for f in findings(snapshot) if f.severity == severity)
 
 
-def test_a_sound_recording_from_empty_has_no_findings(tmp_path: Path) -> None:
+def test_find_defects_finds_nothing_in_a_valid_recording(tmp_path: Path) -> None:
     assert find_defects(load(write(training_step().snapshot(), tmp_path / "a"))) == ()
 
 
-def test_a_recording_that_starts_mid_run() -> None:
+def test_recording_that_starts_mid_run_is_a_note() -> None:
     snapshot = training_step().snapshot()
     del snapshot["device_traces"][0][:4]
     (finding,) = findings(snapshot)
@@ -37,21 +37,21 @@ def test_a_recording_that_starts_mid_run() -> None:
     )
 
 
-def test_a_ring_that_lost_its_beginning() -> None:
+def test_ring_that_lost_its_beginning_is_a_note() -> None:
     snapshot = training_step().snapshot()
     del snapshot["device_traces"][0][:5]
     notes = [f for f in findings(snapshot) if "lost its beginning" in f.text]
     assert [note.entry for note in notes] == [0]
 
 
-def test_a_ring_of_one_entry() -> None:
+def test_ring_of_one_entry_is_an_error() -> None:
     history = training_step()
     snapshot = history.snapshot()
     del snapshot["device_traces"][0][:-1]
     assert "kept a single entry of a longer run" in texts(snapshot, "error")
 
 
-def test_the_state_alone_cannot_be_replayed() -> None:
+def test_state_only_recording_is_an_error() -> None:
     snapshot = training_step().snapshot()
     snapshot["device_traces"] = []
     assert "the state only (2 segments)" in texts(snapshot, "error")
@@ -59,7 +59,7 @@ def test_the_state_alone_cannot_be_replayed() -> None:
     assert "is empty" in texts(History().snapshot(), "error")
 
 
-def test_time_that_goes_back_is_a_note() -> None:
+def test_time_that_decreases_is_a_note() -> None:
     snapshot = training_step().snapshot()
     snapshot["device_traces"][0][5]["time_us"] = 3
     (finding,) = findings(snapshot)
@@ -67,7 +67,7 @@ def test_time_that_goes_back_is_a_note() -> None:
     assert "time_us goes back 1 times" in finding.text
 
 
-def test_a_mixture_that_no_release_writes() -> None:
+def test_fields_of_no_single_release_are_a_note() -> None:
     snapshot = training_step().snapshot()
     del snapshot["allocator_settings"]
     assert "no release of PyTorch writes" in texts(snapshot, "note")
@@ -108,7 +108,7 @@ def damaged(change: str) -> Any:
         ("alloc over a block", "4000 bytes are allocated at .*, over the block at", 8),
     ],
 )
-def test_data_that_contradicts_itself(change: str, text: str, entry: int | None) -> None:
+def test_contradicting_data_is_an_error(change: str, text: str, entry: int | None) -> None:
     (finding,) = [f for f in findings(damaged(change)) if f.severity == "error"]
     assert finding.text.startswith("the data contradicts itself and cannot be a recording: ")
     assert finding.entry == entry
@@ -128,7 +128,7 @@ def test_unrounded_sizes_of_old_releases_are_only_notable() -> None:
     assert not texts(snapshot, "error")
 
 
-def test_a_segment_that_no_device_address_reaches() -> None:
+def test_segment_beyond_64_bits_is_an_error() -> None:
     """Release 2.0 wrote no block addresses; they follow from the order."""
     snapshot = training_step().snapshot()
     segment = snapshot["segments"][0]

@@ -85,7 +85,7 @@ def program(seed: int) -> Trace:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_history_is_undone_from_any_entry(seed: int) -> None:
+def test_start_state_equals_the_state_at_any_entry(seed: int) -> None:
     trace = program(seed)
     for entry in range(len(trace) + 1):
         at_once, one_by_one = both_ways(trace, entry)
@@ -117,7 +117,7 @@ def columns(trace: Trace) -> Iterator[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_history_that_does_not_fit_is_refused_in_the_same_words(seed: int) -> None:
+def test_live_before_leaves_contradictions_to_undoing(seed: int) -> None:
     refused = 0
     for trace in damaged(seed):
         at_once, one_by_one = both_ways(trace, 0)
@@ -145,13 +145,13 @@ def test_block_without_entries_is_unchanged_by_undoing() -> None:
     assert live_before(trace, 1) == {MEGA: held, MEGA + STEP: new} == live_after(trace)
 
 
-def test_a_block_freed_on_the_way_is_known_by_its_request_and_its_end() -> None:
+def test_block_freed_later_has_its_requested_size_and_free() -> None:
     trace = trace_of([(Action.OOM, 0, 1), (REQUESTED, 0, 900), (COMPLETED, 0, 900)], {})
     assert live_before(trace, 0) == {MEGA: Live(900, None, ALLOCATED, -1, 2)}
     assert live_before(trace, 2) == {MEGA: Live(900, None, PENDING, -1, 2)}
 
 
-def test_of_a_free_that_waits_the_block_is_as_it_was_before_the_request() -> None:
+def test_undone_free_request_restores_the_block() -> None:
     trace = trace_of([(REQUESTED, 2, 900)], {2: (900, PENDING)})
     assert live_before(trace, 0) == {MEGA + 2 * STEP: Live(900, STEP, ALLOCATED, -1)}
     assert live_before(trace, 1) == {MEGA + 2 * STEP: Live(900, STEP, PENDING, -1)}

@@ -18,14 +18,14 @@ LOG = "step 1\nCUDA out of memory. Tried to allocate 2.00 MiB\n"
 
 
 @pytest.mark.parametrize("packing", PACKED)
-def test_a_packed_log_is_its_text(packing: str, tmp_path: Path) -> None:
+def test_compressed_log_is_read(packing: str, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_bytes(PACKED[packing](LOG.encode()))
     assert read_log(str(path)) == LOG
 
 
 @pytest.mark.parametrize("packing", ["gzip", "xz", "zstd", "zip"])
-def test_a_packed_recording_is_no_log(packing: str, tmp_path: Path) -> None:
+def test_compressed_recording_is_not_read_as_a_log(packing: str, tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(PACKED[packing](FORMS["pickle"](training_step().snapshot())))
     assert read_log(str(path)) is None
@@ -33,7 +33,7 @@ def test_a_packed_recording_is_no_log(packing: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("packing", ["gzip", "xz", "zstd", "zip"])
-def test_a_damaged_log_is_a_sentence(packing: str, tmp_path: Path) -> None:
+def test_damaged_log_is_refused_in_one_sentence(packing: str, tmp_path: Path) -> None:
     path = tmp_path / "a"
     whole = PACKED[packing](os.urandom(4000).hex().encode())
     path.write_bytes(whole[: len(whole) // 2])
@@ -45,7 +45,7 @@ def test_a_damaged_log_is_a_sentence(packing: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("packing", ["", "gzip", "xz", "zstd", "zip"])
-def test_a_log_that_is_too_long_is_not_read_to_its_end(
+def test_too_long_log_is_not_read_to_its_end(
     packing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source, "LONGEST_LOG", 1 << 21)
@@ -56,7 +56,7 @@ def test_a_log_that_is_too_long_is_not_read_to_its_end(
         read_log(str(path))
 
 
-def test_an_archive_whose_places_lie_before_its_beginning_is_a_sentence(tmp_path: Path) -> None:
+def test_archive_with_negative_offsets_is_refused_in_one_sentence(tmp_path: Path) -> None:
     """Found by `python -m tests.fuzz`: a seek that the system refuses."""
     path = tmp_path / "a"
     whole = bytearray(zipped(LOG.encode()))
@@ -67,7 +67,7 @@ def test_an_archive_whose_places_lie_before_its_beginning_is_a_sentence(tmp_path
         read_log(str(path))
 
 
-def test_a_file_that_the_system_cannot_read_is_a_sentence(tmp_path: Path) -> None:
+def test_unreadable_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="cannot be read"):
         read_log(str(tmp_path / "none"))
 
@@ -81,7 +81,7 @@ def test_log_that_is_compressed_twice_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs a system with named pipes")
-def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+def test_log_in_a_pipe_is_read_once(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     writer = threading.Thread(target=path.write_text, args=(LOG,))

@@ -69,7 +69,7 @@ def test_compression_is_detected_from_the_first_bytes(
 
 @pytest.mark.parametrize("packing", ["gzip", "xz", "zstd", "zip"])
 @pytest.mark.parametrize("kept", [0.3, 0.9, 0.99])
-def test_a_packed_file_that_is_cut_short(packing: str, kept: float, tmp_path: Path) -> None:
+def test_truncated_compressed_file_is_refused(packing: str, kept: float, tmp_path: Path) -> None:
     whole = PACKED[packing](pickle.dumps(training_step().snapshot(), protocol=4))
     path = tmp_path / "a"
     path.write_bytes(whole[: int(len(whole) * kept)])
@@ -78,7 +78,7 @@ def test_a_packed_file_that_is_cut_short(packing: str, kept: float, tmp_path: Pa
 
 
 @pytest.mark.parametrize("packing", ["gzip", "xz", "zstd", "zip"])
-def test_a_bomb_ends_at_a_limit_that_the_error_states(
+def test_compression_bomb_ends_at_the_limit_in_the_error(
     packing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("allocsim.recording.packings._MIN_UNPACKED", 1 << 20)
@@ -98,7 +98,7 @@ ZSTD_OF_1_GIB = bytes.fromhex("28b52ffd 00 a0 010000")
 """Empty frame whose window is 2 to the power of 10 + 20 bytes."""
 
 
-def test_tables_that_a_small_file_asks_for_are_bounded(tmp_path: Path) -> None:
+def test_decompression_tables_of_a_small_file_are_bounded(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(XZ_OF_2_GIB)
     assert "is damaged as a xz file (Memory usage limit exceeded)" in refusal(path)
@@ -114,7 +114,7 @@ def test_file_that_is_compressed_twice_is_refused(tmp_path: Path) -> None:
     assert "is gzip inside zip" in refusal(path)
 
 
-def test_an_archive_of_several_files_or_of_none(tmp_path: Path) -> None:
+def test_archive_of_several_files_or_none_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.zip"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.pickle", b"x")
@@ -125,7 +125,7 @@ def test_an_archive_of_several_files_or_of_none(tmp_path: Path) -> None:
     assert "is a zip archive" in refusal(path)
 
 
-def test_an_archive_packed_by_other_means(tmp_path: Path) -> None:
+def test_archive_with_another_compression_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.zip"
     for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
         path.write_bytes(zipped(b"[]", method=method))
@@ -135,7 +135,7 @@ def test_an_archive_packed_by_other_means(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../slip.pickle", "/slip.pickle", "..\\slip.pickle"])
-def test_a_member_s_name_is_no_path(name: str, tmp_path: Path) -> None:
+def test_name_of_a_zip_member_is_not_used_as_a_path(name: str, tmp_path: Path) -> None:
     """The contents are read, and nothing is written under the member's name."""
     folder = tmp_path / "a" / "b"
     folder.mkdir(parents=True)
@@ -147,7 +147,7 @@ def test_a_member_s_name_is_no_path(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["\0", "\0\0", "/", "x\0y"])
-def test_a_member_with_hardly_a_name(name: str, tmp_path: Path) -> None:
+def test_zip_member_with_an_empty_name_is_refused(name: str, tmp_path: Path) -> None:
     """The module zipfile cuts names at a NUL, so a name may be empty."""
     path = tmp_path / "a.zip"
     data = zipped(b"[]", "n" * len(name)).replace(b"n" * len(name), name.encode())
@@ -159,7 +159,7 @@ def test_a_member_with_hardly_a_name(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["../../escaped", "/escaped-allocsim", "a/../../escaped", "..\\escaped"]
 )
-def test_a_name_in_an_archive_is_no_path(name: str, tmp_path: Path) -> None:
+def test_name_in_an_archive_is_not_used_as_a_path(name: str, tmp_path: Path) -> None:
     inside = tmp_path / "deep" / "er"
     inside.mkdir(parents=True)
     path = inside / "a.zip"
@@ -168,7 +168,7 @@ def test_a_name_in_an_archive_is_no_path(name: str, tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.rglob("*") if each.is_file()] == ["a.zip"]
 
 
-def test_without_the_package_for_zstd_the_sentence_names_it(
+def test_zstd_without_its_package_is_refused_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
@@ -202,7 +202,7 @@ def page_of(*pickles: bytes) -> str:
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_the_snapshot_in_a_page(protocol: int, tmp_path: Path) -> None:
+def test_snapshot_in_a_page_is_read(protocol: int, tmp_path: Path) -> None:
     value = training_step().snapshot()
     (tmp_path / "a.pickle").write_bytes(pickle.dumps(value, protocol=4))
     (tmp_path / "a.html").write_text(page_of(pickle.dumps(value, protocol=protocol)))
@@ -232,13 +232,13 @@ class Evil:
         ("<title>a: allocsim report</title>", "is a page that allocsim wrote"),
     ],
 )
-def test_a_page_without_a_sound_snapshot(text: str, message: str, tmp_path: Path) -> None:
+def test_page_without_a_valid_snapshot_is_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "a.html"
     path.write_text(text)
     assert message in refusal(path)
 
 
-def test_a_page_of_segments_alone(tmp_path: Path) -> None:
+def test_page_with_segments_only_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.html"
     path.write_text(page_of(pickle.dumps(training_step().snapshot()["segments"])))
     assert load(path).layout == "segment list"

@@ -40,7 +40,7 @@ def private(mib: int, *, at: int = BASE, is_expandable: bool = False) -> Segment
     return SegmentState(at, mib * MIB, 0, False, POOL, is_expandable, ())
 
 
-def test_an_address_is_the_pools_from_the_segment_that_is_there_at_the_end() -> None:
+def test_pool_of_an_address_is_that_of_its_final_segment() -> None:
     trace = trace_of(
         (Action.SEGMENT_ALLOC, BASE, 30 * MIB),
         (Action.ALLOC, BASE, 30 * MIB),
@@ -56,7 +56,7 @@ def test_an_address_is_the_pools_from_the_segment_that_is_there_at_the_end() -> 
     assert pools.number.tolist() == [-1, -1, -1, -1, -1, 0, 0]
 
 
-def test_a_segment_from_before_the_first_entry_is_the_pools_throughout() -> None:
+def test_segment_from_before_the_first_entry_keeps_its_pool() -> None:
     trace = trace_of(
         (Action.FREE_REQUESTED, BASE, 512),
         (Action.ALLOC, BASE + 512, 512),
@@ -66,12 +66,12 @@ def test_a_segment_from_before_the_first_entry_is_the_pools_throughout() -> None
     assert pools_of(trace).number.tolist() == [0, 0, -1]
 
 
-def test_the_free_bytes_of_an_error_are_no_address() -> None:
+def test_pools_ignore_the_free_bytes_of_an_oom() -> None:
     trace = trace_of((Action.OOM, BASE, 512), segments=(private(30),))
     assert pools_of(trace).number.tolist() == [-1]
 
 
-def test_a_destroyed_expandable_segment_is_not_the_pools_whose_segment_follows_it() -> None:
+def test_destroyed_expandable_segment_is_not_in_the_pool_of_its_successor() -> None:
     trace = trace_of(
         (MAP, BASE, 20 * MIB),
         (Action.ALLOC, BASE, 20 * MIB),
@@ -83,7 +83,7 @@ def test_a_destroyed_expandable_segment_is_not_the_pools_whose_segment_follows_i
     assert pools_of(trace).number.tolist() == [-1, -1, -1, 0, 0]
 
 
-def test_what_an_expandable_segment_unmapped_is_the_pools_while_the_segment_is_there() -> None:
+def test_unmapped_range_keeps_its_pool_while_its_segment_exists() -> None:
     trace = trace_of(
         (MAP, BASE, 40 * MIB),
         (Action.ALLOC, BASE, 20 * MIB),
@@ -94,7 +94,7 @@ def test_what_an_expandable_segment_unmapped_is_the_pools_while_the_segment_is_t
     assert pools_of(trace).number.tolist() == [0, 0, 0, 0]
 
 
-def test_what_was_mapped_before_the_first_entry_may_have_holes() -> None:
+def test_ranges_mapped_before_the_first_entry_may_have_holes() -> None:
     trace = trace_of(
         (Action.ALLOC, BASE, 512),
         (UNMAP, BASE, 20 * MIB),
@@ -133,7 +133,7 @@ def graphs_between_emptied_caches(gpu: CachingAllocator, rng: random.Random) -> 
 
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
 @pytest.mark.parametrize("seed", range(12))
-def test_pools_are_found_as_entries_would_say_where_the_driver_reuses_addresses(
+def test_pools_equal_recorded_ones_where_the_driver_reuses_addresses(
     tmp_path: Path, conf: str, seed: int
 ) -> None:
     gpu = CachingAllocator("16GiB", conf, record_history=True, address_policy="firstfit")

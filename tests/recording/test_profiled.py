@@ -25,7 +25,7 @@ KEPT = Path(__file__).parents[2] / "traces" / "profiled"
 STATS: dict[str, Any] = json.loads((KEPT / "stats-torch2.15.json").read_text())
 
 
-def test_the_trace_replays_to_the_bytes_that_the_run_reserved() -> None:
+def test_profiler_trace_replays_to_the_reserved_bytes() -> None:
     run = replay(load(KEPT / "trace-torch2.15.json.xz")).devices[0]
     assert run.peak_reserved_bytes == STATS["reserved_bytes.all.peak"]
     assert run.peak_allocated_bytes == STATS["allocated_bytes.all.peak"]
@@ -33,7 +33,7 @@ def test_the_trace_replays_to_the_bytes_that_the_run_reserved() -> None:
         assert run.stats[name] == STATS[name]
 
 
-def test_the_trace_names_lines_and_the_card() -> None:
+def test_profiler_trace_has_lines_and_the_card() -> None:
     recording = load(KEPT / "trace-torch2.15.json.xz")
     assert recording.provenance is not None
     assert "4090" in recording.provenance.device_name
@@ -41,7 +41,7 @@ def test_the_trace_names_lines_and_the_card() -> None:
     assert any("program.py" in line for line in lines)
 
 
-def test_the_timeline_replays_to_what_was_allocated() -> None:
+def test_timeline_replays_to_the_allocated_bytes() -> None:
     """The freed block and its place are guesses, so reserved memory may differ."""
     run = replay(load(KEPT / "timeline-torch2.15.json.xz")).devices[0]
     assert run.peak_allocated_bytes == STATS["allocated_bytes.all.peak"]
@@ -49,7 +49,7 @@ def test_the_timeline_replays_to_what_was_allocated() -> None:
     assert 0.9 * reserved <= run.peak_reserved_bytes <= reserved
 
 
-def test_trace_and_timeline_agree_on_what_it_was_for() -> None:
+def test_profiler_trace_and_timeline_agree_on_categories() -> None:
     """The rules of `top` against PyTorch's own categories."""
     by_rules = load(KEPT / "trace-torch2.15.json.xz")
     as_told = load(KEPT / "timeline-torch2.15.json.xz")
@@ -61,14 +61,14 @@ def test_trace_and_timeline_agree_on_what_it_was_for() -> None:
         assert found[category] == result[category]
 
 
-def test_the_table_says_what_the_run_reserved() -> None:
+def test_memory_summary_gives_the_reserved_bytes() -> None:
     found = figures_in((KEPT / "summary-torch2.15.txt").read_text())
     assert found is not None
     (peak,) = (each for each in found.figures if each.name == "peak_reserved_bytes")
     assert abs(peak.value - STATS["reserved_bytes.all.peak"]) < 1024
 
 
-def test_what_is_no_recording_says_what_it_is() -> None:
+def test_other_text_is_refused_by_its_contents() -> None:
     assert "figures of torch.cuda.memory_stats()" in refusal(KEPT / "stats-torch2.15.json")
     assert "a table of torch.cuda.memory_summary()" in refusal(KEPT / "summary-torch2.15.txt")
 
@@ -76,7 +76,7 @@ def test_what_is_no_recording_says_what_it_is() -> None:
 @pytest.mark.slow
 @NEEDS_TORCH
 @pytest.mark.parametrize("python", PYTHONS)
-def test_all_files_of_a_profiled_run_agree(python: str, tmp_path: Path) -> None:
+def test_files_of_one_profiled_run_agree(python: str, tmp_path: Path) -> None:
     try:
         out = profiled(python, tmp_path)
     except UnavailableError as error:
@@ -103,9 +103,7 @@ def test_all_files_of_a_profiled_run_agree(python: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @NEEDS_TORCH
 @pytest.mark.parametrize("python", PYTHONS)
-def test_every_event_of_a_trace_is_what_the_snapshot_of_the_run_has(
-    python: str, tmp_path: Path
-) -> None:
+def test_profiler_events_equal_the_snapshot_of_the_run(python: str, tmp_path: Path) -> None:
     """For any release, also for a recording that begins mid-run."""
     try:
         found = compared(python, tmp_path)
@@ -123,7 +121,7 @@ def test_every_event_of_a_trace_is_what_the_snapshot_of_the_run_has(
 @pytest.mark.slow
 @NEEDS_TORCH
 @pytest.mark.parametrize("python", PYTHONS)
-def test_a_run_on_the_processor_is_called_so(python: str, tmp_path: Path) -> None:
+def test_profiler_trace_of_a_cpu_run_is_refused(python: str, tmp_path: Path) -> None:
     subprocess.run([python, PROGRAM, tmp_path, "cpu"], check=True)
     assert "all of CPU; expected some of CUDA or HIP" in refusal(tmp_path / "trace.json")
     run = replay(load(tmp_path / "timeline.raw.json.gz")).devices[0]

@@ -41,7 +41,7 @@ def loaded(tmp_path: Path, profiled: Profiled, form: Form = NEW, *, first: int =
 
 
 @pytest.mark.parametrize("release", FORMS)
-def test_a_trace_of_each_release_replays_to_the_bytes_that_were_allocated(
+def test_profiler_trace_of_each_release_replays_to_the_allocated_bytes(
     release: str, tmp_path: Path
 ) -> None:
     profiled = random_program(3)
@@ -54,7 +54,7 @@ def test_a_trace_of_each_release_replays_to_the_bytes_that_were_allocated(
 
 
 @pytest.mark.parametrize("release", [name for name, form in FORMS.items() if form.has_addresses])
-def test_where_frees_name_their_blocks_the_segments_come_out_as_well(
+def test_trace_with_addresses_replays_to_the_recorded_segments(
     release: str, tmp_path: Path
 ) -> None:
     profiled = random_program(4)
@@ -62,14 +62,14 @@ def test_where_frees_name_their_blocks_the_segments_come_out_as_well(
     assert run.timeline.reserved.tolist() == [each["reserved"] for each in profiled.events]
 
 
-def test_a_trace_names_the_card(tmp_path: Path) -> None:
+def test_profiler_trace_gives_the_card(tmp_path: Path) -> None:
     recording = loaded(tmp_path, random_program(1), FORMS["2.6, HIP"])
     assert recording.provenance is not None
     assert recording.provenance.device_memory == 16 << 30
     assert replay(recording).device_memory == 16 << 30
 
 
-def test_cards_that_differ_name_no_memory(tmp_path: Path) -> None:
+def test_cards_that_differ_give_no_memory(tmp_path: Path) -> None:
     value: Any = trace_of(random_program(1), FORMS["2.1, with cards"])
     value["deviceProperties"].append({"id": 1, "name": "another", "totalGlobalMem": 8 << 30})
     for event in value["traceEvents"][50:100]:
@@ -93,7 +93,7 @@ def test_profiler_trace_has_notes_on_what_was_inferred(tmp_path: Path) -> None:
     assert not fidelity.is_compared
 
 
-def test_a_trace_that_begins_mid_run_holds_what_was_there(tmp_path: Path) -> None:
+def test_profiler_trace_that_begins_mid_run_has_the_earlier_blocks(tmp_path: Path) -> None:
     profiled = Profiled()
     kept, freed = profiled.malloc(30 * MIB), profiled.malloc(700_000)
     first = len(profiled.events)
@@ -120,7 +120,7 @@ def test_free_without_name_frees_the_latest_block_of_its_size(tmp_path: Path) ->
     assert any("frees name no block" in note for note in recording.notes)
 
 
-def test_what_was_held_before_is_no_more_than_it_was(tmp_path: Path) -> None:
+def test_blocks_before_a_trace_have_the_recorded_total(tmp_path: Path) -> None:
     """A single block would be left whole if less than 1 MiB of its segment remained."""
     profiled = Profiled()
     for size in (20 * MIB, 1 * MIB, 512 * 600):
@@ -131,7 +131,7 @@ def test_what_was_held_before_is_no_more_than_it_was(tmp_path: Path) -> None:
     assert run.peak_allocated_bytes == profiled.events[first]["allocated"]
 
 
-def test_an_address_requested_twice_was_freed_between(tmp_path: Path) -> None:
+def test_row_requested_twice_is_freed_between(tmp_path: Path) -> None:
     profiled = Profiled()
     profiled.free(profiled.malloc(4 * MIB))
     profiled.malloc(4 * MIB)
@@ -141,7 +141,7 @@ def test_an_address_requested_twice_was_freed_between(tmp_path: Path) -> None:
     assert recording.devices[0].count(Action.FREE_COMPLETED) == 1
 
 
-def test_a_trace_without_memory_events_says_how_to_record_them(tmp_path: Path) -> None:
+def test_profiler_trace_without_memory_events_is_refused_with_advice(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "a.json.gz", {"traceEvents": [{"ph": "X", "name": "add"}]})
     assert "a profiler trace without [memory] events; record with profile_memory=True" in refusal(
         path
@@ -175,7 +175,7 @@ def call(name: str, first: int, last: int, **change: Any) -> dict[str, Any]:
     return {**event, **lasts, **change}
 
 
-def test_the_calls_around_an_event_are_its_stack(tmp_path: Path) -> None:
+def test_stack_of_an_event_has_the_calls_around_it(tmp_path: Path) -> None:
     profiled = Profiled()
     for _ in range(4):
         profiled.malloc(4 * MIB)
@@ -199,7 +199,7 @@ def test_the_calls_around_an_event_are_its_stack(tmp_path: Path) -> None:
     ]
 
 
-def test_the_call_stack_that_old_traces_write_beside_an_operator(tmp_path: Path) -> None:
+def test_call_stack_of_an_old_operator_event_is_read(tmp_path: Path) -> None:
     profiled = Profiled()
     profiled.malloc(4 * MIB)
     value: Any = trace_of(profiled, FORMS["1.8.1"])
@@ -239,7 +239,7 @@ def test_named_range_of_a_profiler_trace_is_an_annotation(tmp_path: Path) -> Non
         ({"ts": 1e300}, "expected microseconds"),
     ],
 )
-def test_an_unsound_event_is_named(change: Any, message: str, tmp_path: Path) -> None:
+def test_invalid_event_is_named(change: Any, message: str, tmp_path: Path) -> None:
     value: Any = trace_of(random_program(1), NEW)
     value["traceEvents"][5] |= change
     text = refusal(write_trace(tmp_path / "a.json.gz", value))
@@ -259,7 +259,7 @@ def test_an_unsound_event_is_named(change: Any, message: str, tmp_path: Path) ->
         ("Ev Idx", "3"),
     ],
 )
-def test_an_unsound_figure_is_named(name: str, value: object, tmp_path: Path) -> None:
+def test_invalid_log_figure_is_named(name: str, value: object, tmp_path: Path) -> None:
     trace: Any = trace_of(random_program(1), NEW)
     trace["traceEvents"][5]["args"][name] = value
     assert f"has {name} " in refusal(write_trace(tmp_path / "a.json.gz", trace))
@@ -280,13 +280,13 @@ def test_an_unsound_figure_is_named(name: str, value: object, tmp_path: Path) ->
         '[{"ph": "X"}',
     ],
 )
-def test_a_trace_that_is_no_sound_json(text: str, tmp_path: Path) -> None:
+def test_profiler_trace_with_invalid_json_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(text)
     assert any(what in refusal(path) for what in ("profiler trace", "for the event", "no args"))
 
 
-def test_a_trace_cut_anywhere_ends_in_a_sentence(tmp_path: Path) -> None:
+def test_profiler_trace_cut_anywhere_is_refused_in_one_sentence(tmp_path: Path) -> None:
     whole = json.dumps(trace_of(random_program(1, 20), NEW)).encode()
     path = tmp_path / "a.json"
     for length in range(20, len(whole), 101):
@@ -296,7 +296,7 @@ def test_a_trace_cut_anywhere_ends_in_a_sentence(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.sampled_from(["alloc", "free", "lost"]), max_size=60), st.integers(0, 2**32))
-def test_every_free_is_of_a_block_requested_before_it(kinds: list[str], seed: int) -> None:
+def test_request_columns_free_only_requested_blocks(kinds: list[str], seed: int) -> None:
     """With any part of a trace missing, the rest can be replayed."""
     rng = np.random.default_rng(seed)
     live: set[int] = set()
@@ -321,7 +321,7 @@ def test_every_free_is_of_a_block_requested_before_it(kinds: list[str], seed: in
             live.remove(address)
 
 
-def test_the_column_form_keeps_what_a_trace_lacks(tmp_path: Path) -> None:
+def test_column_file_keeps_missing_columns_missing(tmp_path: Path) -> None:
     recording = loaded(tmp_path, random_program(5))
     write_npz(recording, tmp_path / "a.npz")
     again = load(tmp_path / "a.npz")
@@ -343,7 +343,7 @@ KNOWN = {
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs traces of other people")
 @pytest.mark.parametrize("name", KNOWN)
-def test_a_real_trace_is_read(name: str) -> None:
+def test_real_profiler_trace_is_read(name: str) -> None:
     recording = load(SHARED / name)
     assert (recording.layout, len(recording.devices[0])) == KNOWN[name]
     assert not [finding for finding in find_defects(recording) if finding.severity == "error"]
@@ -352,7 +352,7 @@ def test_a_real_trace_is_read(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs traces of other people")
 @pytest.mark.parametrize("name", KNOWN)
-def test_a_real_trace_replays(name: str) -> None:
+def test_real_profiler_trace_replays(name: str) -> None:
     """Close to the trace's own totals; streams, pools and earlier memory are not recorded."""
     recording = load(SHARED / name)
     run = replay(recording).devices[0]
@@ -363,7 +363,7 @@ def test_a_real_trace_replays(name: str) -> None:
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs traces of other people")
-def test_every_real_trace_is_known() -> None:
+def test_real_profiler_traces_are_all_tested() -> None:
     assert {path.name for path in SHARED.iterdir()} == set(KNOWN)
 
 
@@ -379,7 +379,7 @@ def merged(tmp_path: Path, device: int = 0) -> Recording:
     return read(tmp_path, {**first, "traceEvents": both})
 
 
-def test_two_processes_in_one_trace_are_replayed_each_by_itself(tmp_path: Path) -> None:
+def test_two_processes_of_one_trace_are_separate_devices(tmp_path: Path) -> None:
     """Each has a separate allocator; merged, one would free the other's blocks."""
     found = replay(merged(tmp_path))
     alone = [replay(loaded(tmp_path, random_program(seed))).devices[0] for seed in (3, 4)]
@@ -399,7 +399,7 @@ def test_lint_says_that_a_trace_holds_two_processes(tmp_path: Path) -> None:
     assert findings[0].text.startswith("the file holds the events of 2 processes: ")
 
 
-def test_processes_on_devices_of_their_own_keep_the_numbers(tmp_path: Path) -> None:
+def test_processes_on_different_devices_keep_their_numbers(tmp_path: Path) -> None:
     recording = merged(tmp_path, device=3)
     assert [trace.device for trace in recording.devices] == [0, 3]
     (said,) = (note for note in recording.notes if "processes" in note)

@@ -92,7 +92,7 @@ def test_marks_survive_every_form_and_a_cut(tmp_path: Path) -> None:
     assert [(mark.entry, mark.value) for mark in rest.marks] == [(0, 0.5), (0, "a:1"), (1, (0, 3))]
 
 
-def test_a_cut_begins_in_the_step_and_phase_that_it_is_in(tmp_path: Path) -> None:
+def test_trimmed_trace_begins_with_its_step_and_phase(tmp_path: Path) -> None:
     marks = [
         {"device": 0, "entry": entry, "kind": kind, "value": value}
         for entry, kind, value in (
@@ -110,7 +110,7 @@ def test_a_cut_begins_in_the_step_and_phase_that_it_is_in(tmp_path: Path) -> Non
     assert [(mark.entry, mark.value) for mark in rest.marks] == [(0, 9), (0, "backward"), (1, 10)]
 
 
-def test_room_that_was_left_behind_a_text_is_not_part_of_it(tmp_path: Path) -> None:
+def test_provenance_text_is_read_without_padding(tmp_path: Path) -> None:
     about = {**MADE.plain(), "oom_text": "out of memory." + " " * 4082}
     recording = written(tmp_path / "a.pickle", snapshot(allocsim=about))
     assert recording.provenance is not None
@@ -158,7 +158,7 @@ def test_wrong_value_of_the_provenance_is_named(
         written(tmp_path / "a.pickle", snapshot(allocsim={key: value}))
 
 
-def test_a_replay_takes_release_device_and_context_from_it(tmp_path: Path) -> None:
+def test_replay_takes_release_device_and_context_from_provenance(tmp_path: Path) -> None:
     recording = written(tmp_path / "a.pickle", snapshot(allocsim=MADE.plain()))
     run = replay(recording)
     assert (run.torch_version, run.device_memory) == ("2.15", 24 * GIB)

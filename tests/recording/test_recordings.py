@@ -52,7 +52,7 @@ def recording(name: str) -> Recording:
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_a_recording_is_read_whole(name: str) -> None:
+def test_log_reader_declines_a_recording(name: str) -> None:
     entries, at_end, at_start, releases = KNOWN[name]
     found = recording(name)
     (trace,) = found.devices
@@ -64,11 +64,11 @@ def test_a_recording_is_read_whole(name: str) -> None:
     assert all("nothing to replay" in text for text in errors)
 
 
-def test_every_recording_is_known() -> None:
+def test_shared_recordings_are_all_tested() -> None:
     assert {path.stem for path in FOLDER.glob("*.pickle")} == {*KNOWN, "not-a-recording"}
 
 
-def test_random_data_is_called_so() -> None:
+def test_random_data_is_refused_as_binary() -> None:
     first = find_defects(recording("not-a-recording"))[0]
     assert first.severity == "error"
     assert first.text.startswith("the data contradicts itself")
@@ -85,7 +85,7 @@ def test_recording_survives_npz_and_snapshot(name: str, tmp_path: Path) -> None:
         assert list(again.device(0)) == list(found.device(0))
 
 
-def test_an_out_of_memory_error_is_an_entry() -> None:
+def test_oom_is_an_entry() -> None:
     trace = recording("gpt2-ragged-oom-torch2.15").device(0)
     ooms = (trace.action == Action.OOM).nonzero()[0].tolist()
     assert ooms == [26059]

@@ -12,7 +12,7 @@ def since(release: str) -> tuple[str, ...]:
     return RELEASES[RELEASES.index(release) :]
 
 
-def test_the_rows_are_in_order_of_release_and_a_marker_stands_in_one() -> None:
+def test_layouts_are_ordered_and_each_marker_is_in_one() -> None:
     numbers = [tuple(map(int, layout.release.split("."))) for layout in LAYOUTS]
     assert numbers == sorted(set(numbers))
     names = [marker.name for layout in LAYOUTS for marker in layout.markers]
@@ -23,12 +23,12 @@ def test_file_without_markers_can_be_of_any_release() -> None:
     assert layout_releases(set()) == RELEASES
 
 
-def test_a_missing_place_says_nothing_about_its_markers() -> None:
+def test_missing_part_allows_all_releases() -> None:
     assert layout_releases({"segments", "segment_pool_id", "snapshot"}) == ("2.1", "2.2")
     assert layout_releases({"segments", "segment_pool_id"}) == RELEASES[1:]
 
 
-def test_a_marker_written_at_times_only_raises_the_lower_bound() -> None:
+def test_optional_marker_raises_only_the_lower_bound() -> None:
     entries = {"entries", "time_us", "compile_context", "user_metadata", "pool_id"}
     assert layout_releases(entries) == since("2.12")
     assert layout_releases(entries | {"internal_metadata"}) == since("2.15")

@@ -35,7 +35,7 @@ def entries(recording: Recording) -> list[tuple[str, int, int, int]]:
     return [(e.action.text, e.addr, e.size, e.stream) for e in trace]
 
 
-def test_a_table_of_rows(tmp_path: Path) -> None:
+def test_csv_is_read(tmp_path: Path) -> None:
     recording = read(tmp_path, TABLE)
     first = 0x7F0000000000
     assert recording.layout == "rows"
@@ -70,7 +70,7 @@ FORMS: dict[str, Callable[[Rows], str]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_holds_the_same(form: str, tmp_path: Path) -> None:
+def test_csv_json_and_lines_give_equal_recordings(form: str, tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [
         {"action": "alloc", "size": 1000, "id": "a"},
         {"action": "alloc", "size": 3000, "id": "b"},
@@ -89,7 +89,7 @@ def test_json_object_is_a_recording_of_one_request(tmp_path: Path) -> None:
     assert entries(recording) == [("alloc", 64, 5, 0)]
 
 
-def test_a_free_in_two_parts_waits(tmp_path: Path) -> None:
+def test_free_in_two_parts_is_pending_between_them(tmp_path: Path) -> None:
     recording = read(
         tmp_path,
         "action,id,size\nalloc,a,1048576\nfree_requested,a,\nalloc,b,1048576\nfree_completed,a,\n",
@@ -114,7 +114,7 @@ def test_rows_of_several_devices_become_separate_traces(tmp_path: Path) -> None:
     assert [(t.device, int(t.size[0])) for t in recording.devices] == [(0, 1024), (3, 512)]
 
 
-def test_frames_as_in_snapshots(tmp_path: Path) -> None:
+def test_rows_may_have_frames_as_in_snapshots(tmp_path: Path) -> None:
     frames = [{"filename": "a.py", "name": "f", "line": 3}]
     rows = [{"action": "alloc", "size": 512, "id": n, "frames": frames} for n in range(2)]
     (trace,) = read(tmp_path, json.dumps(rows)).devices
@@ -145,13 +145,13 @@ def test_frames_as_in_snapshots(tmp_path: Path) -> None:
         ('[{"action": "alloc", "size": 1, "id": 1}, 3]', "row 1 is 3, expected a dictionary"),
     ],
 )
-def test_an_unsound_row_is_named(text: str, message: str, tmp_path: Path) -> None:
+def test_invalid_row_is_named(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_text(text)
     assert message in refusal(path)
 
 
-def test_a_table_that_is_no_utf_8(tmp_path: Path) -> None:
+def test_csv_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"action,id,size\nalloc,\xff\xff,5\n")
     assert "no UTF-8" in refusal(path)
@@ -172,7 +172,7 @@ _ROWS = st.lists(
 
 @settings(max_examples=40)
 @given(_ROWS)
-def test_any_rows_load_and_replay_or_are_refused(rows: list[dict[str, Any]]) -> None:
+def test_rows_load_and_replay_or_are_refused(rows: list[dict[str, Any]]) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         file.write(json.dumps(rows))
         file.flush()

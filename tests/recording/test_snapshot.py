@@ -36,7 +36,7 @@ def test_snapshot_of_each_release_is_read_and_its_release_detected(
     assert recording.frame_table.stack(small.blocks[0].frames)[0] == Frame("model.py", "forward", 7)
 
 
-def test_an_entry_at_the_edge(tmp_path: Path) -> None:
+def test_entry_at_the_limits_is_read(tmp_path: Path) -> None:
     trace = load(write(training_step().snapshot(), tmp_path / "a.pickle")).device(0)
     assert trace[1] == Entry(
         action=Action.ALLOC,
@@ -57,7 +57,7 @@ def test_an_entry_at_the_edge(tmp_path: Path) -> None:
         trace.addr[0] = 1
 
 
-def test_a_frame_without_a_line_may_be_written_unsigned(tmp_path: Path) -> None:
+def test_frame_line_minus_one_may_be_written_unsigned(tmp_path: Path) -> None:
     snapshot = training_step().snapshot()
     for entry in snapshot["device_traces"][0]:
         entry["frames"] = [{"filename": "??", "name": "alloc", "line": 18446744073709551615}]
@@ -79,7 +79,7 @@ def test_snapshot_gives_settings_and_annotations(tmp_path: Path) -> None:
     assert [mark.name for mark in recording.annotations] == ["step"]
 
 
-def test_oom_carries_free_bytes_in_place_of_an_address(tmp_path: Path) -> None:
+def test_oom_entry_has_free_bytes_in_place_of_an_address(tmp_path: Path) -> None:
     history = training_step()
     history.oom(512 * MIB, 7 * MIB)
     trace = load(write(history.snapshot(), tmp_path / "a.pickle")).device(0)
@@ -87,7 +87,7 @@ def test_oom_carries_free_bytes_in_place_of_an_address(tmp_path: Path) -> None:
     assert 8 in trace.inputs()
 
 
-def test_a_bare_list_is_the_state_alone(tmp_path: Path) -> None:
+def test_list_of_segments_is_read_as_state_only(tmp_path: Path) -> None:
     recording = load(write(training_step().state("2.6"), tmp_path / "a.pickle"))
     assert recording.layout == "segment list"
     assert recording.settings is None
@@ -139,7 +139,7 @@ def test_snapshot_of_any_binary_protocol_is_read(protocol: int, tmp_path: Path) 
     assert len(load(path).device(0)) == 8
 
 
-def test_a_pair_of_integers_may_straddle_a_frame(tmp_path: Path) -> None:
+def test_pool_id_may_cross_a_frame_of_the_pickle(tmp_path: Path) -> None:
     history = History()
     for size in range(1, 4000):
         history.free(history.alloc(size))
@@ -209,7 +209,7 @@ def top(**change: Any) -> Any:
         (top(external_annotations=[{}]), r"external_annotations\[0\] has no name"),
     ],
 )
-def test_an_unsound_value_is_named(change: Any, message: str, tmp_path: Path) -> None:
+def test_invalid_value_is_named(change: Any, message: str, tmp_path: Path) -> None:
     snapshot = json.loads(json.dumps(training_step().snapshot()))
     change(snapshot)
     path = write(snapshot, tmp_path / "a.pickle")
@@ -220,6 +220,6 @@ def test_an_unsound_value_is_named(change: Any, message: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("value", [3, "text", None, {}, {"a": 1}, {"state_dict": {}}])
-def test_a_pickle_of_something_else(value: object, tmp_path: Path) -> None:
+def test_pickle_of_another_value_is_refused(value: object, tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match=r"expected a (snapshot|PyTorch memory snapshot)"):
         load(write(value, tmp_path / "a.pickle"))

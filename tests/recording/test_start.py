@@ -55,24 +55,24 @@ def blocks_of(trace: Trace, **options: Any) -> list[tuple[int, int, str]]:
     return [(block.address - MEGA, block.size, block.state) for block in segment.blocks]
 
 
-def test_from_an_empty_device_nothing_is_left(tmp_path: Path) -> None:
+def test_start_state_from_an_empty_device_is_empty(tmp_path: Path) -> None:
     trace = load(write(training_step().snapshot(), tmp_path / "a")).device(0)
     assert start_state(trace) == ()
     assert start_state(trace, len(trace)) == trace.segments
 
 
-def test_blocks_still_live_keep_their_true_size() -> None:
+def test_live_blocks_keep_their_size() -> None:
     block = BlockState(MEGA, 21 * MIB, 20 * MIB + 5, ALLOCATED, 3)
     segment = dataclasses.replace(free_segment(21 * MIB), blocks=(block,))
     assert start_state(trace_of([(Action.SNAPSHOT, 0, 0)], segment)) == (segment,)
 
 
-def test_a_short_gap_is_the_block_s_slack() -> None:
+def test_short_gap_is_slack() -> None:
     trace = trace_of(freed(MEGA, 20 * MIB + 1), free_segment(21 * MIB))
     assert blocks_of(trace) == [(0, 21 * MIB, ALLOCATED)]
 
 
-def test_a_gap_of_exactly_one_mib_is_slack_and_one_more_step_is_not() -> None:
+def test_slack_is_at_most_one_mib() -> None:
     exact = trace_of(freed(MEGA, 21 * MIB), free_segment(22 * MIB))
     assert blocks_of(exact) == [(0, 22 * MIB, ALLOCATED)]
     more = trace_of(freed(MEGA, 21 * MIB - 512), free_segment(22 * MIB))
@@ -82,7 +82,7 @@ def test_a_gap_of_exactly_one_mib_is_slack_and_one_more_step_is_not() -> None:
     ]
 
 
-def test_an_alloc_inside_the_gap_shows_that_it_was_free() -> None:
+def test_alloc_inside_a_gap_shows_free_space() -> None:
     # Both are 2 MiB; the allocation after the first marks its true end.
     landed = [(ALLOC, MEGA + 2 * MIB, MIB + 512)]
     ends = [*freed(MEGA, 2 * MIB), *freed(MEGA + 2 * MIB, MIB + 512)]
@@ -90,7 +90,7 @@ def test_an_alloc_inside_the_gap_shows_that_it_was_free() -> None:
     assert blocks_of(trace) == [(0, 2 * MIB, ALLOCATED), (2 * MIB, MIB + 512, INACTIVE)]
 
 
-def test_an_alloc_inside_the_gap_shows_where_it_began() -> None:
+def test_alloc_inside_a_gap_shows_the_end_of_the_block() -> None:
     end = 2 * MIB + 600 * 1024
     landed = [(ALLOC, MEGA + end, 3 * MIB)]
     trace = trace_of(
@@ -99,7 +99,7 @@ def test_an_alloc_inside_the_gap_shows_where_it_began() -> None:
     assert blocks_of(trace) == [(0, end, ALLOCATED), (end, 20 * MIB - end, INACTIVE)]
 
 
-def test_an_alloc_after_the_block_s_death_shows_nothing() -> None:
+def test_alloc_after_the_free_does_not_show_slack() -> None:
     landed = [(ALLOC, MEGA + 20 * MIB + 512, 2000), *freed(MEGA + 20 * MIB + 512, 2000)]
     trace = trace_of([*freed(MEGA, 20 * MIB + 1), *landed], free_segment(21 * MIB))
     assert blocks_of(trace) == [(0, 21 * MIB, ALLOCATED)]
@@ -121,27 +121,27 @@ def test_small_and_expandable_blocks_have_no_slack(segment: SegmentState) -> Non
     assert blocks_of(trace)[1] == (segment.total_size - 1024, 1024, INACTIVE)
 
 
-def test_the_rounding_in_force_is_an_argument() -> None:
+def test_start_state_uses_the_given_rounding() -> None:
     trace = trace_of(freed(MEGA, 5 * MIB), free_segment(20 * MIB))
     assert blocks_of(trace, rounded=lambda _: 8 * MIB)[0] == (0, 8 * MIB, ALLOCATED)
 
 
-def test_an_oversize_block_is_its_whole_segment() -> None:
+def test_block_above_max_split_size_is_its_whole_segment() -> None:
     trace = trace_of(freed(MEGA, 70 * MIB), free_segment(80 * MIB))
     assert blocks_of(trace, max_split_size=64 * MIB) == [(0, 80 * MIB, ALLOCATED)]
     assert blocks_of(trace, max_split_size=128 * MIB)[0] == (0, 70 * MIB, ALLOCATED)
 
 
-def test_a_free_requested_before_the_recording_is_pending() -> None:
+def test_free_requested_before_the_recording_is_pending_at_the_start() -> None:
     trace = trace_of([(COMPLETED, MEGA, 2000)], free_segment(2 * MIB))
     assert blocks_of(trace)[0] == (0, 2048, PENDING)
 
 
-def test_a_segment_freed_appears_free_and_whole() -> None:
+def test_undone_segment_free_gives_one_free_block() -> None:
     assert start_state(trace_of([(Action.SEGMENT_FREE, MEGA, 2 * MIB)])) == (free_segment(2 * MIB),)
 
 
-def test_mapped_ranges_are_cut_and_joined() -> None:
+def test_mapped_ranges_are_split_and_merged() -> None:
     mapped = free_segment(60 * MIB, is_expandable=True)
     grown = trace_of([(Action.SEGMENT_MAP, MEGA + 20 * MIB, 40 * MIB)], mapped)
     (before,) = start_state(grown)
@@ -172,7 +172,7 @@ def test_mapped_ranges_are_cut_and_joined() -> None:
         (freed(MEGA, 1 << 60), "entry 1: 1152921504606846976 bytes are freed .* than 2097152 can"),
     ],
 )
-def test_a_contradiction_names_its_entry(rows: list[Row], message: str) -> None:
+def test_start_state_names_the_contradicting_entry(rows: list[Row], message: str) -> None:
     with pytest.raises(RecordingError, match=message):
         start_state(trace_of(rows, free_segment(2 * MIB)))
 
@@ -205,7 +205,7 @@ def play(history: History, steps: list[tuple[str, int, int, int]]) -> list[int]:
 
 @settings(max_examples=60)
 @given(STEPS, STEPS)
-def test_undoing_entries_gives_the_state_there(
+def test_start_state_undoes_entries(
     before: list[tuple[str, int, int, int]], after: list[tuple[str, int, int, int]]
 ) -> None:
     history = History()

@@ -37,13 +37,13 @@ def test_recording_round_trips_as_npz_and_snapshot(release: str, tmp_path: Path)
     assert_same(recording, load(tmp_path / "b.pickle"))
 
 
-def test_a_segment_list_stays_one(tmp_path: Path) -> None:
+def test_snapshot_of_a_segment_list_is_a_list(tmp_path: Path) -> None:
     recording = load(write(training_step().state(), tmp_path / "a.pickle"))
     write_snapshot(recording, tmp_path / "b.pickle")
     assert_same(recording, load(tmp_path / "b.pickle"))
 
 
-def test_a_written_snapshot_is_protocol_4_of_plain_values(tmp_path: Path) -> None:
+def test_written_snapshot_is_plain_values_in_protocol_4(tmp_path: Path) -> None:
     recording = load(write(training_step().snapshot(), tmp_path / "a.pickle"))
     write_snapshot(recording, tmp_path / "b.pickle")
     names = {op.name for op, _, _ in pickletools.genops((tmp_path / "b.pickle").read_bytes())}
@@ -52,7 +52,7 @@ def test_a_written_snapshot_is_protocol_4_of_plain_values(tmp_path: Path) -> Non
     assert first[1] == 4
 
 
-def test_a_trimmed_trace_can_be_written(tmp_path: Path) -> None:
+def test_trimmed_trace_round_trips(tmp_path: Path) -> None:
     recording = load(write(training_step().snapshot(), tmp_path / "a.pickle"))
     part = dataclasses.replace(recording, devices=(trimmed(recording.device(0), 2, 5),))
     write_snapshot(part, tmp_path / "b.pickle")

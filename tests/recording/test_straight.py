@@ -57,7 +57,7 @@ def packed_rows(data: bytes) -> int:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])
-def test_recordings_of_real_programs(
+def test_read_straight_equals_unpickle_for_real_recordings(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pickle_rows, "_STRETCH", 1 << 18)
@@ -128,7 +128,7 @@ def pickled(value: object, *, protocol: int, in_c: bool, frame: int) -> bytes:
     copies=st.integers(1, 5),
     form=st.tuples(st.integers(2, 5), st.booleans(), st.integers(4, 400)),
 )
-def test_any_rows_by_any_protocol(
+def test_read_straight_equals_unpickle_for_any_rows_and_protocol(
     traces: list[list[Plain]], copies: int, form: tuple[int, bool, int], tmp_path: Path
 ) -> None:
     protocol, in_c, frame = form
@@ -193,7 +193,7 @@ def test_changed_byte_has_the_same_effect_on_both_readers(
     assert taken > times // 30
 
 
-def test_a_text_that_looks_like_a_row(tmp_path: Path) -> None:
+def test_text_that_looks_like_a_row_is_not_read_as_one(tmp_path: Path) -> None:
     snapshot = long_history()
     data = pickle.dumps(snapshot, 4)
     row = data[data.index(b"}\x94(", len(data) // 2) :][:60]
@@ -238,12 +238,12 @@ def entries_as_stack() -> Plain:
 @pytest.mark.parametrize(
     "make", [shared_list, elsewhere, as_annotations, row_as_frame, entries_as_stack]
 )
-def test_rows_that_something_else_refers_to_become_objects(make: Any) -> None:
+def test_read_straight_declines_rows_with_other_references(make: Any) -> None:
     with pytest.raises(OtherForm):
         by_bytes(pickle.dumps(make(), 4))
 
 
-def test_a_list_that_grows_after_a_row_referred_to_it() -> None:
+def test_read_straight_declines_a_list_that_grows_after_a_reference() -> None:
     """The memo has a single list, so later items would also belong to earlier entries."""
     data = pickle.dumps({**training_step().snapshot(), "last": FRAMES[0]}, 4)
     assert by_bytes(data).devices
@@ -254,13 +254,15 @@ def test_a_list_that_grows_after_a_row_referred_to_it() -> None:
         by_bytes(grown[:3] + header + grown[11:])
 
 
-def test_too_many_operations_are_left_to_the_other_reader() -> None:
+def test_read_straight_declines_too_many_operations() -> None:
     data = pickle.dumps(long_history(), 4)
     with pytest.raises(OtherForm):
         read_straight(io.BytesIO(data), 100)
 
 
-def test_a_large_file_is_read_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_reads_a_large_pickle_to_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def never(*_: object) -> None:
         raise AssertionError("read as objects")
 
@@ -275,7 +277,7 @@ def test_a_large_file_is_read_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert load(path).device(0)[1].addr == BASE
 
 
-def test_what_is_wrong_in_a_large_file_has_its_name(
+def test_invalid_entry_of_a_large_file_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = long_history()

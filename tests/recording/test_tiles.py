@@ -68,7 +68,7 @@ def damaged(name: str) -> tuple[SegmentState, ...]:
         "beyond the last address",
     ],
 )
-def test_a_state_that_breaks_a_rule_is_not_called_sound(name: str) -> None:
+def test_tiles_of_invalid_segments_are_not_sound(name: str) -> None:
     tiles = Tiles.of(damaged(name))
     assert tiles is not None and not tiles.are_sound
 
@@ -77,6 +77,6 @@ def test_tiles_of_numbers_beyond_64_bits_are_none() -> None:
     assert Tiles.of((segment((1 << 64) - 512, 512, 512),)) is None
 
 
-def test_an_empty_device_is_sound() -> None:
+def test_tiles_of_an_empty_device_are_sound() -> None:
     tiles = Tiles.of(())
     assert tiles is not None and tiles.are_sound and not len(tiles.blocks)

@@ -27,7 +27,7 @@ def read(tmp_path: Path, rows: list[Any]) -> Recording:
     return load(write(tmp_path / "timeline.raw.json.gz", rows))
 
 
-def test_rows_become_requests_and_frees(tmp_path: Path) -> None:
+def test_timeline_rows_become_requests_and_frees(tmp_path: Path) -> None:
     recording = read(
         tmp_path,
         [
@@ -42,7 +42,7 @@ def test_rows_become_requests_and_frees(tmp_path: Path) -> None:
     assert run.timeline.allocated.tolist() == [8 * MIB, 12 * MIB, 14 * MIB, 12 * MIB]
 
 
-def test_a_new_version_keeps_its_block(tmp_path: Path) -> None:
+def test_timeline_version_keeps_its_block(tmp_path: Path) -> None:
     """An input that becomes an activation is the activation that is freed."""
     (trace,) = read(
         tmp_path,
@@ -64,7 +64,7 @@ def test_timeline_block_freed_without_request_existed_before(tmp_path: Path) -> 
     assert [entry.action.text for entry in recording.devices[0]][:2] == ["alloc", "alloc"]
 
 
-def test_categories_are_the_timelines_own(tmp_path: Path) -> None:
+def test_timeline_categories_are_those_of_pytorch(tmp_path: Path) -> None:
     rows = [[-1, 1, (number + 1) * MIB, number] for number in range(8)]
     recording = read(tmp_path, rows)
     found = {row.category: row.bytes for row in top(recording, by="category").rows}
@@ -90,13 +90,13 @@ def test_categories_are_the_timelines_own(tmp_path: Path) -> None:
         ([1, 2, 1.5, 0], "row 1 of the timeline is a list of 4"),
     ],
 )
-def test_an_unsound_row_is_named(row: object, message: str, tmp_path: Path) -> None:
+def test_invalid_row_is_named(row: object, message: str, tmp_path: Path) -> None:
     text = refusal(write(tmp_path / "a", [[1, 2, 512, 0], row]))
     assert message in text
     assert "expected [nanoseconds, action 1 to 4, bytes, category 0 to 7]" in text
 
 
-def test_a_version_of_another_size(tmp_path: Path) -> None:
+def test_timeline_version_of_another_size_is_refused(tmp_path: Path) -> None:
     rows = [[1, 2, 512, 0], [1, 3, -512, 0], [1, 3, 1024, 4]]
     assert "another size than the old one" in refusal(write(tmp_path / "a", rows))
 

@@ -21,7 +21,7 @@ def test_whole_file_replaces_the_old_file_at_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError, ValueError, KeyboardInterrupt])
-def test_an_error_leaves_the_old_one_and_nothing_else(
+def test_whole_file_keeps_the_old_file_after_an_error(
     tmp_path: Path, error: type[BaseException]
 ) -> None:
     path = tmp_path / "a.txt"
@@ -33,7 +33,7 @@ def test_an_error_leaves_the_old_one_and_nothing_else(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_new_file_has_the_rights_that_any_has(tmp_path: Path) -> None:
+def test_whole_file_has_default_permissions(tmp_path: Path) -> None:
     (tmp_path / "any").write_text("")
     with whole_file(tmp_path / "new") as file:
         file.write(b"x")
@@ -49,13 +49,13 @@ def test_whole_file_replaces_the_target_of_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "there").read_text() == "new"
 
 
-def test_a_name_as_long_as_names_may_be_has_room_beside_it(tmp_path: Path) -> None:
+def test_whole_file_accepts_the_longest_file_name(tmp_path: Path) -> None:
     path = tmp_path / ("x" * 255)
     with whole_file(path) as file:
         file.write(b"x")
     assert path.read_bytes() == b"x"
 
 
-def test_a_folder_that_is_not_there_is_the_systems_error(tmp_path: Path) -> None:
+def test_whole_file_in_a_missing_folder_raises_the_systems_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), whole_file(tmp_path / "no" / "a"):
         pass

@@ -36,7 +36,7 @@ def found_in(ops: list[Op], conf: str = "") -> Divergence:
     return verdict.divergence
 
 
-def test_a_right_model_has_no_divergence() -> None:
+def test_correct_model_has_no_divergence() -> None:
     check = CrossCheck((RightSource("2.15"), RightSource("2.3")), seed=7, ops=2000)
     seen: list[tuple[int, int]] = []
     report = crosscheck(check, lambda done, total: seen.append((done, total)))
@@ -55,7 +55,7 @@ def test_crosscheck_result_is_independent_of_the_number_of_processes() -> None:
     assert one.seeds == two.seeds
 
 
-def test_a_wrong_model_is_caught_made_short_and_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_model_is_found_minimised_and_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     check = CrossCheck((RightSource("2.15"),), ops=200_000, conf="")
     with monkeypatch.context() as patch:
         patch.setattr(*MISTAKE)
@@ -69,7 +69,7 @@ def test_a_wrong_model_is_caught_made_short_and_printed(monkeypatch: pytest.Monk
     test()  # passes with the corrected model
 
 
-def test_the_shortest_script_has_no_op_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shortest_script_needs_every_op(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*MISTAKE)
     ops = [["S"], *SHARED, ["k"], ["e"]]
     found = minimised(found_in(ops), lambda s: judge(RightModel("2.15"), s).divergence)
@@ -108,7 +108,7 @@ def test_difference_in_one_statistic_is_a_divergence() -> None:
         executed(found.as_test())()
 
 
-def test_a_model_that_is_wrong_only_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_wrong_only_in_rows_is_a_divergence(monkeypatch: pytest.MonkeyPatch) -> None:
     class CarelessInRows(ReplayAllocator):
         def memory_stats(self) -> dict[str, int]:
             careless = self._has_fast_path
@@ -124,7 +124,7 @@ def test_a_model_that_is_wrong_only_in_rows(monkeypatch: pytest.MonkeyPatch) -> 
     executed(found.as_test())()
 
 
-def test_a_release_that_dies_is_a_divergence() -> None:
+def test_release_that_dies_is_a_divergence() -> None:
     class Dying(RightModel):
         def run(self, script: Script) -> RealAnswer:  # noqa: ARG002
             raise RefusedError("torch 2.15.0 died of SIGABRT: stopped at op 0")
@@ -136,7 +136,7 @@ def test_a_release_that_dies_is_a_divergence() -> None:
         executed(found.as_test())()
 
 
-def test_settings_that_only_one_of_the_two_refuses() -> None:
+def test_conf_refused_by_only_one_side_is_a_divergence() -> None:
     class Accepting(RightModel):
         def run(self, script: Script) -> RealAnswer:
             return super().run(replace(script, conf=""))
@@ -146,7 +146,7 @@ def test_settings_that_only_one_of_the_two_refuses() -> None:
     assert judge(Accepting("2.15"), refused).divergence is not None
 
 
-def test_a_stop_is_compared_up_to_the_op_before_it() -> None:
+def test_stopped_script_is_compared_up_to_the_stop() -> None:
     """State after an assertion is unspecified: here the real allocator lost a segment."""
 
     class HalfWay(RightModel):
@@ -161,7 +161,7 @@ def test_a_stop_is_compared_up_to_the_op_before_it() -> None:
     assert verdict.script.ops == ops[:1]
 
 
-def test_stopping_elsewhere_is_a_divergence() -> None:
+def test_stop_at_another_op_is_a_divergence() -> None:
     class GoesOn(RightModel):
         def run(self, script: Script) -> RealAnswer:
             return super().run(script.with_ops([op for op in script.ops if op[0] != "P"]))
@@ -173,7 +173,7 @@ def test_stopping_elsewhere_is_a_divergence() -> None:
         executed(found.as_test())()
 
 
-def test_undefined_behaviour_ends_the_comparison() -> None:
+def test_comparison_ends_at_undefined_behaviour() -> None:
     ops: list[Op] = [
         ["a", 1, 10 * MIB, 0],
         ["a", 2, 90 * MIB, 0],
@@ -187,13 +187,15 @@ def test_undefined_behaviour_ends_the_comparison() -> None:
     assert verdict.script.ops == ops[:-1]
 
 
-def test_given_settings_are_those_of_every_op() -> None:
+def test_given_conf_applies_to_every_script() -> None:
     check = CrossCheck((RightSource("2.15"),), ops=3000, conf="expandable_segments:True")
     rows = dict(crosscheck(check).tally.rows("option"))
     assert [*rows] == ["expandable_segments"]
 
 
-def test_a_release_that_the_cache_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_real_allocator_refuses_a_release_that_is_not_cached(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("ALLOCSIM_CACHE", str(tmp_path))
     with pytest.raises(UnavailableError, match=r"fetch --torch 2\.14\.1 downloads it"):
         crosscheck(CrossCheck((WheelSource("2.14"),)))

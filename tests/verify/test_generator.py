@@ -45,7 +45,7 @@ def test_generated_ops_can_be_encoded_for_the_driver(version: str) -> None:
         encode_ops(ops)
 
 
-def test_marks_are_those_that_a_release_has() -> None:
+def test_generated_pool_marks_exist_in_the_release() -> None:
     def marked(version: str, at: int, **arguments: bool) -> bool:
         ops = (op for script in scripts_of(RELEASES[version], **arguments) for op in script)
         return any(op[0] == "P" and len(op) > at and op[at] for op in ops)
@@ -58,7 +58,7 @@ def test_marks_are_those_that_a_release_has() -> None:
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.9", "2.15"])
-def test_tables_of_streams_overflow(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generated_stream_tables_overflow(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An insertion makes the table grow although it has space, and displaced keys before."""
     place = HashOrder._place
     overflows = []
@@ -78,7 +78,7 @@ def test_tables_of_streams_overflow(version: str, monkeypatch: pytest.MonkeyPatc
     assert overflows.count(True) > 2
 
 
-def test_no_more_is_asked_than_a_caller_can() -> None:
+def test_largest_request_is_within_the_given_limit() -> None:
     """Complete PyTorch takes sizes from tensors, which are signed; the allocator takes more."""
 
     def most(largest: int) -> int:
@@ -89,7 +89,7 @@ def test_no_more_is_asked_than_a_caller_can() -> None:
     assert most((1 << 63) - 1) == 1 << 60
 
 
-def test_pools_are_given_up_where_a_release_can() -> None:
+def test_generated_scripts_delete_pools_if_the_release_can() -> None:
     def asked(version: str, what: str, **arguments: bool) -> bool:
         ops = (op for script in scripts_of(RELEASES[version], **arguments) for op in script)
         return any(op[:2] == ["P", what] for op in ops)
@@ -118,7 +118,7 @@ def most_deferred(ops: list[Op]) -> int:
     return most
 
 
-def test_one_free_at_a_time_is_deferred_where_their_order_is_chance() -> None:
+def test_one_free_at_a_time_is_deferred_if_their_order_is_random() -> None:
     """Semantics 12.3a.  A stray end or begin, one op in hundreds, may open a scope unnoticed."""
     release = RELEASES["2.11"]
     tamed = [most_deferred(ops) for ops in scripts_of(release)]
@@ -127,7 +127,7 @@ def test_one_free_at_a_time_is_deferred_where_their_order_is_chance() -> None:
     assert max(most_deferred(ops) for ops in scripts_of(RELEASES["2.8"])) > 1
 
 
-def test_streams_are_recorded_inside_scopes_or_outside_where_objects_remember_them() -> None:
+def test_streams_are_recorded_only_inside_or_only_outside_scopes() -> None:
     """Semantics 12.3b."""
 
     def places(ops: list[Op]) -> set[bool]:

@@ -39,7 +39,7 @@ def installed_2_15(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "phantom_environment", lambda *_: {"PHANTOM": "1"})
 
 
-def test_an_interpreter_without_torch() -> None:
+def test_interpreter_without_torch_is_unavailable() -> None:
     if "torch" in sys.modules:
         pytest.skip("torch is here")
     with pytest.raises(UnavailableError, match="has no PyTorch; expected a CUDA build of torch"):
@@ -47,7 +47,7 @@ def test_an_interpreter_without_torch() -> None:
 
 
 @pytest.mark.usefixtures("installed_2_15")
-def test_a_torch_that_does_not_start(tmp_path: Path) -> None:
+def test_torch_that_does_not_start_is_unavailable(tmp_path: Path) -> None:
     python = interpreter(tmp_path, "import sys; sys.exit('libcudart.so.13: cannot open')")
     with pytest.raises(UnavailableError) as caught:
         InstalledTorch(python)
@@ -55,7 +55,7 @@ def test_a_torch_that_does_not_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("installed_2_15")
-def test_a_torch_that_ends_and_one_that_refuses(tmp_path: Path) -> None:
+def test_torch_that_ends_or_refuses_raises(tmp_path: Path) -> None:
     body = """
 import os, sys
 print('"2.15.0"', flush=True)
@@ -75,7 +75,7 @@ for answer in ('768', '6'):
 
 
 @pytest.mark.usefixtures("installed_2_15")
-def test_a_gpu_that_is_not_there_is_no_divergence(tmp_path: Path) -> None:
+def test_missing_gpu_is_no_divergence(tmp_path: Path) -> None:
     body = f"""
 import sys
 print('"2.15.0"', flush=True)
@@ -126,7 +126,7 @@ def test_real_gpu_mode_works_on_the_phantom_gpu(
 
 
 @pytest.mark.slow
-def test_a_text_with_processes_is_compared_without_them(
+def test_oom_text_is_compared_without_processes(
     python: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(installed, "plain_environment", partial(card_of, python))
@@ -157,7 +157,7 @@ def card_of(python: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_forks_meet_a_fresh_pytorch(python: str) -> None:
+def test_each_script_runs_on_a_new_allocator(python: str) -> None:
     """A script leaves nothing behind: running the first one again gives equal results."""
     torch = installed.opened(python, True)
     release = find_release(torch.torch_version).version

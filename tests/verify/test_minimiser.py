@@ -17,7 +17,7 @@ def test_minimised_script_has_only_the_ops_that_matter() -> None:
     assert [op[1] for op in shortest(Script(ops, GIB), holds).ops] == [3, 50, 97]
 
 
-def test_a_pair_that_only_goes_together_goes_once_the_rest_has() -> None:
+def test_minimised_removes_a_pair_after_the_rest() -> None:
     """B can only be removed after a, and a only while c, which is always removable, is gone."""
     ops: list[Op] = [["b"], ["a"], ["c"], ["d"]]
 

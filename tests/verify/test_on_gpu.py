@@ -46,7 +46,7 @@ def test_model_predicts_all_but_the_drivers_decisions(version: str) -> None:
     assert n_ooms > 20
 
 
-def test_a_wrong_model_is_caught_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_model_is_found_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*MISTAKE)
     found = judge(RealGpu("2.15"), Script([["a", 1, 10 * MIB, 0]], 24 * GIB)).divergence
     assert found is not None
@@ -61,14 +61,14 @@ def test_a_wrong_model_is_caught_there_too(monkeypatch: pytest.MonkeyPatch) -> N
         namespace["test_a_divergence_from_2_15"]()
 
 
-def test_a_script_becomes_one_for_a_card() -> None:
+def test_on_gpu_adapts_a_script() -> None:
     ops: list[Op] = [["a", 1, 512, 0], ["r", 1, 1], ["f", 1], ["m", 0.5]]
     script = on_gpu(Script(ops, 6 * GIB), RELEASES["2.15"], 24 * GIB)
     assert script.device_memory == 24 * GIB
     assert script.ops == [["m", 0.25], *ops[:3], ["S"], ["m", 0.125]]
 
 
-def test_scripts_at_a_time_share_half_of_a_card() -> None:
+def test_concurrent_scripts_share_half_of_a_card() -> None:
     large = Script([["m", 0.5]], 48 * GIB, "per_process_memory_fraction:0.4")
     for jobs, share in ((1, 0.5), (4, 0.125)):
         script = on_gpu(large, RELEASES["2.15"], 24 * GIB, jobs)
@@ -76,7 +76,7 @@ def test_scripts_at_a_time_share_half_of_a_card() -> None:
         assert script.conf == f"per_process_memory_fraction:{0.4 * share:.6f}"
 
 
-def test_only_the_settings_at_the_start_ask_for_handles_that_the_driver_refuses() -> None:
+def test_on_gpu_allows_refused_handles_only_at_the_start() -> None:
     conf = "expandable_segments:True,large_segment_size_mb:11"
     ops: list[Op] = [["c", "large_segment_size_mb:13"], ["c", "large_segment_size_mb:20"]]
     script = on_gpu(Script(ops, 6 * GIB, conf), RELEASES["2.15"], 24 * GIB)
@@ -84,7 +84,7 @@ def test_only_the_settings_at_the_start_ask_for_handles_that_the_driver_refuses(
     assert script.ops[1:] == [["c", "large_segment_size_mb:14"], ["c", "large_segment_size_mb:20"]]
 
 
-def test_where_scopes_defer_frees_a_script_has_them_or_records() -> None:
+def test_on_gpu_script_has_either_scopes_or_record_stream() -> None:
     ops: list[Op] = [["a", 1, 512, 0], ["r", 1, 1], ["P", "b", 1]]
     for version, kept in (("2.12", 0), ("2.13", 1)):
         script = on_gpu(Script(ops, GIB), RELEASES[version], GIB)

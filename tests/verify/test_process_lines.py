@@ -46,7 +46,7 @@ def test_text_without_process_sentences_is_unchanged(sentence: str) -> None:
     assert without_processes(text) == (text, ())
 
 
-def test_a_sentence_in_another_place_stays() -> None:
+def test_process_sentence_in_another_place_is_kept() -> None:
     text = HEAD + TAIL + "Process 12 has 1.00 GiB memory in use. "
     assert without_processes(text) == (text, ())
     assert without_processes("CUDA driver error: invalid argument")[1] == ()

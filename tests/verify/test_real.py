@@ -44,7 +44,7 @@ def allocator(release: str) -> RealAllocator:
         pytest.skip(str(error))
 
 
-def test_a_release_that_was_not_fetched(
+def test_golden_command_refuses_a_release_that_was_not_fetched(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ALLOCSIM_CACHE", str(tmp_path))
@@ -56,14 +56,14 @@ def test_a_release_that_was_not_fetched(
     assert capsys.readouterr().err == f"allocsim.verify: {caught.value}\n"
 
 
-def test_a_file_that_is_no_case(tmp_path: Path) -> None:
+def test_load_case_refuses_another_file(tmp_path: Path) -> None:
     path = tmp_path / "case.json.gz"
     path.write_bytes(b"not gzip")
     with pytest.raises(PhantomError, match=r"case\.json\.gz: not a golden case \("):
         load_case(path)
 
 
-def test_the_first_difference_is_named() -> None:
+def test_first_difference_is_named() -> None:
     results = RealAnswer("2.15.0", [0, None], {"num_ooms": 1}, [], [["oom", 0, 512, 0]], ["full"])
     equal = {
         "addresses": [0, None],
@@ -93,7 +93,7 @@ def test_golden_cases_equal_the_real_allocator(release: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_script_beyond_the_golden_ones() -> None:
+def test_real_allocator_runs_other_scripts_than_golden_ones() -> None:
     real = allocator("2.15")
     ops: list[list[Any]] = [
         ["a", 1, 1000, 0],
@@ -130,7 +130,7 @@ def test_real_allocator_reports_refusals_and_stops() -> None:
 
 
 @pytest.mark.slow
-def test_timing_repeats_the_same_work() -> None:
+def test_time_repeats_the_same_work() -> None:
     real = allocator("2.15")
     ops: list[list[Any]] = [["a", n, 1 << 20, 0] for n in range(1000)]
     ops += [["P", "b", 1], ["a", 0, 5, 0]]

@@ -70,14 +70,14 @@ def test_encode_ops_gives_a_line_for_each_op() -> None:
         (["c", "a\nb"], "op 1: 'a\\nb' is not an option string of one line"),
     ],
 )
-def test_a_wrong_op_is_named(op: list[Any], sentence: str) -> None:
+def test_invalid_op_is_named(op: list[Any], sentence: str) -> None:
     with pytest.raises(ScriptError) as caught:
         encode_ops([["a", 1, 512, 0], op])
     assert str(caught.value).startswith(sentence)
     assert "\n" not in str(caught.value)
 
 
-def test_a_golden_case_gives_its_script() -> None:
+def test_script_is_read_from_a_golden_case() -> None:
     case = {"ops": [["e"]], "device_memory": 1, "conf": "x:1", "address_policy": "firstfit"}
     assert Script.from_golden(case) == Script([["e"]], 1, "x:1", "firstfit", 0)
 

@@ -10,7 +10,7 @@ from allocsim.verify.script import Op
 CONF = "max_split_size_mb:64,expandable_segments_reserve_by_class:[a:1G,b:2],backend:native"
 
 
-def test_a_script_is_counted() -> None:
+def test_tally_counts_a_script() -> None:
     ops: list[Op] = [
         ["a", 1, 512, 0],
         ["r", 1, 1],
@@ -60,7 +60,7 @@ def test_a_script_is_counted() -> None:
     assert counts["script"] == {"equal": 1}
 
 
-def test_tallies_add_up() -> None:
+def test_tallies_are_added() -> None:
     one, other = Tally(), Tally()
     for tally in (one, other):
         tally.add(Script([["S"]], GIB, "", "firstfit"), "2.1", [], "equal")

@@ -53,12 +53,12 @@ def test_player_of_torch_gives_the_results_of_the_model(
         assert [[*e[:3], number(e[3])] for e in expected["trace"]] == ours.trace, seed
 
 
-def test_the_device_is_told_as_it_was_before_the_first_op() -> None:
+def test_driver_conditions_are_those_before_the_first_op() -> None:
     expected = answer(Script([["a", 1, 512, 0]], 3 * GIB), "2.15")
     assert (expected["free"], expected["total"]) == (3 * GIB, 3 * GIB)
 
 
-def test_streams_are_known_by_their_handles() -> None:
+def test_streams_are_identified_by_their_handles() -> None:
     ops: list[Op] = [["a", 1, 512, 9], ["r", 1, 4]]
     handles = answer(Script(ops, GIB), "2.15")["handles"]
     assert sorted(handles) == [0, 4, 9]
@@ -66,14 +66,14 @@ def test_streams_are_known_by_their_handles() -> None:
     assert len(set(handles.values())) == 3
 
 
-def test_an_id_that_is_given_again_frees_what_it_was() -> None:
+def test_reused_id_frees_its_block() -> None:
     ops: list[Op] = [["a", 1, 30 * MIB, 0], ["a", 1, 0, 0], ["f", 1], ["f", 1], ["r", 1, 0]]
     expected = answer(Script(ops, GIB, base_address=BASE), "2.15")
     assert expected["addresses"] == [BASE, None]
     assert expected["stats"]["allocated_bytes.all.current"] == 0
 
 
-def test_an_error_of_pytorch_ends_the_script() -> None:
+def test_pytorch_error_ends_the_script() -> None:
     ops: list[Op] = [["S"], ["P", "e", 7], ["a", 1, 512, 0]]
     expected = answer(Script(ops, GIB), "2.15")
     assert expected["stopped"][0] == 1

@@ -34,7 +34,9 @@ def test_recording_of_every_kind_replays_exactly(kind: str, conf: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".pickle", ".pickle.gz", ".npz"])
-def test_a_file_of_each_form_holds_the_same(suffix: str, tmp_path: Path) -> None:
+def test_write_recording_gives_equal_recordings_in_every_format(
+    suffix: str, tmp_path: Path
+) -> None:
     recording = small("graphs")
     path = tmp_path / f"graphs{suffix}"
     write_recording(recording, path)
@@ -49,7 +51,7 @@ def test_a_file_of_each_form_holds_the_same(suffix: str, tmp_path: Path) -> None
     assert again.releases == RELEASES[RELEASES.index("2.14") :]
 
 
-def test_equal_seeds_give_equal_bytes(tmp_path: Path) -> None:
+def test_synthetic_programs_of_equal_seeds_are_equal(tmp_path: Path) -> None:
     for name in ("one.pickle.gz", "two.pickle.gz"):
         write_recording(training(layers=1, steps=1, ragged=True, seed=7), tmp_path / name)
     one, two = ((tmp_path / f"{name}.pickle.gz").read_bytes() for name in ("one", "two"))
@@ -65,7 +67,7 @@ def test_write_recording_refuses_another_suffix(tmp_path: Path) -> None:
         write_recording(oom(), tmp_path / "oom.csv")
 
 
-def test_the_classic_has_ten_requests_and_33_mib_idle() -> None:
+def test_oom_program_has_ten_calls_and_33_mib_unused() -> None:
     recording = oom()
     trace = recording.devices[0]
     assert trace.count(Action.ALLOC) + trace.count(Action.FREE_REQUESTED) + 1 == 10
@@ -80,7 +82,7 @@ def test_the_classic_has_ten_requests_and_33_mib_idle() -> None:
     assert max(sizes) == 9 * MIB
 
 
-def test_a_regular_loop_settles_and_a_ragged_one_wastes_more() -> None:
+def test_ragged_loop_reserves_more_than_a_regular_one() -> None:
     regular, ragged = training(), training(ragged=True)
     last_half = regular.devices[0].action[len(regular.devices[0]) // 2 :]
     assert Action.SEGMENT_ALLOC not in last_half
@@ -88,17 +90,17 @@ def test_a_regular_loop_settles_and_a_ragged_one_wastes_more() -> None:
     assert idle[1] > 1.4 * idle[0]
 
 
-def test_a_side_stream_that_lags_multiplies_the_memory() -> None:
+def test_lagging_side_stream_multiplies_the_memory() -> None:
     run = replay(KINDS["streams"](lag=6)).devices[0]
     assert run.peak_reserved_bytes > 4 * run.peak_allocated_bytes
 
 
-def test_a_dropped_graph_gives_its_memory_back_and_a_kept_one_does_not() -> None:
+def test_deleted_graph_releases_its_memory_and_a_kept_one_does_not() -> None:
     pools = {segment.pool_id for segment in small("graphs").devices[0].segments}
     assert pools == {(0, 2), (0, 4)}
 
 
-def test_a_program_too_large_for_its_device_ends_as_a_real_one_would() -> None:
+def test_program_too_large_for_its_device_ends_with_an_oom() -> None:
     recording = training(device_memory="1GiB")
     trace = recording.devices[0]
     assert trace[len(trace) - 1].action is Action.OOM
@@ -111,7 +113,7 @@ def test_synthetic_program_has_the_requested_number_of_entries() -> None:
     assert 20_000 <= n_entries < 20_400
 
 
-def test_blocks_know_the_code_that_made_them() -> None:
+def test_blocks_have_the_stack_of_their_request() -> None:
     trace = oom().devices[0]
     block = trace.segments[0].blocks[1]
     assert [frame.name for frame in trace.frame_table.stack(block.frames)] == ["make"]
@@ -119,7 +121,7 @@ def test_blocks_know_the_code_that_made_them() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_command_line_has_the_options_of_the_function(kind: str) -> None:
+def test_synth_command_has_the_options_of_the_function(kind: str) -> None:
     parameters = inspect.signature(KINDS[kind]).parameters
     written = {name: default for name, default, _ in SYNTH_KINDS[kind].options}
     common = {"seed", "device_memory", "conf"}

@@ -123,7 +123,7 @@ def test_copied_stretch_equals_a_simulated_one(seed: int, conf: str, cache: int)
 
 
 @pytest.mark.parametrize("conf", CONFS)
-def test_the_run_as_made_is_the_replay_of_the_recording(conf: str) -> None:
+def test_played_program_equals_the_replay_of_its_recording(conf: str) -> None:
     _, recording, run = played(that_serves(7), conf)
     (prepared,) = prepare(recording)
     (replayed,) = replay_prepared((prepared,)).devices
@@ -148,7 +148,7 @@ def test_repeated_stretches_are_mostly_copied(
     assert sum(taken) < len(program.kind) // 2
 
 
-def test_a_stretch_that_asks_for_something_else_is_played() -> None:
+def test_different_stretch_is_simulated() -> None:
     writer = Writer()
     for token in range(6):
         writer.stretches.append(len(writer.rows))
@@ -158,7 +158,7 @@ def test_a_stretch_that_asks_for_something_else_is_played() -> None:
     assert sorted(set(recording.devices[0].size.tolist())) == [64 * KIB, 640 * KIB, 2 * MIB]
 
 
-def test_an_error_in_a_stretch_ends_the_program_there() -> None:
+def test_oom_in_a_stretch_ends_the_program() -> None:
     program = that_serves(1, tokens=60, grows=256 * KIB)
     found, recording, _ = played(program, "", memory=90 * MIB)
     other, whole, _ = played(replace(program, stretches=()), "", memory=90 * MIB)
@@ -168,7 +168,7 @@ def test_an_error_in_a_stretch_ends_the_program_there() -> None:
     same(recording.devices, whole.devices)
 
 
-def test_marks_stand_before_the_entries_of_their_rows() -> None:
+def test_marks_are_before_the_entries_of_their_rows() -> None:
     program = that_serves(2)
     found, recording, _ = played(program, "")
     (emptied,) = np.flatnonzero(program.kind == EMPTY_CACHE).tolist()
