@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from allocsim.analysis.tune.worker import forget, keep
+from allocsim.analysis.tune.worker import keep, load_once
 from allocsim.editing import edited_recording
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.metrics import Sizes, period_starts, sizes_of
@@ -86,7 +86,7 @@ def parts_of(
         if not devices:
             raise RecordingError(recording.path, "has no device with entries or segments")
         path = _path(source, recording, scratch, number)
-        forget(path)
+        load_once.cache_clear()  # the file may have changed
         for each in devices:
             prepared = prepare(recording, each, torch_version, hints=hints)[0]
             torch_version = torch_version or prepared.release.version

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from allocsim.analysis.tune.lower_bound import Bounds, Demand, Floor, LivePeak, bounds_of, needed_of
 from allocsim.core import PAGE, UNLIMITED, Block, CachingAllocator
 from allocsim.errors import AllocsimError
 from allocsim.metrics import period_starts
 from allocsim.recommend import Bar, is_hopeless
-from allocsim.recording import Recording, load
+from allocsim.recording import load
 from allocsim.replaying import (
     Point,
     Prepared,
@@ -120,7 +120,7 @@ class _Kept:
 
 _KEPT: dict[tuple[str, int, str | None, int | None, Hints], _Kept] = {}
 """Cache of prepared recordings, by path, device, release, assumed memory and hints."""
-_LOADED: dict[str, Recording] = {}  # cache of the recording that was read last, by path
+load_once = lru_cache(maxsize=1)(load)  # a recording may have several devices
 
 
 def keep(path: str, prepared: Prepared, torch_version: str, assumed: int | None = None) -> None:
@@ -137,21 +137,10 @@ def can_keep(devices: Sequence[Prepared]) -> bool:
     return len(devices) <= MOST_KEPT or sum(len(each.trace) for each in devices) <= MOST_ENTRIES
 
 
-def forget(path: str) -> None:
-    _LOADED.pop(path, None)
-
-
-def _loaded(path: str) -> Recording:
-    if path not in _LOADED:
-        _LOADED.clear()
-        _LOADED[path] = load(path)
-    return _LOADED[path]
-
-
 def _kept(job: Job) -> _Kept:
     key = (job.path, job.device, job.torch_version, job.assumed_memory, job.hints)
     if key not in _KEPT:
-        recording = _loaded(job.path)
+        recording = load_once(job.path)
         (prepared,) = prepare(recording, job.device, job.torch_version, hints=job.hints)
         keep(job.path, prepared.on(job.assumed_memory), job.torch_version, job.assumed_memory)
     return _KEPT[key]
