@@ -61,7 +61,7 @@ def blockers_of(state: StateAtError) -> Blockers | None:
 
     Return None if freeing every block would not suffice, or if no block is in the way.
     """
-    usable = (segment for segment in state.segments if state.request.may_use(segment))
+    usable = (segment for segment in state.segments if state.may_use(segment))
     runs = [_cheapest_run(state, segment.blocks) for segment in usable]
     found = [*(run for run in runs if run is not None), *_driver(state)]
     best = min(found, key=lambda each: (each.cost_bytes, len(each.blocks)), default=None)
@@ -76,14 +76,14 @@ def _cheapest_run(state: StateAtError, blocks: Sequence[BlockState]) -> Blockers
     for last, block in enumerate(blocks):
         size += block.size
         cost, count = cost + _cost(block), count + (block.state == ALLOCATED)
-        while size - blocks[first].size >= state.request.rounded_bytes:
+        while size - blocks[first].size >= state.rounded_bytes:
             size -= blocks[first].size
             cost -= _cost(blocks[first])
             count -= blocks[first].state == ALLOCATED
             first += 1
-        if size >= state.request.rounded_bytes and (best is None or (cost, count) < best[:2]):
+        if size >= state.rounded_bytes and (best is None or (cost, count) < best[:2]):
             merged = sum(each.size for each in blocks[slice(*_widened(blocks, first, last))])
-            if state.request.accepts(merged):
+            if state.accepts(merged):
                 best = (cost, count, first, last)
     if best is None:
         return None
@@ -141,19 +141,18 @@ def _driver(state: StateAtError) -> Iterator[Blockers]:
         cost_bytes=sum(block.size for block in blocks.values()),
         freed_bytes=sum(unit.pages for unit in chosen) * PAGE,
         blocks=tuple(blocks[address] for address in sorted(blocks)),
-        is_exact=is_solved and is_even and not state.request.handle_size,
+        is_exact=is_solved and is_even and not state.handle_size,
     )
 
 
 def _needed(state: StateAtError) -> int:
-    request = state.request
-    wanted = request.tried_bytes
-    if request.handle_size:
-        wanted = round_up(request.rounded_bytes, request.handle_size)
+    wanted = state.tried_bytes
+    if state.handle_size:
+        wanted = round_up(state.rounded_bytes, state.handle_size)
     need = wanted - state.free_bytes
     if state.limit_bytes is not None:
         reserved = sum(segment.total_size for segment in state.segments)
-        need = max(need, reserved + request.tried_bytes - state.limit_bytes)
+        need = max(need, reserved + state.tried_bytes - state.limit_bytes)
     return need
 
 

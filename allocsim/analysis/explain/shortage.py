@@ -214,25 +214,24 @@ def findings_of(state: StateAtError) -> Findings:
 
 def _late(state: StateAtError) -> int:
     """Return the bytes of the largest run of free and pending blocks that would have served."""
-    usable = [segment for segment in state.segments if state.request.may_use(segment)]
+    usable = [segment for segment in state.segments if state.may_use(segment)]
     runs = (
         sum(block.size for block in run)
         for segment in usable
         for is_live, run in groupby(segment.blocks, key=lambda block: block.state == ALLOCATED)
         if not is_live
     )
-    return max((size for size in runs if state.request.accepts(size)), default=0)
+    return max((size for size in runs if state.accepts(size)), default=0)
 
 
 def _holds_in_private_pool(state: StateAtError) -> bool:
-    request = state.request
-    usable = (DEFAULT_POOL, request.pool_id, *request.helping_pools)
+    usable = (DEFAULT_POOL, state.pool_id, *state.helping_pools)
     private = [segment for segment in state.segments if segment.pool_id not in usable]
     free = [block.size for s in private for block in s.blocks if block.state == INACTIVE]
-    if max(free, default=0) >= request.rounded_bytes:
+    if max(free, default=0) >= state.rounded_bytes:
         return True
     kept = sum(state.driver_bytes(s) for s in private if s.is_idle and not state.is_returnable(s))
-    return bool(kept) and kept + state.free_bytes >= request.tried_bytes
+    return bool(kept) and kept + state.free_bytes >= state.tried_bytes
 
 
 def _resolved(

@@ -28,45 +28,16 @@ from allocsim.units import round_up
 
 
 @dataclass(frozen=True, slots=True)
-class FailedRequest:
-    """Request that fails; sizes are bytes.
+class StateAtError:
+    """Device and allocator when a request fails, after all attempts of the allocator.
 
     rounded_bytes: size of the block that the request needs.
     tried_bytes: size of the segment that the request needs from the driver.
+    stream, pool_id: stream and pool of the request.
     helping_pools: private pools marked use_on_oom, which serve the request when the device is full.
     handle_size: if the request grows an expandable segment, the size of one mapped handle; 0 if it
         calls cudaMalloc.
-    """
-
-    rounded_bytes: int
-    tried_bytes: int
-    stream: int
-    pool_id: PoolId
-    helping_pools: tuple[PoolId, ...]
-    handle_size: int
-    config: AllocatorConfig
-
-    @property
-    def is_small(self) -> bool:
-        return self.rounded_bytes <= SMALL_SIZE
-
-    def may_use(self, segment: SegmentState) -> bool:
-        """Return True if the search considers the free blocks of `segment`."""
-        return (
-            segment.stream == self.stream
-            and segment.is_small == self.is_small
-            and segment.pool_id in (self.pool_id, *self.helping_pools)
-            and (self.config.expandable_segments or not segment.is_expandable)
-        )
-
-    def accepts(self, size: int) -> bool:
-        return self.config.accepts(self.rounded_bytes, size)
-
-
-@dataclass(frozen=True, slots=True)
-class StateAtError:
-    """Device and allocator when `request` fails, after all attempts of the allocator.
-
+    config: settings in force.
     total_bytes, free_bytes: total and free memory of the device.
     context_bytes: memory held outside PyTorch, for example by the CUDA context.
     limit_bytes: largest number of bytes that a memory fraction allows; None if none is set.
@@ -78,7 +49,13 @@ class StateAtError:
     others_bytes: part of context_bytes that other processes hold.
     """
 
-    request: FailedRequest
+    rounded_bytes: int
+    tried_bytes: int
+    stream: int
+    pool_id: PoolId
+    helping_pools: tuple[PoolId, ...]
+    handle_size: int
+    config: AllocatorConfig
     total_bytes: int
     free_bytes: int
     context_bytes: int
@@ -105,9 +82,18 @@ class StateAtError:
         recorded: blocks in use, by their address in the recording.
         others: bytes of the device that other processes hold.
         """
-        device = allocator.device
+        device, config = allocator.device, allocator.config
+        pool_id = pool_of_requests(allocator, stream)
+        is_mapped = pool_id == DEFAULT_POOL or allocator.release.expandable_private_pools
+        handle = PAGE if rounded <= SMALL_SIZE else config.large_segment_size
         return cls(
-            request=_request(allocator, rounded, stream),
+            rounded_bytes=rounded,
+            tried_bytes=config.segment_size(rounded),
+            stream=stream,
+            pool_id=pool_id,
+            helping_pools=helping_pools(allocator, stream),
+            handle_size=handle if config.expandable_segments and is_mapped else 0,
+            config=config,
             total_bytes=device.total,
             free_bytes=device.free,
             context_bytes=device.context_memory,
@@ -121,6 +107,23 @@ class StateAtError:
             others_bytes=min(others, device.context_memory),
         )
 
+    @property
+    def is_small(self) -> bool:
+        return self.rounded_bytes <= SMALL_SIZE
+
+    def may_use(self, segment: SegmentState) -> bool:
+        """Return True if the search of the request considers the free blocks of `segment`."""
+        return (
+            segment.stream == self.stream
+            and segment.is_small == self.is_small
+            and segment.pool_id in (self.pool_id, *self.helping_pools)
+            and (self.config.expandable_segments or not segment.is_expandable)
+        )
+
+    def accepts(self, size: int) -> bool:
+        """Return True if a free block of `size` bytes can serve the request (semantics 1.5)."""
+        return self.config.accepts(self.rounded_bytes, size)
+
     def driver_bytes(self, segment: SegmentState) -> int:
         """Return the bytes of the driver's pages (2 MiB) that a segment occupies."""
         size = segment.total_size
@@ -129,22 +132,6 @@ class StateAtError:
     def is_returnable(self, segment: SegmentState) -> bool:
         """Return True if a failed request returns the segment to the driver, once it is free."""
         return segment.pool_id in self.returnable_pools
-
-
-def _request(allocator: CachingAllocator, rounded: int, stream: int) -> FailedRequest:
-    config = allocator.config
-    pool_id = pool_of_requests(allocator, stream)
-    is_mapped = pool_id == DEFAULT_POOL or allocator.release.expandable_private_pools
-    handle = PAGE if rounded <= SMALL_SIZE else config.large_segment_size
-    return FailedRequest(
-        rounded_bytes=rounded,
-        tried_bytes=config.segment_size(rounded),
-        stream=stream,
-        pool_id=pool_id,
-        helping_pools=helping_pools(allocator, stream),
-        handle_size=handle if config.expandable_segments and is_mapped else 0,
-        config=config,
-    )
 
 
 KINDS = {
@@ -192,15 +179,14 @@ def kinds_of(state: StateAtError) -> dict[str, int]:
 
 
 def _idle_kind(state: StateAtError, segment: SegmentState, block: BlockState) -> str:
-    request = state.request
-    if request.may_use(segment) and request.accepts(block.size):
+    if state.may_use(segment) and state.accepts(block.size):
         return "late"
-    if segment.pool_id not in (DEFAULT_POOL, request.pool_id):
+    if segment.pool_id not in (DEFAULT_POOL, state.pool_id):
         return "private_pool"
-    if segment.pool_id != request.pool_id:
+    if segment.pool_id != state.pool_id:
         return "default_pool"
-    if segment.stream != request.stream:
+    if segment.stream != state.stream:
         return "other_stream"
-    if segment.is_small != request.is_small:
+    if segment.is_small != state.is_small:
         return "other_size_pool"
     return "whole_segments" if segment.is_idle else "interleaved"
