@@ -29,14 +29,17 @@ SearchProgress = Callable[[int, int], None]
 """Callback with the number of finished settings and the number of all settings."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Parameters of a search for the best setting.
+@dataclass(slots=True)
+class Search:
+    """Search for the best setting that is under way: its parameters, workers and results.
 
     parts: all devices of all recordings; a setting must suit each of them.
     device_memory: bytes of the smallest device; None if no device memory is known.
     knows_device: False if device memory was only estimated from refused requests.
     by_device: prefer the smallest sufficient device instead of the lowest peak.
+    results: results file; None if trials are not saved.
+    duplicates: (setting that was not replayed, replayed setting with the same effect).
+    known: number of trials taken from the results file.
     """
 
     parts: tuple[Target, ...]
@@ -46,21 +49,9 @@ class Asked:
     costs: Costs
     tricks: Tricks
     by_device: bool
-
-
-@dataclass(slots=True)
-class Search:
-    """Search for the best setting that is under way: its workers, and the results until now.
-
-    results: results file; None if trials are not saved.
-    duplicates: (setting that was not replayed, replayed setting with the same effect).
-    known: number of trials taken from the results file.
-    """
-
-    asked: Asked
     crew: Crew
-    results: Results | None = None
     progress: SearchProgress | None = None
+    results: Results | None = None
     rows: dict[Setting, SettingRow] = field(default_factory=dict)
     duplicates: list[tuple[Setting, Setting]] = field(default_factory=list)
     known: int = 0
@@ -90,7 +81,7 @@ class Search:
     def grid(self, settings: Sequence[Setting]) -> None:
         """Replay each setting until its end, or until it is worse than a finished setting."""
         fresh = self._distinct(settings)
-        if not self.asked.by_device:
+        if not self.by_device:
             fresh.sort(key=self._promise)
         total = len(fresh) + self._done
         for batch in _batches(fresh):
@@ -120,7 +111,7 @@ class Search:
         """
         under_way = [
             (part.prepared, self.crew.beside(parting_for, job))
-            for part, job in zip(self.asked.parts, self._of_parts(), strict=True)
+            for part, job in zip(self.parts, self._of_parts(), strict=True)
             if part.prepared.is_own_release
             and not is_recorded_device(part.prepared, job.device_memory)
         ]
@@ -132,13 +123,13 @@ class Search:
         return known
 
     def _of_parts(self) -> list[Job]:
-        baseline = self.asked.parts[0].prepared.recorded
+        baseline = self.parts[0].prepared.recorded
         return self._jobs(baseline, (), None, is_whole=True, as_recorded=True)
 
     def _promise(self, setting: Setting) -> int:
         """Return a sort key that puts settings first that are likely good."""
         try:
-            config = setting.config(self.asked.release)
+            config = setting.config(self.release)
         except ConfigError:
             return 3
         is_long = config.large_segment_size != LARGE_BUFFER
@@ -148,20 +139,20 @@ class Search:
 
     def confirm(self, settings: Sequence[Setting]) -> None:
         """Find, with extra replays, the smallest device on which the driver refuses no call."""
-        if not self.asked.by_device:
+        if not self.by_device:
             self._run(settings, len(settings) + self._done, is_whole=True)
 
     def _effect(self, setting: Setting) -> object:
-        if not self.asked.tricks.equivalent:
+        if not self.tricks.equivalent:
             return setting
         return tuple(
             effect_of(
                 part.prepared.in_force(setting),
-                self.asked.release,
+                self.release,
                 (part.sizes.asked,),
                 part.prepared.plan.limit is not None,
             )
-            for part in self.asked.parts
+            for part in self.parts
         )
 
     def _distinct(self, settings: Sequence[Setting]) -> list[Setting]:
@@ -184,14 +175,14 @@ class Search:
 
         These are the Pareto front of the settings that do not call the driver all the time.
         """
-        if not self.asked.tricks.drop or self.asked.by_device:
+        if not self.tricks.drop or self.by_device:
             return ()
         good = [row for row in self.rows.values() if row.survives and not row.cost.is_thrashing]
         points = {row.point: row for row in sorted(good, key=SettingRow.rank, reverse=True)}
         return tuple(points[point] for point in front(points))
 
     def _within(self) -> int | None:
-        if not self.asked.tricks.drop or not self.asked.by_device:
+        if not self.tricks.drop or not self.by_device:
             return None
         points = [row.device_point for row in self.rows.values() if row.survives]
         return min((point.memory for point in points if point is not None), default=None)
@@ -255,32 +246,31 @@ class Search:
         is_whole: bool,
         as_recorded: bool,
     ) -> list[Job]:
-        asked = self.asked
         how = "whole" if is_whole else f"within {within}" if within else "grid"
         how = "as recorded" if as_recorded else how
         simplicity = setting.simplicity
         row = self.rows.get(setting)
-        before = [None] * len(asked.parts) if row is None else row.parts
+        before = [None] * len(self.parts) if row is None else row.parts
         fraction = "" if setting.call_fraction is None else f"{setting.call_fraction:g}"
         return [
             Job(
                 key=f"{number}|{part.device}|{how}|{fraction}|{setting.conf}",
                 path=part.path,
                 device=part.device,
-                torch_version=asked.release.version,
+                torch_version=self.release.version,
                 setting=setting,
                 device_memory=part.memory,
                 bar=tuple((row.point, row.setting.simplicity < simplicity) for row in bar),
-                finds=asked.by_device,
+                finds=self.by_device,
                 within=within,
                 confirms=is_whole,
-                tricks=asked.tricks,
+                tricks=self.tricks,
                 hints=part.prepared.hints,
                 known=known if known is not None and known.is_whole else None,
                 as_recorded=as_recorded,
                 assumed_memory=part.assumed_memory,
             )
-            for number, (part, known) in enumerate(zip(asked.parts, before, strict=True))
+            for number, (part, known) in enumerate(zip(self.parts, before, strict=True))
         ]
 
     def _known(self, job: Job) -> Trial | None:
@@ -294,7 +284,7 @@ class Search:
     def _row(
         self, setting: Setting, parts: Sequence[Trial], same_as: Setting | None = None
     ) -> SettingRow:
-        return row_of(setting, self.asked.release, parts, self.asked.costs, same_as)
+        return row_of(setting, self.release, parts, self.costs, same_as)
 
 
 def lost_trial(job: Job, error: BaseException) -> Trial:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from allocsim.analysis.tune.grid import Asked, Search
+from allocsim.analysis.tune.grid import Search
 from allocsim.analysis.tune.lower_bound import Bounds
 from allocsim.analysis.tune.results import SettingRow
 from allocsim.core import parse_conf
@@ -39,9 +39,8 @@ def propose(search: Search, baseline: Setting, *, expandable: bool) -> tuple[Set
 
     If the run fails under all of them, further settings are added that may avoid the error.
     """
-    asked = search.asked
-    config = parse_conf(baseline.conf, asked.release)
-    prepared = [part.prepared for part in asked.parts]
+    config = parse_conf(baseline.conf, search.release)
+    prepared = [part.prepared for part in search.parts]
     proposed = proposals(prepared, config, expandable=expandable)
     search.each(proposed)
     if any(row.survives for row in search.rows.values()):
@@ -55,8 +54,7 @@ def recommendation_of(
     search: Search, baseline: SettingRow, proposed: Sequence[Setting]
 ) -> Recommendation:
     """Return the recommendation, or the reason why there is none."""
-    asked = search.asked
-    release, parts = asked.release, asked.parts
+    release, parts = search.release, search.parts
     base = Offer(baseline.setting, baseline.parts)
     if any(
         trial.was_compared and was_refused(part.prepared, trial.oom_entry)
@@ -96,20 +94,20 @@ _MOSTLY_LIVE = 1 / 20  # if less of the peak is unused, no setting can save much
 
 
 def judge(
-    asked: Asked, baseline: SettingRow, best: SettingRow | None, bounds: Bounds
+    search: Search, baseline: SettingRow, best: SettingRow | None, bounds: Bounds
 ) -> tuple[bool, str]:
     """Return True if `best` helps, and the reason as a sentence.
 
     A setting helps if it avoids an error or retries, or saves at least 1 % of the peak.
     """
     if best is None:
-        return False, _nothing_survives(asked, bounds)
+        return False, _nothing_survives(search, bounds)
     if not baseline.survives:
         how = "as recorded" if baseline.is_as_recorded else "under the recorded settings"
         return True, f"{how} the run fails; under this setting it succeeds"
     if best.is_baseline:
         return False, f"no proposed setting is better by 1 %; {_room(baseline, bounds)}"
-    what, saved, before = _saved(asked, baseline, best)
+    what, saved, before = _saved(search, baseline, best)
     if saved * MIN_SAVING_DIVISOR >= before:
         return True, what
     if best.num_alloc_retries < baseline.num_alloc_retries:
@@ -117,9 +115,9 @@ def judge(
     return False, f"the best saves less than 1 %; {_room(baseline, bounds)}"
 
 
-def _saved(asked: Asked, baseline: SettingRow, best: SettingRow) -> tuple[str, int, int]:
+def _saved(search: Search, baseline: SettingRow, best: SettingRow) -> tuple[str, int, int]:
     before, after = baseline.min_device_memory_bytes, best.min_device_memory_bytes
-    if asked.by_device and before is not None and after is not None:
+    if search.by_device and before is not None and after is not None:
         words = f"a device with {format_size(before - after)} less suffices{_share(before, after)}"
         return words, before - after, before
     before, after = baseline.peak_reserved_bytes, best.peak_reserved_bytes
@@ -133,9 +131,9 @@ def _share(before: int, after: int) -> str:
     return f", {(before - after) / max(before, 1):.1%} of {format_size(before)}"
 
 
-def _nothing_survives(asked: Asked, bounds: Bounds) -> str:
-    live, memory = bounds.peak_live_bytes, asked.device_memory
-    context = max(part.prepared.context_memory for part in asked.parts)
+def _nothing_survives(search: Search, bounds: Bounds) -> str:
+    live, memory = bounds.peak_live_bytes, search.device_memory
+    context = max(part.prepared.context_memory for part in search.parts)
     why = "no setting tried answers every request"
     if memory is not None and live > memory - context:
         why = f"the device has {format_size(memory - context)}"

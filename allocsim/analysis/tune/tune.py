@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from allocsim._repr import Shown
-from allocsim.analysis.tune.grid import Asked, Search, SearchProgress
+from allocsim.analysis.tune.grid import Search, SearchProgress
 from allocsim.analysis.tune.lower_bound import Bounds
 from allocsim.analysis.tune.recommended import further_of, judge, propose, recommendation_of
 from allocsim.analysis.tune.results import Results, SettingRow
@@ -174,35 +174,40 @@ def tune(
             sources, hints = edited_sources(sources, edits, torch_version, hints), None
         parts = parts_of(sources, torch_version, scratch, device, device_memory=named, hints=hints)
         tricks = _tricks(parts) if tricks is None else tricks
-        asked = _asked(parts, named, costs or Costs(), tricks, by_device=find_device)
         crew = stack.enter_context(Crew(jobs, executor))
         keeps = crew.inherits and can_keep([part.prepared for part in parts])
         if scratch is not None and not keeps:
             write_columns(parts, scratch)
-        stored = None
+        search = _begun(parts, named, costs or Costs(), tricks, crew, by_device=find_device)
+        search.progress = progress
         if results is not None:
-            stored = stack.enter_context(Results(results, _question(asked)))
-        search = Search(asked, crew, stored, progress)
+            search.results = stack.enter_context(Results(results, _question(search)))
         baseline = parts[0].prepared.recorded
         expandable = expandable and all(allows_expandable(part.prepared) for part in parts)
         for conf in confs or ():
-            parse_conf(conf, asked.release)  # raise now, not as the error of one trial
+            parse_conf(conf, search.release)  # raise now, not as the error of one trial
         bounds, partings = search.bounds(), search.partings()
         proposed = _search(search, baseline, confs, expandable=expandable)
         partings()
         return _tuning(search, baseline, proposed, bounds(), begin)
 
 
-def _asked(
-    parts: tuple[Target, ...], named: int | None, costs: Costs, tricks: Tricks, *, by_device: bool
-) -> Asked:
+def _begun(
+    parts: tuple[Target, ...],
+    named: int | None,
+    costs: Costs,
+    tricks: Tricks,
+    crew: Crew,
+    *,
+    by_device: bool,
+) -> Search:
     found = [replace(part, memory=named or device_of(part.prepared)[0]) for part in parts]
     least = min((part.memory for part in found if part.memory is not None), default=None)
     for number, part in enumerate(found):
         # A device of unknown memory is assumed to be as small, if the recorded run fits.
         if part.memory is None and is_recorded_device(part.prepared, least):
             found[number] = replace(part, memory=least)
-    return Asked(
+    return Search(
         parts=tuple(found),
         release=parts[0].prepared.release,
         device_memory=least,
@@ -210,6 +215,7 @@ def _asked(
         costs=costs,
         tricks=tricks,
         by_device=by_device,
+        crew=crew,
     )
 
 
@@ -220,37 +226,36 @@ def _tricks(parts: tuple[Target, ...]) -> Tricks:
     return EXHAUSTIVE if changes else Tricks()
 
 
-def _question(asked: Asked) -> dict[str, object]:
+def _question(search: Search) -> dict[str, object]:
     return {
-        "recordings": [part.digest for part in asked.parts],
-        "torch_version": asked.release.version,
-        "device_memory": asked.device_memory,
-        "device_memories": [part.memory for part in asked.parts],
-        "find_device": asked.by_device,
-        "from_peak": asked.tricks.from_peak,
+        "recordings": [part.digest for part in search.parts],
+        "torch_version": search.release.version,
+        "device_memory": search.device_memory,
+        "device_memories": [part.memory for part in search.parts],
+        "find_device": search.by_device,
+        "from_peak": search.tricks.from_peak,
     }
 
 
 def _search(
     search: Search, baseline: Setting, confs: Sequence[str] | None, *, expandable: bool
 ) -> tuple[Setting, ...]:
-    asked = search.asked
-    release = asked.release
+    release = search.release
     if confs is not None:
         tried = tuple(dict.fromkeys([baseline, *map(Setting, confs)]))
         search.whole(tried, baseline)
         return tried
     search.whole([baseline], baseline)
     config = parse_conf(baseline.conf, release)
-    proposed = () if asked.by_device else propose(search, baseline, expandable=expandable)
+    proposed = () if search.by_device else propose(search, baseline, expandable=expandable)
     settings = candidates(
-        merged(tuple(part.sizes for part in asked.parts)),
+        merged(tuple(part.sizes for part in search.parts)),
         config,
-        device_memory=asked.device_memory if asked.knows_device else None,
+        device_memory=search.device_memory if search.knows_device else None,
         expandable=expandable,
-        limits=not asked.by_device,
+        limits=not search.by_device,
     )
-    read = read_alike(settings, [part.prepared for part in asked.parts], config)
+    read = read_alike(settings, [part.prepared for part in search.parts], config)
     search.grid([setting for setting in read if setting != baseline])
     shown = [row for row in _front(search) if row.unrefused_device is None and not row.is_baseline]
     search.confirm(
@@ -260,14 +265,14 @@ def _search(
 
 
 def _ranked(search: Search) -> list[SettingRow]:
-    return sorted(search.rows.values(), key=lambda row: row.rank(by_device=search.asked.by_device))
+    return sorted(search.rows.values(), key=lambda row: row.rank(by_device=search.by_device))
 
 
 def _front(search: Search) -> list[SettingRow]:
     """Return the rows of the Pareto front; of rows with equal results, the best ranked."""
     points: dict[Point, SettingRow] = {}
     for row in _ranked(search):
-        point = row.device_point if search.asked.by_device else row.point
+        point = row.device_point if search.by_device else row.point
         if row.survives and point is not None:
             points.setdefault(point, row)
     return [points[point] for point in front(points)]
@@ -276,61 +281,61 @@ def _front(search: Search) -> list[SettingRow]:
 def _tuning(
     search: Search, baseline: Setting, proposed: Sequence[Setting], bounds: Bounds, begin: float
 ) -> Tuning:
-    asked, rows = search.asked, _ranked(search)
+    rows = _ranked(search)
     replayed = [trial for row in rows if row.same_as is None for trial in row.parts]
     first = search.rows[baseline]
-    warnings = _warnings(asked, first)
+    warnings = _warnings(search, first)
     recommendation, best = None, rows[0] if rows[0].survives else None
     if warnings:
         best = None
-    elif not asked.by_device:
+    elif not search.by_device:
         recommendation = recommendation_of(search, first, proposed)
         offer = recommendation.best
         best = first if first.survives else None
         best = best if offer is None else search.rows[offer.setting]
-    possible = asked.parts[0].prepared.releases  # the other parts are replayed as this release
+    possible = search.parts[0].prepared.releases  # the other parts are replayed as this release
     helps, reason = False, "the replay differs from the recorded run, so it proves nothing"
     if not warnings:
-        helps, reason = judge(asked, first, best, bounds)
+        helps, reason = judge(search, first, best, bounds)
     return Tuning(
-        files=tuple(dict.fromkeys(part.name for part in asked.parts)),
-        torch_version=asked.release.version,
-        device_memory=asked.device_memory,
+        files=tuple(dict.fromkeys(part.name for part in search.parts)),
+        torch_version=search.release.version,
+        device_memory=search.device_memory,
         baseline=first,
         rows=tuple(rows),
         best=best,
         front=tuple(_front(search)),
         duplicates=tuple(search.duplicates),
         bounds=bounds,
-        costs=asked.costs,
+        costs=search.costs,
         helps=helps,
         reason=reason,
-        notes=_notes(asked),
-        entries=sum(len(part.prepared.trace) for part in asked.parts),
+        notes=_notes(search),
+        entries=sum(len(part.prepared.trace) for part in search.parts),
         entries_replayed=sum(trial.entries for trial in replayed),
         entries_skipped=sum(trial.skipped for trial in replayed),
         seconds=time.monotonic() - begin,
-        by_device=asked.by_device,
+        by_device=search.by_device,
         known=search.known,
         warnings=warnings,
-        needs=None if best is None else releases_needed(best.conf, asked.release, possible),
+        needs=None if best is None else releases_needed(best.conf, search.release, possible),
         recommendation=recommendation,
-        further=None if asked.by_device else further_of(rows, best),
-        prepared=asked.parts[0].prepared if len(asked.parts) == 1 else None,
-        parts=tuple((part.name, part.device, part.memory) for part in asked.parts),
+        further=None if search.by_device else further_of(rows, best),
+        prepared=search.parts[0].prepared if len(search.parts) == 1 else None,
+        parts=tuple((part.name, part.device, part.memory) for part in search.parts),
     )
 
 
-def _named(asked: Asked, part: Target) -> str:
-    if len(asked.parts) == 1:
+def _named(search: Search, part: Target) -> str:
+    if len(search.parts) == 1:
         return ""
-    file = "" if len({p.name for p in asked.parts}) == 1 else f"{Path(part.name).name}, "
+    file = "" if len({p.name for p in search.parts}) == 1 else f"{Path(part.name).name}, "
     return f"{file}device {part.device}: "
 
 
-def _warnings(asked: Asked, baseline: SettingRow) -> tuple[str, ...]:
+def _warnings(search: Search, baseline: SettingRow) -> tuple[str, ...]:
     found = []
-    for part, trial in zip(asked.parts, baseline.parts, strict=True):
+    for part, trial in zip(search.parts, baseline.parts, strict=True):
         parting = None
         if not trial.was_compared:
             parting = parting_of(part.prepared)
@@ -338,30 +343,30 @@ def _warnings(asked: Asked, baseline: SettingRow) -> tuple[str, ...]:
             entry = trial.parts_at if trial.parts_at < len(part.prepared.trace) else None
             parting = Parting(part.device, entry)
         if parting is not None:
-            file = "" if len({p.name for p in asked.parts}) == 1 else f"{Path(part.name).name}, "
+            file = "" if len({p.name for p in search.parts}) == 1 else f"{Path(part.name).name}, "
             found.append(f"{file}{parting}")
     return tuple(found)
 
 
-def _notes(asked: Asked) -> tuple[str, ...]:
-    notes = [asked.parts[0].prepared.release_note]
-    if not all(part.prepared.is_own_release for part in asked.parts):
+def _notes(search: Search) -> tuple[str, ...]:
+    notes = [search.parts[0].prepared.release_note]
+    if not all(part.prepared.is_own_release for part in search.parts):
         notes.append(OTHER_RELEASE)
-    confs = {part.prepared.recorded.conf for part in asked.parts}
+    confs = {part.prepared.recorded.conf for part in search.parts}
     if len(confs) > 1:
         notes.append("the recordings have different settings; the baseline uses the first one's")
-    if any(part.prepared.start for part in asked.parts):
+    if any(part.prepared.start for part in search.parts):
         notes.append(
             "the recording starts mid-run: segments from before the first entry are kept, or their "
             "live blocks are allocated again if a setting uses segments of other sizes"
         )
-    for part in asked.parts:
+    for part in search.parts:
         own, (*why, of_memory) = device_of(part.prepared)
         if part.memory == own:
             why.append(of_memory)
         elif part.assumed_memory is None and part.memory is not None:
             why.append(f"device memory {format_size(part.memory)}: the same as the other devices")
-        notes += [f"{_named(asked, part)}{note}" for note in why]
-    if asked.device_memory is None or not asked.knows_device:
+        notes += [f"{_named(search, part)}{note}" for note in why]
+    if search.device_memory is None or not search.knows_device:
         notes.append("the device's memory is not known, so no memory fraction is tried")
     return tuple(notes)
