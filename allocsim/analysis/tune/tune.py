@@ -173,13 +173,22 @@ def tune(
         if edits:  # the edited recordings contain the calls of the hints
             sources, hints = edited_sources(sources, edits, torch_version, hints), None
         parts = parts_of(sources, torch_version, scratch, device, device_memory=named, hints=hints)
-        tricks = _tricks(parts) if tricks is None else tricks
+        parts = _with_memory(parts, named)
         crew = stack.enter_context(Crew(jobs, executor))
         keeps = crew.inherits and can_keep([part.prepared for part in parts])
         if scratch is not None and not keeps:
             write_columns(parts, scratch)
-        search = _begun(parts, named, costs or Costs(), tricks, crew, by_device=find_device)
-        search.progress = progress
+        search = Search(
+            parts=parts,
+            release=parts[0].prepared.release,
+            device_memory=min((p.memory for p in parts if p.memory is not None), default=None),
+            knows_device=named is not None or all(p.prepared.inferred is None for p in parts),
+            costs=costs or Costs(),
+            tricks=_tricks(parts) if tricks is None else tricks,
+            by_device=find_device,
+            crew=crew,
+            progress=progress,
+        )
         if results is not None:
             search.results = stack.enter_context(Results(results, _question(search)))
         baseline = parts[0].prepared.recorded
@@ -192,31 +201,15 @@ def tune(
         return _tuning(search, baseline, proposed, bounds(), begin)
 
 
-def _begun(
-    parts: tuple[Target, ...],
-    named: int | None,
-    costs: Costs,
-    tricks: Tricks,
-    crew: Crew,
-    *,
-    by_device: bool,
-) -> Search:
+def _with_memory(parts: tuple[Target, ...], named: int | None) -> tuple[Target, ...]:
+    """Return the devices with the memory of their replays; `named` is that of the user, or None."""
     found = [replace(part, memory=named or device_of(part.prepared)[0]) for part in parts]
     least = min((part.memory for part in found if part.memory is not None), default=None)
     for number, part in enumerate(found):
         # A device of unknown memory is assumed to be as small, if the recorded run fits.
         if part.memory is None and is_recorded_device(part.prepared, least):
             found[number] = replace(part, memory=least)
-    return Search(
-        parts=tuple(found),
-        release=parts[0].prepared.release,
-        device_memory=least,
-        knows_device=named is not None or all(p.prepared.inferred is None for p in parts),
-        costs=costs,
-        tricks=tricks,
-        by_device=by_device,
-        crew=crew,
-    )
+    return tuple(found)
 
 
 def _tricks(parts: tuple[Target, ...]) -> Tricks:
