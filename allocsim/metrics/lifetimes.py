@@ -1,4 +1,4 @@
-"""Lifetime of each block of a recording, as columns.
+"""Lifetimes of the blocks of a recording, its periods and its request sizes.
 
 Row i is a block that is live from entry `start[i]` up to, but not including, entry `end[i]`.  A
 block from before the recording starts at -1.  A block that is still live at the end has the number
