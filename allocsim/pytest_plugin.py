@@ -92,10 +92,7 @@ def _is_marked(item: pytest.Item) -> bool:
 
 
 def _asked(item: pytest.Item) -> tuple[Budget, str]:
-    """Return the limits set by a test's marks, and the name of its card.
-
-    A mark of the test overrides a mark of its class or module.
-    """
+    """Return the limits set by the marks of a test, and the name of its card."""
     from allocsim.analysis.gate import Budget  # noqa: PLC0415
 
     values: dict[str, Any] = {}
@@ -130,10 +127,7 @@ def _read(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _judge(item: pytest.Item, budget: Budget, files: Sequence[str]) -> None:
-    """Fail the test if one of its recordings exceeds a limit.
-
-    files: paths of the recordings.
-    """
+    """Fail the test if one of its recordings exceeds a limit."""
     from allocsim.analysis.gate import gate, measured  # noqa: PLC0415
     from allocsim.recording import Action, load  # noqa: PLC0415
     from allocsim.report import gate as report  # noqa: PLC0415

@@ -80,13 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _format(output: str, to: str | None) -> Format:
-    """Return the format to write.
-
-    output: name of the file to write.
-    to: value of --to; None if it is not given.
-    Raises UsageError if no format has the ending of `output`, if the file cannot be written, or if
-    an optional package is missing.
-    """
+    """Return the format to write; raise UsageError for an unknown ending or a missing package."""
     from allocsim.report.formats import endings, format_of  # noqa: PLC0415
 
     chosen = format_of(output, to)

@@ -70,10 +70,7 @@ def held_at_peak(found: Fit) -> Top:
 
 
 def held_at_failure(found: Fit) -> Top | None:
-    """Return the memory at the failed request of a simulated run, by category.
-
-    Return None if no request failed.
-    """
+    """Return the memory by category at the failed request of a run; None if none failed."""
     from allocsim.analysis.top import top_of_run  # noqa: PLC0415
 
     failure, ran = found.failure, found.ran

@@ -144,10 +144,7 @@ def _of_an_answer(arguments: argparse.Namespace, theme: Theme) -> Figure:
 
 
 def _still(arguments: argparse.Namespace, recording: Recording) -> Still | None:
-    """Return the segments of a recording without a history, for a chart that needs none.
-
-    Return None if the chart needs a history, or if the recording has one.
-    """
+    """Return the segments of a state, if the chart needs no history and there is none."""
     from allocsim.analysis.picture import shown_device, still_of  # noqa: PLC0415
 
     device = shown_device(recording, arguments.device)

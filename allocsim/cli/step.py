@@ -162,10 +162,7 @@ def _session(
 
 
 def _converse(arguments: argparse.Namespace) -> None:
-    """Read requests from standard input, and print the allocator's decision on each.
-
-    A wrong line ends the session, unless it is interactive.
-    """
+    """Answer each line of standard input; a wrong line ends the session, unless it is typed."""
     session = _session(arguments, arguments.device_memory or "16GiB", arguments.conf)
     if not sys.stdin.isatty():
         _answer_all(session, sys.stdin, as_json=arguments.json)

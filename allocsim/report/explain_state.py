@@ -118,10 +118,7 @@ def _in_the_way(refusal: Refusal) -> list[str]:
 
 
 def _owners(blockers: Sequence[Blocker]) -> list[str]:
-    """Return a line for each line of code, with the bytes of its blocks that prevent the request.
-
-    The line of code with the most bytes is first.
-    """
+    """Return a line for each line of code that holds blocks in the way, the largest first."""
     if not blockers:
         return []
     owners: dict[str, list[int]] = {}

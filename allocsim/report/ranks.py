@@ -69,10 +69,7 @@ def _verdict(found: Ranks) -> list[str]:
 
 
 def _apart(found: Ranks) -> list[str]:
-    """Return lines on how much the memory of the ranks differs, and why.
-
-    The cause is the program if the requested bytes differ, otherwise the allocator.
-    """
+    """Return lines on how much the memory of the ranks differs, and why."""
     low, high = (format_size(run.reserved_bytes) for run in (found.least, found.decides))
     text = f"{low} to {high} reserved; the maximum is {found.imbalance:.2f} times the mean"
     text += f", for allocated memory {found.allocated_imbalance:.2f} times"

@@ -88,10 +88,7 @@ def moment_text(at: Moment) -> str:
 
 
 def _names(row: TopRow, by: str) -> tuple[str, str]:
-    """Return an owner's text beside the numbers of its row, and on the line below ("" if none).
-
-    by: kind of owner, e.g. "line" or "stack".
-    """
+    """Return the text beside the figures of an owner, and the text on the line below."""
     if by == "category":
         return row.owner, row.where
     if by in _LONG:
@@ -217,10 +214,7 @@ def _is_by(top: Top) -> bool:
 
 
 def _chain(holding: Holding, *, is_by_category: bool) -> list[tuple[str, Frame | None]]:
-    """Return (name, frame) of each frame of a stack, outermost first.
-
-    is_by_category: begin with the category, which has no frame.
-    """
+    """Return (name, frame) of each frame of a stack, outermost first; a category has no frame."""
     chain: list[tuple[str, Frame | None]] = [
         (f"{frame.name} ({frame.filename}:{frame.line})", frame)
         for frame in reversed(holding.frames)

@@ -100,11 +100,7 @@ def _axes(axes: Axes, front: Sequence[TriedSetting], theme: Theme, unit: int) ->
 
 
 def _names(named: Sequence[TriedSetting], whole: Sequence[TriedSetting]) -> list[str]:
-    """Return the legend text of each named setting.
-
-    whole: all settings that were replayed to the end.
-    Texts are shortened if the legend would be too tall.
-    """
+    """Return the legend text of each setting of `named`; `whole` were replayed to the end."""
     figures = []
     for each in named:
         size, calls = format_size(each.peak_reserved_bytes), plural(each.driver_calls, "call")

@@ -131,11 +131,8 @@ def _curves(axes: Axes, picture: Picture, theme: Theme, step: int, unit: int) ->
 
 
 def _bands(axes: Axes, course: Course, n: int, theme: Theme) -> None:
-    """Draw a line at the start of each training step, and a coloured band for each phase.
-
-    A column of the image with several phases has the colour of the phase at its middle.
-    n: number of entries.
-    """
+    """Draw a line at the start of each training step, and a coloured band for each phase."""
+    # A column of the image with several phases has the colour of the phase at its middle.
     middles = (np.arange(COLUMNS) + 0.5) * n / COLUMNS
     kinds = course.phase[np.searchsorted(course.phase_starts, middles, side="right") - 1]
     if n <= COLUMNS:

@@ -85,10 +85,7 @@ def _has_times(pictures: Sequence[Picture]) -> bool:
 
 
 def _times(picture: Picture) -> _Times:
-    """Return the time of each entry, and at the end a time for blocks that are never freed.
-
-    A time earlier than that of the entry before is raised to it.
-    """
+    """Return the non-decreasing time of each entry, and one for blocks that are never freed."""
     n, recorded = picture.lives.n_entries, picture.trace.time_us
     if recorded is None:
         return np.arange(n + 1, dtype=np.int64)

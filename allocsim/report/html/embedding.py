@@ -77,10 +77,7 @@ def embedded(picture: Picture, answers: StackAnswers | None = None) -> tuple[dic
 
 
 def _curve(packer: Packer, picture: Picture) -> list[int]:
-    """Add the memory curves to `packer`, at several levels of detail.
-
-    Return the number of entries that a point covers, for each level.
-    """
+    """Add the memory curves at several levels of detail; return the entries per point of each."""
     steps: list[int] = []
     for name in SERIES:
         values = getattr(picture.curve, name)
@@ -96,10 +93,7 @@ def _curve(packer: Packer, picture: Picture) -> list[int]:
 
 
 def _blocks(packer: Packer, picture: Picture, streams: Any) -> tuple[list[str], list[str]]:
-    """Add the blocks to `packer`.  Return the owning lines of code, and the texts of the stacks.
-
-    streams: sorted raw handles; a block stores the index of its stream in this list.
-    """
+    """Add the blocks; return the owning lines of code, and the texts of the stacks."""
     blocks = picture.lives.blocks
     place = axis_of(picture.lives).place(blocks.address)
     owners = owners_of(blocks, picture.trace.frame_table)
@@ -148,10 +142,7 @@ def _course(packer: Packer, course: Course | None) -> None:
 
 
 def _time(packer: Packer, picture: Picture) -> None:
-    """Add the time of each entry to `packer`: non-decreasing microseconds since the first entry.
-
-    Add nothing if the recording has no times.
-    """
+    """Add the microseconds of each entry since the first, if the recording has times."""
     time = picture.trace.time_us
     if time is None or bool((np.diff(time) == 1).all()):
         return  # not recorded, or a simulated recording

@@ -65,10 +65,7 @@ def still_curve(picture: Picture, course: Course | None) -> str:
 
 
 def _bands(course: Course, n: int) -> Iterator[str]:
-    """Yield the SVG of a band for each phase; nothing for too many phases to distinguish.
-
-    n: number of entries.
-    """
+    """Yield the SVG of a band for each phase; nothing for too many phases to distinguish."""
     starts = [*course.phase_starts.tolist(), n]
     if len(starts) > _MOST_BANDS:
         return
@@ -156,10 +153,7 @@ def _stretches(segment: SegmentState, wide: int) -> Iterator[_Stretch]:
 
 
 def _shaded(segment: SegmentState, state: str, wide: int) -> list[int]:
-    """Return for each of `wide` columns the share of its bytes in `state`, from 0 to `_SHADES`.
-
-    A column with any such byte has at least 1.
-    """
+    """Return, for each pixel column of a segment, the share in `state`, from 0 to `_SHADES`."""
     share = [0.0] * wide
     scale = wide / segment.total_size
     for block in segment.blocks:

@@ -35,10 +35,7 @@ def labelled(label: str, *sentences: str) -> str:
 
 
 def device_tabs(pictures: Sequence[Picture]) -> str:
-    """Return the HTML of a tab for each device; "" for one device.
-
-    The first device with an error is selected.
-    """
+    """Return the HTML of a tab for each device, the first with an error selected; "" for one."""
     if len(pictures) == 1:
         return ""
     chosen = next((each for each in pictures if each.device_run.ooms), pictures[0])
@@ -98,10 +95,7 @@ _FIGURES = ("size", "share", "blocks", "largest")
 
 
 def owners_tables(tops: Sequence[Top]) -> str:
-    """Return the HTML of a table for each kind of owner, e.g. by line and by category.
-
-    With scripts, one table is shown at a time.
-    """
+    """Return the HTML of a table for each kind of owner; with scripts, one is shown at a time."""
     top = tops[0]
     held = f"{format_size(top.allocated_bytes)} in {plural(top.blocks, 'block')}"
     more = ""

@@ -60,10 +60,7 @@ class Scale:
     entries: int
 
     def note(self, what: str) -> str:
-        """Return the HTML of a legend and of a sentence on the scale.
-
-        what: first word of the sentence, e.g. "Both".
-        """
+        """Return the HTML of a legend and a sentence on the scale, with the first word `what`."""
         size, entries = format_size(self.top), number(self.entries)
         note = f"{what} from 0 to {size} upwards and over {entries} entries."
         shown = legend((name, f"--{name}") for name in SERIES)
@@ -180,11 +177,7 @@ def _row(each: Change, most: int) -> list[str]:
 
 
 def _bar(change: int, most: int) -> str:
-    """Return the SVG of a bar: right of the middle for an increase, left of it for a decrease.
-
-    change: difference in bytes.
-    most: bytes of the longest bar.
-    """
+    """Return the SVG of a bar to the right for an increase, and to the left for a decrease."""
     half = _BAR_WIDTH / 2
     wide = abs(change) / most * half
     at, paint = (half, "--alarm") if change > 0 else (half - wide, "--ideal")

@@ -140,10 +140,7 @@ _Hole = tuple[SegmentState, BlockState, BlockState | None, BlockState | None]
 
 
 def _between(still: Still) -> Iterator[_Hole]:
-    """Yield (segment, free block, block before, block after) of all used segments.
-
-    A neighbour is None at the end of the segment.
-    """
+    """Yield (segment, free block, block before, block after); None is the end of the segment."""
     for segment in still.instant.segments:
         if segment.is_idle:
             continue
