@@ -53,7 +53,7 @@ def add_to(commands: Commands[Parser]) -> None:
     add_shared(parser, "--device-memory", text="memory of a session's device (default: 16GiB)")
     add("--conf", metavar="CONF", default="", help="PYTORCH_CUDA_ALLOC_CONF of a session")
     add_shared(parser, "--torch", text="release of PyTorch of a session, {releases}")
-    add_shared(parser, "--json")
+    add_shared(parser, "--verbose", "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -107,12 +107,13 @@ def _walk(arguments: argparse.Namespace, recording: Recording) -> None:
         parting = walk.parting
         unproved = ", unproved" * (parting is not None and parting.is_before(entry))
         title = f"{name}entry {entry:,}{unproved}: {_asked(decision.request)}"
-        texts.append(report.text(decision, title))
+        texts.append(report.text(decision, title, is_screen=not arguments.verbose))
         documents.append(report.document(decision, entry, device=number, parting=parting))
     if arguments.json:
         write_json(documents)
     else:
-        write("\n".join(texts))
+        hint = "" if arguments.verbose else f"\n{report.HIDDEN}\n"
+        write("\n".join(texts) + hint)
 
 
 def _asked(request: Any) -> str:
@@ -148,7 +149,7 @@ def _play_script(arguments: argparse.Namespace, script: dict[str, Any]) -> None:
     session = _session(arguments, memory, conf, script.get("address_policy", "bump"))
     for line in lines[: arguments.at]:
         session.ask(line)
-    _answer_all(session, lines[arguments.at : end], as_json=arguments.json)
+    _answer_all(session, lines[arguments.at : end], arguments)
 
 
 def _session(
@@ -165,12 +166,12 @@ def _converse(arguments: argparse.Namespace) -> None:
     """Answer each line of standard input; a wrong line ends the session, unless it is typed."""
     session = _session(arguments, arguments.device_memory or "16GiB", arguments.conf)
     if not sys.stdin.isatty():
-        _answer_all(session, sys.stdin, as_json=arguments.json)
+        _answer_all(session, sys.stdin, arguments)
         return
     write("help lists the requests, quit ends the session\n")
     for line in _typed():
         try:
-            _answer_all(session, [line], as_json=arguments.json, echo=False)
+            _answer_all(session, [line], arguments, echo=False)
         except UsageError as error:
             write(f"{error}\n")
 
@@ -187,7 +188,7 @@ def _typed() -> Iterator[str]:
 
 
 def _answer_all(
-    session: Session, lines: Iterable[str], *, as_json: bool, echo: bool = True
+    session: Session, lines: Iterable[str], arguments: argparse.Namespace, *, echo: bool = True
 ) -> None:
     from allocsim.report import step as report  # noqa: PLC0415
 
@@ -204,11 +205,11 @@ def _answer_all(
             continue
         decision = session.ask(line)
         documents.append(report.document(decision))
-        if not as_json:
+        if not arguments.json:
             block = session.numbers.get(decision.address) if decision.address is not None else None
             title = f"> {line}" + ("" if block is None else f"    (block {block})")
-            write(report.text(decision, title) + "\n")
-    if as_json:
+            write(report.text(decision, title, is_screen=not arguments.verbose) + "\n")
+    if arguments.json:
         write_json(documents)
 
 

@@ -13,30 +13,47 @@ from dataclasses import asdict
 from typing import Any
 
 from allocsim.analysis.step import Candidate, Decision, Moved
-from allocsim.report.layout import WIDTH, fields, number, paragraph, parting_document, row, rows
+from allocsim.report.layout import (
+    WIDTH,
+    fields,
+    number,
+    paragraph,
+    parting_document,
+    plural,
+    row,
+    rows,
+)
 from allocsim.simulation import Parting
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import format_size
 
 _BAR = WIDTH - 12
+_KEYS = r"num_.*|.*\.all\.current"
 _CHARACTERS = {ALLOCATED: "#", PENDING: "~", INACTIVE: "."}
 _WORDS = {ALLOCATED: "allocated", PENDING: "pending", INACTIVE: "free"}
 _LEGEND = "@ this block   # allocated   ~ pending   . free"
 _SHOWN_SEGMENTS, _SHOWN_BLOCKS, _SHOWN_CANDIDATES = 3, 5, 3
+HIDDEN = "-v: every statistic and free block; --json: the same for programs"
+"""Last line of a screen."""
 
 
-def text(decision: Decision, title: str) -> str:
-    """Return the text of `allocsim step` for one request; `title` is its first line."""
+def text(decision: Decision, title: str, *, is_screen: bool = False) -> str:
+    """Return the text of `allocsim step` for one request.
+
+    title: first line.
+    is_screen: True to leave out counts and most free blocks, so that the text fits a screen.
+    """
     lines = [title, *_answer(decision)]
     for rule in decision.rules:
         lines += row(f"  {rule.name}", rule.text)
         if rule.name in ("best fit", "no fit", "refused"):
-            lines += _candidates(decision.candidates)
+            lines += _candidates(decision.candidates, 0 if is_screen else _SHOWN_CANDIDATES)
     if decision.error is not None:
         lines += paragraph(decision.error, indent=4)
-    keys = re.compile(r"num_.*|.*\.all\.current")
+    keys = re.compile(r"num_(?:alloc_retries|ooms)|.*_bytes\.all\.current" if is_screen else _KEYS)
     lines += rows("  statistics", (_moved(m) for m in decision.moved if keys.fullmatch(m.key)))
-    return "\n".join([*lines, *_drawings(decision)]) + "\n"
+    shown_segments = 1 if is_screen else _SHOWN_SEGMENTS
+    return "\n".join([*lines, *_drawings(decision, shown_segments)]) + "\n"
 
 
 def _answer(decision: Decision) -> list[str]:
@@ -47,10 +64,10 @@ def _answer(decision: Decision) -> list[str]:
     return []
 
 
-def _candidates(candidates: Sequence[Candidate]) -> list[str]:
+def _candidates(candidates: Sequence[Candidate], neighbours: int) -> list[str]:
     at = next((i for i, c in enumerate(candidates) if c.verdict == "taken"), len(candidates) - 1)
-    first = max(at - _SHOWN_CANDIDATES, 0)
-    last = min(at + 1 + _SHOWN_CANDIDATES, len(candidates))
+    first = max(at - neighbours, 0)
+    last = min(at + 1 + neighbours, len(candidates))
     lines = [
         f"{'':16}{c.size:>16,} bytes at {c.address:#x}: {c.verdict}" for c in candidates[first:last]
     ]
@@ -66,17 +83,17 @@ def _moved(moved: Moved) -> str:
 # -- drawings ------------------------------------------------------------------------------
 
 
-def _drawings(decision: Decision) -> list[str]:
+def _drawings(decision: Decision, shown_segments: int) -> list[str]:
     address = decision.address if decision.address is not None else decision.request.address
     before = {segment.address: segment for segment in decision.before}
     after = {segment.address: segment for segment in decision.after}
     shown = sorted({*before, *after}, key=lambda at: abs(at - (address or 0)))
     lines: list[str] = []
-    for at in sorted(shown[:_SHOWN_SEGMENTS]):
+    for at in sorted(shown[:shown_segments]):
         lines += _pair(before.get(at), after.get(at), address)
-    hidden = len(shown) - _SHOWN_SEGMENTS
+    hidden = len(shown) - shown_segments
     if hidden > 0:
-        lines += row("", f"({number(hidden)} more segments changed)")
+        lines += row("", f"({plural(hidden, 'more segment')} changed)")
     return [*lines, f"  {_LEGEND}"] if lines else []
 
 

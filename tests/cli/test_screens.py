@@ -39,6 +39,8 @@ SCREENS = (
     "lint {file}",
     "stats {file}",
     "colocate {file} {other}",
+    "step {file}",
+    "step {file} --at 300",
 )
 IN_FULL = {
     "replay": "replay {file}",
@@ -46,6 +48,7 @@ IN_FULL = {
     "tune": "tune {file} --try expandable_segments:True --try max_split_size_mb:64",
     "risk": "risk {file}",
     "colocate": "colocate {file} {other} --no-smallest",
+    "step": "step {file} --at 300",
     "fit": "fit Qwen2.5-7B --serve --server vllm --gpu 4090",
 }
 """A line of each command that has -v."""
