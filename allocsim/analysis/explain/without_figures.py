@@ -52,11 +52,7 @@ def without_figures(situation: Situation) -> list[str]:
             RECORD,
         ]
     if message.is_of_nvml:
-        return [
-            _NVML,
-            "torch.cuda.memory_summary() before the failing line has the sizes.",
-            RECORD,
-        ]
+        return [_NVML, "torch.cuda.memory_summary() before the failing line has the sizes.", RECORD]
     if message.text:
         is_assertion = message.text.startswith("free_upper_bound")
         words = _ASYNC_ASSERTION if is_assertion else _ASYNC
