@@ -184,7 +184,8 @@ def classify(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> Ent
         is_held &= is_immediate
     is_planned |= is_held
     if pools.ids:
-        is_planned[_scope_changes(pools, np.flatnonzero(is_request))] = True
+        requests = np.flatnonzero(is_request)
+        is_planned[requests[np.diff(pools.number[requests], prepend=-1) != 0]] = True
     # A segment before a request that is not plain belongs to the gap of that request.
     is_planned[:-1] |= is_growth[:-1] & is_planned[1:]
     is_growth &= ~is_planned
@@ -202,13 +203,6 @@ def _growths(action: NDArray[np.uint8], ends_step: NDArray[np.bool_]) -> NDArray
         is_growth[:-1] = any_of(action[:-1], _GROWS) & any_of(action[1:], (Action.ALLOC,))
         is_growth[1:] &= ends_step[:-1]
     return is_growth
-
-
-def _scope_changes(pools: PoolColumn, requests: NDArray[np.intp]) -> NDArray[np.intp]:
-    pool = pools.number[requests]
-    before = np.concatenate(([-1], pool[:-1])) if len(pool) else pool
-    changed: NDArray[np.intp] = requests[pool != before]
-    return changed
 
 
 def gaps_of(

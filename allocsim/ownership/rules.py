@@ -58,13 +58,10 @@ def _came_from(*origins: Origin) -> Callable[[Evidence], _Mask]:
 
 
 def _own_layer(known: Evidence) -> _Mask:
+    may_train = known.has_gradient | (not known.all_train)
     own = known.scene.came_from(Origin.OWN_LAYER) & known.lasts
-    return own & ~_lacks_gradient(known) & ~known.repeats_a_buffer
-
-
-def _lacks_gradient(known: Evidence) -> _Mask:
-    nobody = np.full(len(known.blocks), known.all_train)
-    return nobody & ~known.has_gradient
+    found: _Mask = own & may_train & ~known.repeats_a_buffer
+    return found
 
 
 def _cache(known: Evidence) -> _Mask:

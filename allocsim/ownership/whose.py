@@ -218,7 +218,7 @@ def moved_lines(before: Iterable[str], now: Iterable[str]) -> dict[str, str]:
     known = set(before), set(now)
     alone: list[dict[str, list[str]]] = [defaultdict(list), defaultdict(list)]
     for side, other, found in zip(known, known[::-1], alone, strict=True):
-        for name in sorted(side - other, key=_numbers):
+        for name in sorted(side - other, key=lambda name: [*map(int, LINE.findall(name))]):
             found[LINE.sub("", name)].append(name)
     return {
         new: old
@@ -226,10 +226,6 @@ def moved_lines(before: Iterable[str], now: Iterable[str]) -> dict[str, str]:
         if len(alone[0].get(name, ())) == len(names)
         for new, old in zip(names, alone[0][name], strict=True)
     }
-
-
-def _numbers(name: str) -> list[int]:
-    return [int(number) for number in LINE.findall(name)]
 
 
 def status_of(change: int, *, was_there: bool, is_there: bool) -> str:

@@ -173,11 +173,12 @@ def _closed(case: Case) -> WhyNot | None:
     device_run = case.device_run
     if device_run.parting is not None:
         return WhyNot.WITHHELD
-    if _is_refused(case):
+    ooms = device_run.ooms
+    if device_run.fidelity is not None and ooms and was_refused(case.prepared, ooms[0].entry):
         return WhyNot.REFUSED
-    if any(oom.tried_bytes > oom.total_bytes for oom in device_run.ooms):
+    if any(oom.tried_bytes > oom.total_bytes for oom in ooms):
         return WhyNot.IMPOSSIBLE
-    if device_run.ooms and overflows(case.prepared, device_run.device_memory):
+    if ooms and overflows(case.prepared, device_run.device_memory):
         return WhyNot.FULL
     return None
 
@@ -190,12 +191,6 @@ def _has_gain(cases: Sequence[Case], baseline: Offer) -> bool:
         or baseline.retries > 0
         or idle * MIN_SAVING_DIVISOR >= baseline.memory
     )
-
-
-def _is_refused(case: Case) -> bool:
-    ooms = case.device_run.ooms
-    is_as_recorded = case.device_run.fidelity is not None
-    return is_as_recorded and bool(ooms) and was_refused(case.prepared, ooms[0].entry)
 
 
 def _standing(

@@ -141,6 +141,9 @@ def gathered(recording: Recording, findings: Iterable[Defect]) -> Iterable[Findi
     for each in findings:
         row = CHECKS[each.check]
         is_error = each.severity == "error"
+        value = ""
+        if each.device is not None and each.entry is not None:
+            value = entry_text(recording.device(each.device)[each.entry])
         yield Finding(
             each.check,
             ERROR if is_error else row.severity,
@@ -148,14 +151,8 @@ def gathered(recording: Recording, findings: Iterable[Defect]) -> Iterable[Findi
             (row.of_error if is_error else "") or row.meaning,
             each.device,
             each.entry,
-            _at(recording, each.device, each.entry),
+            value,
         )
-
-
-def _at(recording: Recording, device: int | None, entry: int | None) -> str:
-    if device is None or entry is None:
-        return ""
-    return entry_text(recording.device(device)[entry])
 
 
 def entry_text(entry: Entry) -> str:

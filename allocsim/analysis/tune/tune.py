@@ -174,6 +174,10 @@ def tune(
             sources, hints = edited_sources(sources, edits, torch_version, hints), None
         parts = parts_of(sources, torch_version, scratch, device, device_memory=named, hints=hints)
         parts = _with_memory(parts, named)
+        if tricks is None:
+            # If a recorded program changes settings while it runs, no shortcut is valid.
+            changes = any(part.prepared.plan.changes for part in parts)
+            tricks = EXHAUSTIVE if changes else Tricks()
         crew = stack.enter_context(Crew(jobs, executor))
         keeps = crew.inherits and can_keep([part.prepared for part in parts])
         if scratch is not None and not keeps:
@@ -184,7 +188,7 @@ def tune(
             device_memory=min((p.memory for p in parts if p.memory is not None), default=None),
             knows_device=named is not None or all(p.prepared.inferred is None for p in parts),
             costs=costs or Costs(),
-            tricks=_tricks(parts) if tricks is None else tricks,
+            tricks=tricks,
             by_device=find_device,
             crew=crew,
             progress=progress,
@@ -210,13 +214,6 @@ def _with_memory(parts: tuple[Target, ...], named: int | None) -> tuple[Target, 
         if part.memory is None and is_recorded_device(part.prepared, least):
             found[number] = replace(part, memory=least)
     return tuple(found)
-
-
-def _tricks(parts: tuple[Target, ...]) -> Tricks:
-    """Return the shortcuts of the search that are valid for every device."""
-    # A recorded program may change settings while it runs.
-    changes = any(part.prepared.plan.changes for part in parts)
-    return EXHAUSTIVE if changes else Tricks()
 
 
 def _question(search: Search) -> dict[str, object]:
