@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.model import flattened
+from allocsim.fitting.model import bytes_of_config, flattened
 
-_BYTES = 1 << 20
 _KEYS: dict[str, tuple[str, ...]] = {
     "model": ("model_name_or_path", "base_model", "pretrained_model_name_or_path", "model"),
     "batch": (
@@ -99,12 +98,7 @@ def read_config(path: str | Path) -> ReadConfig:
 
 
 def _parsed(file: Path) -> Mapping[str, Any]:
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read ({error.strerror})") from None
-    if len(data) > _BYTES:
-        raise ConfigError(f"{file} has {len(data):,} bytes; a configuration has some thousands")
+    data = bytes_of_config(file)
     found = _as_json(data) if file.suffix == ".json" else _as_yaml(data, file)
     if not isinstance(found, dict):
         raise ConfigError(f"{file} is no configuration; expected JSON or YAML with keys and values")

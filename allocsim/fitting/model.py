@@ -301,14 +301,20 @@ def model_of(text: str) -> Model:
     )
 
 
-def _on_disk(place: Path) -> Configured:
-    file = place / "config.json" if place.is_dir() else place
+def bytes_of_config(file: Path) -> bytes:
+    """Return the contents of a configuration; raise ConfigError for a file that is too large."""
     try:
         data = file.read_bytes()
     except OSError as error:
         raise ConfigError(f"{file} cannot be read ({error.strerror})") from None
     if len(data) > _MOST_BYTES:
         raise ConfigError(f"{file} has {len(data):,} bytes; a configuration has some thousands")
+    return data
+
+
+def _on_disk(place: Path) -> Configured:
+    file = place / "config.json" if place.is_dir() else place
+    data = bytes_of_config(file)
     try:
         config = json.loads(data)
     except (ValueError, RecursionError):

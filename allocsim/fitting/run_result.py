@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from allocsim.errors import ConfigError
 from allocsim.fitting.model import Configured, Model, UserModel, flattened
 from allocsim.fitting.program import program_of
 from allocsim.fitting.task import Task
-from allocsim.phantom import Gpu, RecordedProgram, UnavailableError, find_torch, record
+from allocsim.phantom import Gpu, Recorded, RecordedProgram, UnavailableError, find_torch, record
 from allocsim.recording import MarkKind, Recording, load
 from allocsim.replaying import (
     Prepared,
@@ -133,25 +134,20 @@ def run_program(
     program: Task | str | Sequence[str],
     gpu: Gpu,
     *,
-    conf: str | None = None,
     python: str | None = None,
     torch_version: str | None = None,
     keep: Path | None = None,
-    work: str = "when-waited",
-    values: bool = True,
-    routing: str = "balanced",
     model: Model | None = None,
+    **options: Any,
 ) -> Ran:
     """Run a program on a phantom of `gpu`.
 
     program: a task, whose program is generated, the text of a program, or a command line.
-    conf: value of PYTORCH_CUDA_ALLOC_CONF.
     python, torch_version: as in `find_python`, for the text of a program.
     keep: file to which the recording is written.
-    work: time at which the card finishes its work; see `phantom_environment`.
-    values, routing: see `RecordedProgram`.
     model: model of the program, for error messages that name its configuration; default: that of
         the task.
+    options: `conf`, `work`, `values` and `routing` of `RecordedProgram`.
 
     Raises UnavailableError if PyTorch is missing. Raises ConfigError if the program does not use
     the GPU, or ends with an error other than out of memory.
@@ -167,23 +163,9 @@ def run_program(
             command: tuple[str, ...] = (find_python(python, torch_version), str(file))
         else:
             command = tuple(program)
-        out, log = folder / "fit.pickle", folder / "log"
-        recorded = record(
-            RecordedProgram(
-                command,
-                out,
-                gpu,
-                conf=conf,
-                work=work,
-                values=values,
-                routing=routing,
-                log=log,
-                by_column=keep is None,  # PyTorch's own viewer needs rows
-                # User code may depend on values.
-                sizes_only=model is not None and not isinstance(model, UserModel),
-            )
-        )
-        text = log.read_text("utf-8", "replace")
+        # User code may depend on values.
+        options["sizes_only"] = model is not None and not isinstance(model, UserModel)
+        recorded, text = record_in(folder, command, gpu, keep, **options)
         if not recorded.processes:
             when = "without using the GPU"
             raise ConfigError(why_it_failed(text, recorded.exit_code, when, model))
@@ -204,6 +186,23 @@ def run_program(
         is_out_of_memory=bool(process.oom_text),
         engine="program",
     )
+
+
+def record_in(
+    folder: Path, command: Sequence[str], gpu: Gpu, keep: Path | None, **options: Any
+) -> tuple[Recorded, str]:
+    """Run a command on a phantom of `gpu`; return its recordings and the text that it printed.
+
+    folder: folder for the recordings.
+    keep: file to which the caller will copy a recording, or None.
+    options: further fields of `RecordedProgram`.
+    """
+    log = folder / "log"
+    is_columnar = keep is None  # PyTorch's own viewer needs rows
+    program = RecordedProgram(
+        tuple(command), folder / "fit.pickle", gpu, log=log, by_column=is_columnar, **options
+    )
+    return record(program), log.read_text("utf-8", "replace")
 
 
 def ran_of(

@@ -22,9 +22,9 @@ from typing import Any
 from allocsim._repr import Shown
 from allocsim.errors import ConfigError
 from allocsim.fitting.model import Configured, hub_name, model_of, published_quantization
-from allocsim.fitting.run_result import find_python, why_it_failed
+from allocsim.fitting.run_result import find_python, record_in, why_it_failed
 from allocsim.fitting.serving import held_of, serve
-from allocsim.phantom import Gpu, Recorded, RecordedProgram, Starter, record, starter_of
+from allocsim.phantom import Gpu, Recorded, starter_of
 from allocsim.recording import Refusal, figures_in
 from allocsim.units import KIB, MIB
 
@@ -176,25 +176,42 @@ def start(
         (described / "config.json").write_text(json.dumps(_config(found, model)))
         starter = starter_of(server)
         command = (interpreter, str(starter.script), str(described), *arguments)
-        out, log = folder / "start.pickle", folder / "log"
-        recorded = record(
-            RecordedProgram(
-                command,
-                out,
-                gpu,
-                conf=conf,
-                log=log,
-                devices=cards,
-                by_column=keep is None,  # PyTorch's own viewer needs rows
-                sizes_only=True,
-                charges=_CHARGES,
-            )
+        recorded, log = record_in(
+            folder, command, gpu, keep, conf=conf, devices=cards, sizes_only=True, charges=_CHARGES
         )
-        text = log.read_text("utf-8", "replace")
         if keep is not None:
             _keep(recorded, keep)
-    asked = _Question(model, server, found, gpu, starter, tuple(arguments), cards)
-    return _started(asked, recorded, text, time.perf_counter() - began)
+    printed = figures_in(log)
+    sizes = {} if printed is None else _least(printed.figures)
+    refusals = () if printed is None else printed.refusals
+    phase = _phase(sizes, is_ready=starter.ready in log, is_taken=starter.configured in log)
+    failure = ""
+    if phase is not Phase.READY:
+        failure = why_it_failed(log, recorded.exit_code, phase.value, found)
+        if "OutOfMemoryError" in failure and not refusals:
+            refusals = (_out_of_memory(model, server, gpu, cards, phase),)
+        if phase is Phase.ARGUMENTS and not refusals:
+            raise ConfigError(failure)
+    version = printed.version if printed is not None else ""
+    assert recorded.torch is not None
+    return Started(
+        model=found.name,
+        address=model if "/" in model else hub_name(found.name),
+        gpu=gpu,
+        engine=f"{starter.name} {version}".strip(),
+        arguments=tuple(arguments),
+        cards=cards,
+        phase=phase,
+        sizes=sizes,
+        peak_bytes=max((each.device_peak_bytes for each in recorded.processes), default=0),
+        failure=failure,
+        refusals=refusals,
+        hollow=_joined(each.hollow for each in recorded.processes),
+        invented=_joined(each.invented for each in recorded.processes),
+        torch_version=recorded.torch.version,
+        seconds=time.perf_counter() - began,
+        driver=_driver(recorded),
+    )
 
 
 _SOUGHT = ("max-model-len", "max-num-seqs", "gpu-memory-utilization")
@@ -252,19 +269,6 @@ def _largest(found: Started, option: str) -> str | None:
     return f"{math.floor((sizes.get('fraction', 0.9) + spare / found.gpu.memory) * 100) / 100:.2f}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """Arguments of `start` before and after parsing."""
-
-    text: str
-    server: str
-    model: Configured
-    gpu: Gpu
-    starter: Starter
-    arguments: tuple[str, ...]
-    cards: int
-
-
 def _config(model: Configured, text: str) -> dict[str, Any]:
     """Return the configuration with the type and the format of the published weights."""
     config = dict(model.config)
@@ -278,44 +282,8 @@ def _config(model: Configured, text: str) -> dict[str, Any]:
 def _keep(recorded: Recorded, keep: Path) -> None:
     """Copy the recordings to `keep`, with the suffix of each rank if there are several."""
     for process in recorded.processes:
-        name = process.file.name.removeprefix("start").removesuffix(".pickle")
+        name = process.file.name.removeprefix("fit").removesuffix(".pickle")
         shutil.copyfile(process.file, keep.with_name(keep.stem + name + keep.suffix))
-
-
-def _started(asked: _Question, recorded: Recorded, log: str, seconds: float) -> Started:
-    """Return the result that the engine's log gives; raise ConfigError for refused arguments."""
-    starter = asked.starter
-    found = figures_in(log)
-    sizes = {} if found is None else _least(found.figures)
-    refusals = () if found is None else found.refusals
-    phase = _phase(sizes, is_ready=starter.ready in log, is_taken=starter.configured in log)
-    failure = ""
-    if phase is not Phase.READY:
-        failure = why_it_failed(log, recorded.exit_code, phase.value, asked.model)
-        if "OutOfMemoryError" in failure and not refusals:
-            refusals = (_out_of_memory(asked, phase),)
-        if phase is Phase.ARGUMENTS and not refusals:
-            raise ConfigError(failure)
-    version = found.version if found is not None else ""
-    assert recorded.torch is not None
-    return Started(
-        model=asked.model.name,
-        address=asked.text if "/" in asked.text else hub_name(asked.model.name),
-        gpu=asked.gpu,
-        engine=f"{starter.name} {version}".strip(),
-        arguments=asked.arguments,
-        cards=asked.cards,
-        phase=phase,
-        sizes=sizes,
-        peak_bytes=max((each.device_peak_bytes for each in recorded.processes), default=0),
-        failure=failure,
-        refusals=refusals,
-        hollow=_joined(each.hollow for each in recorded.processes),
-        invented=_joined(each.invented for each in recorded.processes),
-        torch_version=recorded.torch.version,
-        seconds=seconds,
-        driver=_driver(recorded),
-    )
 
 
 def _driver(recorded: Recorded) -> tuple[int, int]:
@@ -326,17 +294,17 @@ def _driver(recorded: Recorded) -> tuple[int, int]:
     return kernels, nodes
 
 
-def _out_of_memory(asked: _Question, phase: Phase) -> Refusal:
+def _out_of_memory(model: str, server: str, gpu: Gpu, cards: int, phase: Phase) -> Refusal:
     """Return the reason for which the card was full in a phase, and the smallest change."""
     helps = {
         Phase.PROFILING: "a smaller --max-num-batched-tokens or --max-num-seqs",
         Phase.GRAPHS: "a smaller --gpu-memory-utilization; --find gpu-memory-utilization finds it",
     }.get(phase, "weights of fewer bits")
     if phase is Phase.WEIGHTS:
-        held = held_of(asked.text, asked.server)
-        for cards in (2, 4, 8, 16):
-            if cards > asked.cards and serve(held, asked.server, asked.gpu, cards=cards).fits:
-                helps = f"--tensor-parallel {cards}, or {helps}"
+        held = held_of(model, server)
+        for more in (2, 4, 8, 16):
+            if more > cards and serve(held, server, gpu, cards=more).fits:
+                helps = f"--tensor-parallel {more}, or {helps}"
                 break
     return Refusal(f"the card was full {phase.value}", helps, 0)
 
