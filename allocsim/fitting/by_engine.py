@@ -228,7 +228,7 @@ def _run_once(
     # Cards on which the law gives equal requests share one run.
     if more:
         return run(gpu, **more)
-    key = (gpu.memory, *requests_key(task, gpu))
+    key = (gpu.memory, gpu.context_memory, *requests_key(task, gpu))
     if key not in shared:
         shared[key] = run(gpu)
     return replace(shared[key], gpu=gpu)

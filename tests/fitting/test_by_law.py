@@ -13,8 +13,10 @@ from allocsim import load, replay
 from allocsim.errors import ConfigError
 from allocsim.fitting import (
     CUDNN_NOTE,
+    Fit,
     Task,
     fit,
+    fit_cards,
     largest,
     model_of,
     program_of,
@@ -24,6 +26,7 @@ from allocsim.fitting import (
 from allocsim.fitting.by_law import why_no_law
 from allocsim.fitting.model import Configured
 from allocsim.phantom import UnavailableError, find_gpu
+from allocsim.units import GIB
 from benchmarks.truth import gpu_of, rows, task_of, without_cudnn
 from tests.pythons import NEEDS_TORCH, pythons_of
 
@@ -410,3 +413,14 @@ def test_run_by_law_is_replayed_on_a_card_where_only_a_retry_helps() -> None:
     assert ran.device_run.stats["num_alloc_retries"] > 0
     assert ran.device_run.fidelity is not None and ran.device_run.fidelity.is_exact
     assert ran.peak_reserved_bytes <= memory - gpu.context_memory
+
+
+def test_fit_cards_names_the_capacity_of_each_card_in_its_error() -> None:
+    """Cards with equal requests share a run, but not if their CUDA contexts differ."""
+    cards = [find_gpu(name) for name in ("RTX 3070", "RTX 3060 Ti")]
+    assert len({card.context_memory for card in cards}) == 2
+    found = fit_cards(Task(model=model_of("Llama-3.2-1B")), cards, engine="laws")
+    for card, each in zip(cards, found, strict=True):
+        assert isinstance(each, Fit)
+        assert each.ran.oom is not None
+        assert f"a total capacity of {card.memory / GIB:.2f} GiB" in each.ran.oom.message
