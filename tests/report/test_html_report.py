@@ -76,6 +76,15 @@ def test_report_page_is_well_formed(gpt2: tuple[Picture, str, Page]) -> None:
     assert re.search(r"\$[a-z_]+\b(?!:)", page.words) is None, "every place of it is filled"
 
 
+def test_no_script_passes_a_column_as_arguments() -> None:
+    """A function takes some 120,000 arguments, and a column may have millions of entries."""
+    scripts = [
+        each for each in files("allocsim.report.html").iterdir() if each.name.endswith(".js")
+    ]
+    assert len(scripts) > 10
+    assert not [each.name for each in scripts if "...data.columns." in each.read_text("utf-8")]
+
+
 def test_page_loads_nothing(gpt2: tuple[Picture, str, Page]) -> None:
     _, text, page = gpt2
     assert {link[0] for link in page.asked} == {"#"}, "links within the page only"

@@ -47,7 +47,7 @@ function drawAreas() {
   const rows = Math.round(AREAS_HEIGHT * devicePixelRatio);
   Object.assign(areas, { width: columns, height: rows });
   const context = areas.getContext("2d");
-  const top = Math.max(...data.columns.allocated, 1);
+  const top = data.columns.allocated.reduce((most, bytes) => Math.max(most, bytes), 1);
   const scale = rows / top;
   const base = new Float64Array(columns);
   meansOf(columns).forEach((sums, kind) => {
