@@ -16,7 +16,7 @@ from allocsim.cli.fit_parallel import add_parallel, run_by_formula
 from allocsim.cli.fit_served import add_serving, refuse_out, run_served, run_started, set_server
 from allocsim.cli.fit_ways import Way, refuse_ineffective, way_of
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import ProgressBar, say, write, write_report, write_result
+from allocsim.cli.output import ProgressBar, say, write, write_json, write_report
 from allocsim.cli.owners import held_at_failure, held_at_peak, spilled_in_fit
 from allocsim.cli.usage import Parser, UsageError, count, positive
 
@@ -243,9 +243,10 @@ def _list(arguments: argparse.Namespace) -> int:
         from allocsim.phantom import CARDS  # noqa: PLC0415
 
         key, names = "gpus", list(CARDS)
-    write_result(
-        arguments.json, lambda: {key: names}, lambda: "".join(f"{name}\n" for name in names)
-    )
+    if arguments.json:
+        write_json({key: names})
+    else:
+        write("".join(f"{name}\n" for name in names))
     return 0
 
 

@@ -149,20 +149,6 @@ def write_warnings(warnings: Iterable[str]) -> None:
         say(shown(f"allocsim: {each}\n", sys.stderr.encoding))
 
 
-def write_result(
-    as_json: bool, document: Callable[..., object], text: Callable[..., str], *result: object
-) -> None:
-    """Write a result to standard output as JSON or as text.
-
-    document, text: functions of `result` that return the JSON document and the text. Only the
-        function that is needed is called.
-    """
-    if as_json:
-        write_json(document(*result))
-    else:
-        write(text(*result))
-
-
 _STYLES = {"good": "bold green", "failure": "bold red", "paste": "bold cyan"}
 """Styles of a terminal for the tones of lines; other lines are plain."""
 

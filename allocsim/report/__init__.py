@@ -21,11 +21,7 @@ __all__ = [
     "scale", "shown_of", "stats", "step", "top", "tune", "warned", "watch",
 ]  # fmt: skip
 
-_HOMES = {
-    "answer": "Answer Tone",
-    "layout": "others_text shown_of warned",
-    "run_sections": "Loan",
-}
+_HOMES = {"answer": "Answer Tone", "layout": "others_text shown_of warned", "run_sections": "Loan"}
 """Names of each module, besides the modules of the commands."""
 
 __getattr__ = lazily(globals(), _HOMES)

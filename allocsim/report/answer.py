@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from allocsim._repr import printable
 from allocsim.recommend import Recommendation
 from allocsim.replaying import OTHER_RELEASE
-from allocsim.report.layout import WIDTH, number, paragraph, plural, row, shortened, warned
+from allocsim.report.layout import WIDTH, paragraph, plural, row, shortened, warned
 from allocsim.report.recommendation import paste_line, paste_notes
 from allocsim.simulation import DeviceRun, Run
 from allocsim.units import format_size
@@ -49,14 +49,14 @@ class Tone(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerPart:
+class Part:
     """Lines that are shown or left out together.
 
     rank: parts with the highest number are left out first; a part with 0 is always shown.
     starts: put an empty line before the part, if the screen has room for all such empty lines.
     """
 
-    lines: tuple[str, ...]
+    lines: Sequence[str]
     tone: Tone = Tone.PLAIN
     rank: int = 0
     starts: bool = False
@@ -72,13 +72,7 @@ class Answer:
         return "".join(f"{line}\n" for line, _ in self.lines)
 
 
-def part(
-    lines: Iterable[str], tone: Tone = Tone.PLAIN, rank: int = 0, *, starts: bool = False
-) -> AnswerPart:
-    return AnswerPart(tuple(lines), tone, rank, starts)
-
-
-def answer_of(parts: Sequence[AnswerPart], more: str = _MORE) -> Answer:
+def answer_of(parts: Sequence[Part], more: str = _MORE) -> Answer:
     """Return a screen of the parts that fit in `HEIGHT` lines.
 
     more: last line of the screen, which names the options that show the rest.
@@ -99,17 +93,17 @@ def answer_of(parts: Sequence[AnswerPart], more: str = _MORE) -> Answer:
     return Answer((*lines, (more, Tone.PLAIN)))
 
 
-def _height(parts: Sequence[AnswerPart]) -> int:
+def _height(parts: Sequence[Part]) -> int:
     return sum(len(each.lines) for each in parts) + 1
 
 
-def of_owners(top: Top | None, rank: int = 0) -> AnswerPart:
+def of_owners(top: Top | None, rank: int = 0) -> Part:
     """Return lines with the allocated memory of the three largest lines of code and each category.
 
     rank: parts of a screen with the highest number are left out first; 0 is never left out.
     """
     if top is None or not top.rows:
-        return part(())
+        return Part(())
     when = "at the error" if top.at.what == "oom" else f"at the {top.at.what}"
     if top.at.what == "entry":
         when = f"after entry {top.at.entry or 0:,}"
@@ -124,7 +118,7 @@ def of_owners(top: Top | None, rank: int = 0) -> AnswerPart:
         lines.append(line)
     largest = list(top.categories.items())[:_CATEGORIES]
     shares = (f"{name} {size / total:.0%}" for name, size in largest if size * 200 >= total)
-    return part([*lines, *row("By category", ", ".join(shares))], rank=rank, starts=True)
+    return Part([*lines, *row("By category", ", ".join(shares))], rank=rank, starts=True)
 
 
 def most_urgent(devices: Sequence[DeviceRun]) -> list[DeviceRun]:
@@ -132,16 +126,16 @@ def most_urgent(devices: Sequence[DeviceRun]) -> list[DeviceRun]:
     return sorted(devices, key=lambda device: not device.ooms)[:_SHOWN_DEVICES]
 
 
-def warnings(run: Run) -> AnswerPart:
+def warnings(run: Run) -> Part:
     """Return warnings that the replay differs from the recorded run, or from its release."""
     shown = 2 if run.card is not None and run.card.is_shared else 1
     return said_first(run.warnings[:shown], run.named_notes)
 
 
-def said_first(warnings: Sequence[str], notes: Sequence[str]) -> AnswerPart:
+def said_first(warnings: Sequence[str], notes: Sequence[str]) -> Part:
     lines = warned(warnings)[:-1]
     other = [line for note in notes if note.endswith(OTHER_RELEASE) for line in row("Note", note)]
-    return part([*lines, *other], Tone.FAILURE if lines else Tone.PLAIN)
+    return Part([*lines, *other], Tone.FAILURE if lines else Tone.PLAIN)
 
 
 def named(label: str, run: Run, device: DeviceRun) -> tuple[str, str]:
@@ -152,14 +146,14 @@ def named(label: str, run: Run, device: DeviceRun) -> tuple[str, str]:
     return label, f"device {device.device}: " if len(run.devices) > 1 else ""
 
 
-def others(run: Run, shown: Sequence[DeviceRun]) -> AnswerPart:
+def others(run: Run, shown: Sequence[DeviceRun]) -> Part:
     """Return a line that counts the devices not in `shown`, and those of them with an error."""
     hidden = [device for device in run.devices if device not in shown]
     if not hidden:
-        return part(())
+        return Part(())
     failed = sum(bool(device.ooms) for device in hidden)
     what = f"{plural(failed, 'of them', 'of them')} out of memory" if failed else "none failed"
-    return part(row("", f"and {plural(len(hidden), 'more device')}: {what} (--device N shows one)"))
+    return Part(row("", f"and {plural(len(hidden), 'more device')}: {what} (--device N shows one)"))
 
 
 def entries(run: Run) -> str:
@@ -167,7 +161,7 @@ def entries(run: Run) -> str:
         (device,) = run.devices
         return f"{plural(device.entries, 'entry', 'entries')} of device {device.device}"
     entries = sum(device.entries for device in run.devices)
-    return f"{plural(entries, 'entry', 'entries')} of {number(len(run.devices))} devices"
+    return f"{plural(entries, 'entry', 'entries')} of {len(run.devices):,} devices"
 
 
 def memory(run: Run, device: DeviceRun) -> list[str]:
@@ -186,7 +180,7 @@ def memory(run: Run, device: DeviceRun) -> list[str]:
 
 def to_paste(
     found: Recommendation | None, devices: Iterable[Cure | DeviceExplanation] = ()
-) -> list[AnswerPart]:
+) -> list[Part]:
     """Return the setting to paste, and sentences on what the replays prove about it.
 
     devices: trials of settings on each device; used for the number of entries after its error.
@@ -196,4 +190,4 @@ def to_paste(
     lines = paste_line(found)
     tone = Tone.PLAIN if found.best is None else Tone.PASTE
     notes = " ".join(paste_notes(found, devices))
-    return [part(lines, tone, starts=True), part(paragraph(notes) if notes else ())]
+    return [Part(lines, tone, starts=True), Part(paragraph(notes) if notes else ())]

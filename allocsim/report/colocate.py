@@ -9,11 +9,10 @@ from typing import Any
 
 from allocsim._repr import printable
 from allocsim.analysis.colocate import Colocation, Failure, PhaseRun, Program, Way
-from allocsim.report.answer import Answer, AnswerPart, Tone, answer_of, part
+from allocsim.report.answer import Answer, Part, Tone, answer_of
 from allocsim.report.layout import (
     exact_size,
     fields,
-    number,
     paragraph,
     plural,
     row,
@@ -34,13 +33,13 @@ _PATH = 60
 def screen(found: Colocation) -> Answer:
     tone = Tone.GOOD if found.fits else Tone.FAILURE
     parts = [
-        part(_verdict(found), tone),
-        part(_peak(found)),
-        part(_smallest(found)),
-        part(rows("Programs", _programs(found.programs[:_SHOWN])), rank=4),
+        Part(_verdict(found), tone),
+        Part(_peak(found)),
+        Part(_smallest(found)),
+        Part(rows("Programs", _programs(found.programs[:_SHOWN])), rank=4),
         *_phase_table(found, _PHASES),
-        part(_ways(found), rank=1, starts=True),
-        *(part(row("Note", note), rank=2) for note in found.notes),
+        Part(_ways(found), rank=1, starts=True),
+        *(Part(row("Note", note), rank=2) for note in found.notes),
     ]
     return answer_of(parts, "-v: every phase and figure; --json: the same for programs")
 
@@ -76,7 +75,7 @@ def _verdict(found: Colocation) -> list[str]:
     if failure.entry is None:
         text = f"out of memory{size} as {where} begins: it takes {wanted}"
     else:
-        text = f"out of memory{size} in {where}, entry {number(failure.entry)}: {wanted} requested"
+        text = f"out of memory{size} in {where}, entry {failure.entry:,}: {wanted} requested"
     return row("Verdict", f"{text}, {free} free")
 
 
@@ -128,7 +127,7 @@ def _programs(programs: tuple[Program, ...], *, in_full: bool = False) -> list[s
     return texts
 
 
-def _phase_table(found: Colocation, most: int) -> list[AnswerPart]:
+def _phase_table(found: Colocation, most: int) -> list[Part]:
     """Return a table of up to `most` phases, which are those around a failure, if there is one."""
     runs = found.run.phases
     first = max(len(runs) - most, 0) if not found.fits else 0
@@ -141,14 +140,14 @@ def _phase_table(found: Colocation, most: int) -> list[AnswerPart]:
     later = len(found.phases) - len(runs)
     if later:
         lines.append(f"{plural(later, 'phase')} not reached")
-    return [part(lines, rank=3, starts=True)]
+    return [Part(lines, rank=3, starts=True)]
 
 
 def _cells(found: Colocation, run: PhaseRun) -> tuple[str, ...]:
     letter = found.programs[run.phase.program].letter
     name = run.phase.name if run.phase.name == letter else f"{run.phase.name} ({letter})"
     sizes = (run.peak, run.own_peak, run.kept, run.released)
-    return name, *map(format_size, sizes), number(run.retries) if run.retries else ""
+    return name, *map(format_size, sizes), f"{run.retries:,}" if run.retries else ""
 
 
 def _ways(found: Colocation) -> list[str]:

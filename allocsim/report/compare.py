@@ -14,7 +14,6 @@ from allocsim.report.layout import (
     and_more,
     clipped,
     fields,
-    number,
     paragraph,
     plural,
     row,
@@ -92,7 +91,7 @@ def _when(at: Moment) -> str:
     if at.entry is None:
         return moment_text(at)
     parts = [f"step {at.step}"] * bool(at.step) + [at.phase] * bool(at.phase)
-    entry = f"entry {number(at.entry)}"
+    entry = f"entry {at.entry:,}"
     return f"in {', '.join(parts)} ({entry})" if parts else f"after {entry}"
 
 
@@ -106,7 +105,7 @@ def _counts(a: Side, b: Side) -> list[str]:
     for name, what in COUNTS.items():
         first, second = getattr(a, name), getattr(b, name)
         if first is not None and second is not None and (first or second):
-            parts.append(f"{number(first)} -> {number(second)} {what}")
+            parts.append(f"{first:,} -> {second:,} {what}")
     return row("Driver", ", ".join(parts)) if parts else []
 
 
@@ -131,7 +130,7 @@ def _lines(owner: str) -> str:
 def _blocks(each: Change) -> str:
     if each.a_blocks == each.b_blocks:
         return plural(each.b_blocks, "block")
-    return f"{number(each.a_blocks)} -> {plural(each.b_blocks, 'block')}"
+    return f"{each.a_blocks:,} -> {plural(each.b_blocks, 'block')}"
 
 
 def _rest(rest: list[Change], same: int, by: str) -> list[str]:
@@ -146,7 +145,7 @@ def _rest(rest: list[Change], same: int, by: str) -> list[str]:
 
 def _unchanged(same: int, by: str) -> str:
     more = {"category": "categories"}.get(by, f"{by}s")
-    return f"{number(same)} other {by if same == 1 else more} unchanged"
+    return f"{same:,} other {by if same == 1 else more} unchanged"
 
 
 def document(found: Comparison) -> dict[str, Any]:

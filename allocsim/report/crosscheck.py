@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from allocsim._repr import printable
-from allocsim.report.layout import number, plural, row, table
+from allocsim.report.layout import plural, row, table
 from allocsim.verify import KINDS, Report
 
 _TITLES = {
@@ -30,7 +30,7 @@ def text(report: Report, route: str) -> str:
         lines += row("Seeds", f"{first} to {last}, torch {release}")
     for kind in KINDS:
         if rows := report.tally.rows(kind):
-            lines += ["", _TITLES[kind], *table(((n, number(c)) for n, c in rows), (50, 16))]
+            lines += ["", _TITLES[kind], *table(((n, f"{c:,}") for n, c in rows), (50, 16))]
     lines.append("")
     if report.divergence is not None:
         lines += [*map(printable, report.divergence.as_test().splitlines()), ""]

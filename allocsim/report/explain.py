@@ -24,14 +24,13 @@ from allocsim.analysis.explain import (
 from allocsim.metrics import Code
 from allocsim.report.answer import (
     Answer,
-    AnswerPart,
+    Part,
     Tone,
     answer_of,
     most_urgent,
     named,
     of_owners,
     others,
-    part,
     to_paste,
     warnings,
 )
@@ -41,7 +40,6 @@ from allocsim.report.layout import (
     exact_size,
     fields,
     known_text,
-    number,
     paragraph,
     parting_document,
     plural,
@@ -118,7 +116,7 @@ def _device(device: DeviceExplanation) -> list[str]:
 
 def _shortage(shortage: Shortage, prefix: str) -> list[str]:
     oom = shortage.oom
-    text = f"at entry {number(oom.entry)}, {known_text(oom)}: {_requested(oom)} requested, "
+    text = f"at entry {oom.entry:,}, {known_text(oom)}: {_requested(oom)} requested, "
     lines = row("Out of memory", f"{text}{format_size(shortage.tried_bytes)} tried")
     lines += row("Verdict", f"{prefix}{shortage.cause}: {CAUSES[shortage.cause]}")
     lines += row("Because", because(shortage))
@@ -201,8 +199,8 @@ def blockers_text(found: Blockers | None) -> str:
 
 
 def _blocker(blocker: Blocker) -> str:
-    age = "older" if blocker.age is None else number(blocker.age)
-    entry = "" if blocker.entry is None else number(blocker.entry)
+    age = "older" if blocker.age is None else f"{blocker.age:,}"
+    entry = "" if blocker.entry is None else f"{blocker.entry:,}"
     code = "before the recording" if blocker.entry is None else "no frames recorded"
     if blocker.code is not None:
         code = f"{blocker.code}{' (inferred)' if blocker.code.inferred else ''}"
@@ -241,7 +239,7 @@ def _remedy(remedy: Remedy) -> str:
     if remedy.kind == "memory_fraction":
         return f"fraction  {conf} ({peak})"
     fails = remedy.smaller_fails_at
-    less = "" if fails is None else f"; 2 MiB less fails at entry {number(fails)}"
+    less = "" if fails is None else f"; 2 MiB less fails at entry {fails:,}"
     return f"device    {format_size(remedy.device_memory)} with {conf} ({retries}{less})"
 
 
@@ -333,35 +331,35 @@ def screen(run: Run, devices: Sequence[DeviceExplanation], top: Top | None = Non
     return answer_of([*parts, owners, *paste] if is_full else [*parts, *paste, owners])
 
 
-def verdict_of_run(run: Run, devices: Sequence[DeviceExplanation]) -> list[AnswerPart]:
+def verdict_of_run(run: Run, devices: Sequence[DeviceExplanation]) -> list[Part]:
     """Return the lines with cause and failed request of each device; at most three devices."""
     shown = most_urgent([device.device_run for device in devices])
     by_number = {device.device_run.device: device for device in devices}
-    found: list[AnswerPart] = []
+    found: list[Part] = []
     for device_run in shown:
         found += _explained(run, by_number[device_run.device], is_alone=len(devices) == 1)
     return [*found, others(run, shown)]
 
 
-def _explained(run: Run, device: DeviceExplanation, *, is_alone: bool) -> list[AnswerPart]:
+def _explained(run: Run, device: DeviceExplanation, *, is_alone: bool) -> list[Part]:
     label, name = named("Verdict", run, device.device_run)
     parting = device.device_run.parting
     if not device.shortages:
-        return [part(row(label, f"{name}{unproved(parting)}no request failed"), Tone.GOOD)]
+        return [Part(row(label, f"{name}{unproved(parting)}no request failed"), Tone.GOOD)]
     shortage = device.shortages[-1]
     oom = shortage.oom
     more = len(device.shortages) - 1
-    errors = f", the last of {number(more + 1)} errors" if more else ""
-    where = f"{_requested(oom)} requested at entry {number(oom.entry)}{errors}"
+    errors = f", the last of {more + 1:,} errors" if more else ""
+    where = f"{_requested(oom)} requested at entry {oom.entry:,}{errors}"
     verdict = f"{name}{unproved(parting, oom.entry)}{shortage.cause}: {CAUSES[shortage.cause]}"
     found = [
-        part(row(label, verdict), Tone.FAILURE),
-        part(row("Because", because(shortage))),
-        part(rows("Request", [where, *_code(shortage)]), rank=2 if is_alone else 5),
+        Part(row(label, verdict), Tone.FAILURE),
+        Part(row("Because", because(shortage))),
+        Part(rows("Request", [where, *_code(shortage)]), rank=2 if is_alone else 5),
     ]
     first = device.advice[-1][:1]
     if device.recommendation.best is None and first:
-        found.append(part(row("Advice", first[0]), rank=1))
+        found.append(Part(row("Advice", first[0]), rank=1))
     return found
 
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from allocsim._repr import printable
-from allocsim.report.answer import Answer, answer_of, part
-from allocsim.report.layout import number, row
+from allocsim.report.answer import Answer, Part, answer_of
+from allocsim.report.layout import row
 
 if TYPE_CHECKING:
     from allocsim.recording import LogFigure, LogFigures
@@ -42,13 +42,13 @@ def screen(found: LogFigures) -> Answer:
     lines = _lines(replace(found, refusals=refusals), shown)
     if (hidden := len(found.figures) - len(shown)) > 0:
         lines += row("", f"({hidden} more; -v shows them)")
-    return answer_of([part(lines)])
+    return answer_of([Part(lines)])
 
 
 def _lines(found: LogFigures, figures: tuple[LogFigure, ...]) -> list[str]:
     lines = []
     for refusal in found.refusals:
-        lines += row("Verdict", f"did not start: {refusal.what} (line {number(refusal.line)})")
+        lines += row("Verdict", f"did not start: {refusal.what} (line {refusal.line:,})")
         lines += row("Helps", refusal.helps)
     lines += row("Text", f"{found.what} {found.version}".rstrip())
     label = "Figures"
@@ -60,7 +60,7 @@ def _lines(found: LogFigures, figures: tuple[LogFigure, ...]) -> list[str]:
 
 def _line(figure: LogFigure) -> str:
     device = f" of {printable(figure.device)}" if figure.device else ""
-    return f"{figure} {figure.label}{device}, line {number(figure.line)}"
+    return f"{figure} {figure.label}{device}, line {figure.line:,}"
 
 
 def document(found: LogFigures) -> dict[str, Any]:

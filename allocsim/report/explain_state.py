@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from allocsim._repr import printable
 from allocsim.analysis.explain import Blocker, Refusal, StateExplanation, arithmetic_of
-from allocsim.report.answer import Answer, Tone, answer_of, of_owners, part
+from allocsim.report.answer import Answer, Part, Tone, answer_of, of_owners
 from allocsim.report.explain import (
     CAUSES,
     blockers_document,
@@ -53,10 +53,10 @@ def text(found: StateExplanation, top: Top | None = None) -> str:
 def screen(found: StateExplanation, top: Top | None = None) -> Answer:
     refusal = found.refusal
     tone = Tone.FAILURE if refusal is not None and found.is_asked else Tone.PLAIN
-    parts = [part(_answer(found), tone), of_owners(top)]
+    parts = [Part(_answer(found), tone), of_owners(top)]
     if refusal is not None and refusal.blockers:
-        parts.append(part(_in_the_way(refusal), rank=2, starts=True))
-    parts.append(part(rows("Note", _notes(found)), rank=1, starts=True))
+        parts.append(Part(_in_the_way(refusal), rank=2, starts=True))
+    parts.append(Part(rows("Note", _notes(found)), rank=1, starts=True))
     return answer_of(parts)
 
 

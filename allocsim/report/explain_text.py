@@ -10,9 +10,9 @@ from itertools import groupby
 from typing import Any
 
 from allocsim.analysis.explain import Verdict
-from allocsim.report.answer import Answer, AnswerPart, Tone, answer_of, part
+from allocsim.report.answer import Answer, Part, Tone, answer_of
 from allocsim.report.explain import CAUSES, figures_document
-from allocsim.report.layout import number, paragraph, plural, row, rows
+from allocsim.report.layout import paragraph, plural, row, rows
 from allocsim.units import format_size
 
 _ADVICE_LINES = 15
@@ -55,9 +55,9 @@ def _verdict(run: Sequence[Verdict], *, is_alone: bool) -> list[str]:
     verdict = run[0]
     lines = []
     if not is_alone:
-        where = f"line {number(verdict.message.line)}"
+        where = f"line {verdict.message.line:,}"
         if len(run) > 1:
-            where += f" to {number(run[-1].message.line)}, {number(len(run))} times"
+            where += f" to {run[-1].message.line:,}, {len(run):,} times"
         lines += [f"== {where} ==", ""]
         lines += [*paragraph(_shown_text(verdict), indent=4), ""]
     outside = f"; {verdict.outside}" if verdict.outside else ""
@@ -106,17 +106,17 @@ def _object(verdict: Verdict) -> dict[str, Any]:
 
 def screen(verdicts: Sequence[Verdict]) -> Answer:
     listed = _listed(repeats_of(verdicts)) if len(verdicts) > 1 else ()
-    return answer_of([part(listed), *verdict_of_text(verdicts)], _HIDDEN)
+    return answer_of([Part(listed), *verdict_of_text(verdicts)], _HIDDEN)
 
 
-def verdict_of_text(verdicts: Sequence[Verdict]) -> list[AnswerPart]:
+def verdict_of_text(verdicts: Sequence[Verdict]) -> list[Part]:
     """Return the lines with the cause of the last error in a text, and the advice."""
     verdict = repeats_of(verdicts)[-1][0]
     tone = Tone.PLAIN if verdict.cause == "no_figures" else Tone.FAILURE
     outside = f"; {verdict.outside}" if verdict.outside else ""
-    parts = [part(row("Verdict", f"{verdict.cause}: {CAUSES[verdict.cause]}{outside}"), tone)]
+    parts = [Part(row("Verdict", f"{verdict.cause}: {CAUSES[verdict.cause]}{outside}"), tone)]
     if verdict.arithmetic:
-        parts.append(part(row("Because", verdict.arithmetic)))
+        parts.append(Part(row("Because", verdict.arithmetic)))
     lines: list[str] = []
     for count, sentence in enumerate(verdict.advice):
         added = row("" if lines else "Advice", sentence)
@@ -124,15 +124,15 @@ def verdict_of_text(verdicts: Sequence[Verdict]) -> list[AnswerPart]:
             lines += row("", f"({plural(len(verdict.advice) - count, 'more sentence')})")
             break
         lines += added
-    return [*parts, part(lines, starts=True)]
+    return [*parts, Part(lines, starts=True)]
 
 
 def _listed(runs: Sequence[Sequence[Verdict]]) -> list[str]:
     lines = []
     for run in runs[-_SHOWN_ERRORS:]:
         first = run[0]
-        times = f", {number(len(run))} times" if len(run) > 1 else ""
-        lines.append(f"line {number(first.message.line)}{times}: {first.cause}")
+        times = f", {len(run):,} times" if len(run) > 1 else ""
+        lines.append(f"line {first.message.line:,}{times}: {first.cause}")
     if (hidden := sum(len(run) for run in runs[:-_SHOWN_ERRORS])) > 0:
         lines.insert(0, f"({plural(hidden, 'earlier error')})")
     return rows("Errors", [*lines, "The last error:"])

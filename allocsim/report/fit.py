@@ -12,9 +12,9 @@ from typing import Any
 
 from allocsim.analysis.top import Top
 from allocsim.fitting import BY_LAW, Advice, Change, Estimate, Fit, Ran
-from allocsim.report.answer import AnswerPart, answer_of, part
+from allocsim.report.answer import Part, answer_of
 from allocsim.report.fit_served import NO_RUN
-from allocsim.report.layout import LABEL, WIDTH, exact_size, number, plural, row, table
+from allocsim.report.layout import LABEL, WIDTH, exact_size, plural, row, table
 from allocsim.report.recommendation import paste_line
 from allocsim.report.run_sections import spill_document, spill_rows
 from allocsim.units import format_range, format_size
@@ -48,8 +48,8 @@ def text(
         return _text_of_cards(fits)
     (fit,) = fits
     stored = "" if advice is None else _stored(advice)
-    parts = [part(row("Verdict", fit.headline() + stored))]
-    changes = part([] if advice is None else _changes(advice), starts=True)
+    parts = [Part(row("Verdict", fit.headline() + stored))]
+    changes = Part([] if advice is None else _changes(advice), starts=True)
     if isinstance(fit, Estimate):
         parts += [*_estimated(fit), changes, *_remarks(fit.notes)]
         return str(answer_of(parts, _MORE))
@@ -60,15 +60,15 @@ def text(
     memory += f"{format_size(ran.peak_allocated_bytes)} allocated{before}"
     bar = " " * LABEL + bar_of(ran.peak_reserved_bytes, fit.room_bytes)
     parts += [
-        part(_failed(fit, failed), rank=5),
-        part([*row("Memory", memory + retries(ran)), bar]),
-        part([] if fit.lent is None else spill_rows(fit.lent, spilled)),
-        part(row("Process", f"{format_range(*fit.process_bytes)} with the CUDA context"), rank=4),
-        part(_held_by(fit, top) if failed is None else _held_at_failure(fit, failed), rank=3),
+        Part(_failed(fit, failed), rank=5),
+        Part([*row("Memory", memory + retries(ran)), bar]),
+        Part([] if fit.lent is None else spill_rows(fit.lent, spilled)),
+        Part(row("Process", f"{format_range(*fit.process_bytes)} with the CUDA context"), rank=4),
+        Part(_held_by(fit, top) if failed is None else _held_at_failure(fit, failed), rank=3),
     ]
     parts.append(changes)
     if not fit.fits and fit.recommendation is not None and fit.recommendation.best is not None:
-        parts.append(part(paste_line(fit.recommendation), starts=True))
+        parts.append(Part(paste_line(fit.recommendation), starts=True))
     parts += [*_grounds(fit), *_remarks(fit.notes)]
     return str(answer_of(parts, _MORE))
 
@@ -92,25 +92,25 @@ def _changes(advice: Advice) -> list[str]:
     return lines
 
 
-def _remarks(notes: Sequence[str]) -> list[AnswerPart]:
+def _remarks(notes: Sequence[str]) -> list[Part]:
     shown = (note for note in notes if not note.startswith(BY_LAW))
     return [
-        part(row("Note", note), rank=2 if note.startswith(_RELEASE) or _READ in note else 4 + i)
+        Part(row("Note", note), rank=2 if note.startswith(_RELEASE) or _READ in note else 4 + i)
         for i, note in enumerate(shown)
     ]
 
 
-def _estimated(found: Estimate) -> list[AnswerPart]:
+def _estimated(found: Estimate) -> list[Part]:
     low, high = found.process_bytes
     lines = row("Memory", f"{format_range(low, high)} on the card:")
     for each in found.parts:
         if each.high * _VISIBLE >= high:
             lines.append(f"{format_range(each.low, each.high):>{LABEL + 24}}  {each.name}")
     return [
-        part(lines),
-        part(row("Program", found.task.text), rank=1, starts=True),
-        part(row("Computed by", f"formula: {found.source}"), rank=2),
-        part(row("Why", found.reason) if found.reason else ()),
+        Part(lines),
+        Part(row("Program", found.task.text), rank=1, starts=True),
+        Part(row("Computed by", f"formula: {found.source}"), rank=2),
+        Part(row("Why", found.reason) if found.reason else ()),
     ]
 
 
@@ -172,7 +172,7 @@ def _breakdown(reserved: int, top: Top) -> dict[str, int]:
     return {**top.categories, _IDLE: reserved - top.allocated_bytes}
 
 
-def _grounds(fit: Fit) -> list[AnswerPart]:
+def _grounds(fit: Fit) -> list[Part]:
     ran = fit.ran
     text = fit.program if fit.task is None else fit.task.text
     if ran.engine == "laws":
@@ -182,11 +182,11 @@ def _grounds(fit: Fit) -> list[AnswerPart]:
     else:
         found, proof = ran.as_recorded.fidelity, ""
         if found is not None:
-            proof = f"; {number(found.entries_matched)} of {number(found.entries)} entries replay "
+            proof = f"; {found.entries_matched:,} of {found.entries:,} entries replay "
             proof += "as recorded"
         where = f"on a phantom {ran.gpu.name}, {ran.seconds:.0f} s"
         line = row("Run by", f"PyTorch {ran.torch_version} {where}{proof}")
-    return [part(row("Program", text), rank=1, starts=True), part(line, rank=2)]
+    return [Part(row("Program", text), rank=1, starts=True), Part(line, rank=2)]
 
 
 def document(

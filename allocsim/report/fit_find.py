@@ -9,7 +9,7 @@ from typing import Any
 from allocsim.fitting import Estimate, Fewest, Frontier, Largest, Ran, Task, TriedSize
 from allocsim.phantom import Gpu
 from allocsim.report.fit import bar_of, note_rows, retries
-from allocsim.report.layout import LABEL, exact_size, number, plural, row, table
+from allocsim.report.layout import LABEL, exact_size, plural, row, table
 from allocsim.units import format_range, format_size
 
 Found = Largest | Fewest | Frontier
@@ -99,7 +99,7 @@ def _tried(name: str, tried: Sequence[TriedSize]) -> list[str]:
     rows: list[tuple[str, ...]] = [(name, "reserved", "")]
     for each in tried:
         on = ("fits" if each.fits else "runs out of memory") if each.is_limited else "without limit"
-        rows.append((number(each.value), format_size(each.peak_reserved_bytes), on))
+        rows.append((f"{each.value:,}", format_size(each.peak_reserved_bytes), on))
     lines = ["  " + line for line in table(rows, (10, 14, 22))]
     return [*row("Run", plural(len(tried), "program")), *lines]
 
@@ -122,7 +122,7 @@ def _frontier_row(gpu: Gpu, value: int, found: Largest) -> tuple[str, ...]:
     following = f"{found.value + found.step:,} "
     following += "runs out of memory" if found.failing is not None else "is not possible"
     if found.fitting is None:
-        return number(value), "none", "", "", following
+        return f"{value:,}", "none", "", "", following
     peak = found.fitting.peak_reserved_bytes
     sizes = format_size(peak), format_size(gpu.room - peak)
-    return (number(value), number(found.value), *sizes, following)
+    return (f"{value:,}", f"{found.value:,}", *sizes, following)

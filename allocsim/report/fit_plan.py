@@ -18,7 +18,7 @@ from allocsim.fitting.formulas.training import (
     TransformerShape,
 )
 from allocsim.phantom import Gpu
-from allocsim.report.answer import answer_of, part
+from allocsim.report.answer import Part, answer_of
 from allocsim.report.layout import LABEL, WIDTH, exact_size, paragraph, plural, row, table
 from allocsim.units import GIB, format_size
 
@@ -71,16 +71,16 @@ def text(training: Training, gpu: Gpu, found: Sharded | GpuCount, assumed: str =
     outside += " for the CUDA context" + more * bool(found.communicators)
     what, model, precision, computed = _grounds(training)
     parts = [
-        part(row("Verdict", found.headline())),
-        part(row("Assumed", assumed) if assumed else ()),
-        part(held),
-        part(row("By stage", f"{every} GiB allocated") if len(stages) > 1 else (), rank=2),
-        part(row("Reserved", reserved)),
-        part(row("Outside", outside), rank=3),
-        part(what, rank=1, starts=True),
-        part(model, rank=1),
-        part(precision, rank=4),
-        part(computed, rank=5),
+        Part(row("Verdict", found.headline())),
+        Part(row("Assumed", assumed) if assumed else ()),
+        Part(held),
+        Part(row("By stage", f"{every} GiB allocated") if len(stages) > 1 else (), rank=2),
+        Part(row("Reserved", reserved)),
+        Part(row("Outside", outside), rank=3),
+        Part(what, rank=1, starts=True),
+        Part(model, rank=1),
+        Part(precision, rank=4),
+        Part(computed, rank=5),
     ]
     return str(answer_of(parts, "--json: every figure"))
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from allocsim.fitting import Served
-from allocsim.report.answer import Answer, AnswerPart, Tone, answer_of, part
-from allocsim.report.layout import LABEL, number, row, table
+from allocsim.report.answer import Answer, Part, Tone, answer_of
+from allocsim.report.layout import LABEL, row, table
 from allocsim.units import format_range, format_size
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def text(answers: Sequence[Served]) -> str:
     """Return the text of `allocsim fit --server --verbose` for one card or several."""
     if len(answers) > 1:
         return _of_cards(answers)
-    parts = [*_lines(answers[0]), part(_reasons(answers[0]))]
+    parts = [*_lines(answers[0]), Part(_reasons(answers[0]))]
     return "".join(f"{line}\n" for each in parts for line in ([""] * each.starts + [*each.lines]))
 
 
@@ -50,7 +50,7 @@ def screen(answers: Sequence[Served]) -> Answer:
     return answer_of(_lines(answers[0]), "-v: the reason of each range; --json: for programs")
 
 
-def _lines(found: Served) -> list[AnswerPart]:
+def _lines(found: Served) -> list[Part]:
     """Return the parts of the answer, without the reasons of ranges."""
     needs = found.needs
     needed = format_range(needs.low, needs.high)
@@ -59,37 +59,37 @@ def _lines(found: Served) -> list[AnswerPart]:
     for each in needs.parts:
         memory.append(f"{format_range(each.low, each.high):>{LABEL + 24}}  {each.name}")
     parts = [
-        part(row("Verdict", found.headline()), Tone.GOOD if found.fits else Tone.FAILURE),
-        part(memory),
+        Part(row("Verdict", found.headline()), Tone.GOOD if found.fits else Tone.FAILURE),
+        Part(memory),
     ]
     if needs.taken is not None:
         taken = f"{format_range(*needs.taken)} by its fraction of the card"
-        parts.append(part(row("Takes", taken), rank=2))
+        parts.append(Part(row("Takes", taken), rank=2))
     if needs.room is not None:
-        parts.append(part(row("Room", f"for {tokens_of(needs.room)} tokens in that memory")))
+        parts.append(Part(row("Room", f"for {tokens_of(needs.room)} tokens in that memory")))
     if needs.largest is not None:
         largest = needs.largest
         room = tokens_of(largest.room)
         text = f"{largest.option} {largest.value:g}, with room for {room} tokens; "
         text += f"one request: {largest.length} {largest.longest}"
-        parts.append(part(row("Largest safe", text)))
+        parts.append(Part(row("Largest safe", text)))
     host = [f"{format_range(each.low, each.high)} {each.name}" for each in needs.host if each.high]
     if host:
-        parts.append(part(row("Host", ", ".join(host))))
+        parts.append(Part(row("Host", ", ".join(host))))
     if needs.paste:
         command = COMMANDS.get(needs.engine, "").format(found.held.address)
-        parts.append(part(row("To paste", command + needs.paste), Tone.PASTE))
+        parts.append(Part(row("To paste", command + needs.paste), Tone.PASTE))
     elif needs.largest is not None:
-        parts.append(part(row("To paste", "nothing: this work does not fit for certain")))
+        parts.append(Part(row("To paste", "nothing: this work does not fit for certain")))
     if needs.least:
-        parts.append(part(row("Least", f"{needs.least} for this work"), rank=3))
-    parts.append(part([*row("Model", _model(found)), *row("Work", _work(found))], starts=True))
-    parts.append(part((line for note in needs.notes for line in row("Note", note)), rank=1))
+        parts.append(Part(row("Least", f"{needs.least} for this work"), rank=3))
+    parts.append(Part([*row("Model", _model(found)), *row("Work", _work(found))], starts=True))
+    parts.append(Part([line for note in needs.notes for line in row("Note", note)], rank=1))
     return parts
 
 
 def tokens_of(room: tuple[int, int]) -> str:
-    low, high = map(number, room)
+    low, high = (f"{each:,}" for each in room)
     return low if low == high else f"{low} to {high}"
 
 

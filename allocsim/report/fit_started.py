@@ -11,7 +11,7 @@ from typing import Any
 
 from allocsim.fitting import Started
 from allocsim.report.fit_served import COMMANDS, NO_RUN, tokens_of
-from allocsim.report.layout import LABEL, number, row
+from allocsim.report.layout import LABEL, row
 from allocsim.units import format_size
 
 _NOT_COUNTED = "NCCL's memory is not counted, and that of the CUDA context is assumed"
@@ -61,7 +61,7 @@ def _memory(found: Started) -> list[str]:
         lines += row("Room", f"{tokens_of(found.room)} tokens{_requests(found)}")
     if any(found.driver):
         low, high = (format_size(each) for each in found.driver_range)
-        kernels, nodes = (number(each) for each in found.driver)
+        kernels, nodes = (f"{each:,}" for each in found.driver)
         what = f"{low} to {high} for {kernels} kernels and {nodes} nodes of CUDA graphs"
         lines += row("Driver", what)
     if found.peak_bytes:
@@ -98,7 +98,7 @@ def _requests(found: Started) -> str:
     most, length = found.sizes.get("concurrency"), found.sizes.get("max_model_len")
     if most is None or length is None:
         return ""
-    return f": {most:g} requests of {number(round(length))} tokens at once"
+    return f": {most:g} requests of {round(length):,} tokens at once"
 
 
 def document(found: Started) -> dict[str, Any]:

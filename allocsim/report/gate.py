@@ -16,7 +16,6 @@ from allocsim.report.layout import (
     and_more,
     clipped,
     fields,
-    number,
     paragraph,
     plural,
     row,
@@ -67,7 +66,7 @@ def _excess(check: LimitCheck) -> str:
     if check.what == "fragmentation":
         return f"{name} is {check.value:.1%}, above the limit of {check.limit:.1%}"
     if check.what == "driver_calls":
-        return f"{number(int(check.value))} {name}, above the limit of {number(int(check.limit))}"
+        return f"{int(check.value):,} {name}, above the limit of {int(check.limit):,}"
     if check.baseline is None:
         over = format_size(int(check.value - check.limit))
         return f"{name} memory is {over} above the limit of {format_size(int(check.limit))}"
@@ -79,9 +78,7 @@ def _excess(check: LimitCheck) -> str:
 def _part(measured: Measured) -> str:
     if measured.at is None:
         return "the whole recording, in an empty allocator"
-    return (
-        f"from {' '.join(measured.at)} (entry {number(measured.first)}) on, in an empty allocator"
-    )
+    return f"from {' '.join(measured.at)} (entry {measured.first:,}) on, in an empty allocator"
 
 
 def _check(check: LimitCheck) -> str:
@@ -89,7 +86,7 @@ def _check(check: LimitCheck) -> str:
     if check.what == "fragmentation":
         value, limit = f"{check.value:.1%}", f"{check.limit:.1%}"
     elif check.what == "driver_calls":
-        value, limit = number(int(check.value)), number(int(check.limit))
+        value, limit = f"{int(check.value):,}", f"{int(check.limit):,}"
     else:
         value, limit = format_size(int(check.value)), format_size(int(check.limit))
     before = f", baseline {format_size(check.baseline)}" if check.baseline is not None else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from allocsim.analysis.explain import HostExplanation
-from allocsim.report.layout import WIDTH, and_more, clipped, fields, number, paragraph, plural
+from allocsim.report.layout import WIDTH, and_more, clipped, fields, paragraph, plural
 from allocsim.units import format_size
 
 _ROWS = 4
@@ -22,7 +22,7 @@ def text(answer: HostExplanation) -> str:
     end, peak = course.end, course.peak
     lines = paragraph(
         f"Pinned host memory: {format_size(peak.pinned)} at the peak (entry "
-        f"{number(max(peak.entry, 0))}), {format_size(end.pinned)} at the end: "
+        f"{max(peak.entry, 0):,}), {format_size(end.pinned)} at the end: "
         f"{format_size(end.in_use)} in use, {format_size(end.waiting)} freed and waiting for a "
         f"copy, {format_size(end.cached)} cached",
         0,
@@ -36,18 +36,16 @@ def text(answer: HostExplanation) -> str:
     lines += [f"{format_size(size):>12}  {cause.value}" for cause, size in answer.causes.items()]
     lines += ["", "requested by"]
     for row in answer.lines[:_ROWS]:
-        figures = f"{format_size(row.bytes):>12} {number(row.blocks):>6}  "
+        figures = f"{format_size(row.bytes):>12} {row.blocks:>6,}  "
         lines.append(figures + clipped(row.line, WIDTH - len(figures)))
     if rest := answer.lines[_ROWS:]:
         size = format_size(sum(row.bytes for row in rest))
-        lines.append(
-            f"{size:>12} {number(sum(row.blocks for row in rest)):>6}  {and_more(len(rest))}"
-        )
+        lines.append(f"{size:>12} {sum(row.blocks for row in rest):>6,}  {and_more(len(rest))}")
     lines.append("")
     for advice in answer.advice:
         lines += paragraph(f"- {advice}", 2)
     lines += paragraph(
-        f"{number(course.agreed)} of {number(course.checked)} choices of a block that can be "
+        f"{course.agreed:,} of {course.checked:,} choices of a block that can be "
         "checked are those of the model",
         0,
     )

@@ -109,7 +109,7 @@ def when(instant: Instant) -> str:
     """Describe the moment: "after entry 26,059"."""
     if instant.entry is None:
         return "as the snapshot was taken"
-    return f"after entry {number(instant.entry)}"
+    return f"after entry {instant.entry:,}"
 
 
 def others_text(device: int, others: Sequence[int]) -> tuple[str, ...]:
@@ -150,11 +150,6 @@ def exact_size(size: int) -> str:
     return short if short.endswith("bytes") else f"{short} ({size:,} bytes)"
 
 
-def number(count: int) -> str:
-    """Return a count with separators, e.g. "26,064"."""
-    return f"{count:,}"
-
-
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
     """Return a count with its noun: "1 retry", "3 retries"."""
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
@@ -170,7 +165,7 @@ def with_status(status: str, text: str) -> str:
 
 def and_more(hidden: int) -> str:
     """Return the last line of a shortened table, with the number of hidden rows."""
-    return f"… and {number(hidden)} more (-n 0)"
+    return f"… and {hidden:,} more (-n 0)"
 
 
 def earlier_errors(hidden: int) -> list[str]:

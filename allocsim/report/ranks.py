@@ -11,7 +11,7 @@ from typing import Any
 
 from allocsim._repr import printable
 from allocsim.analysis.ranks import RankRun, Ranks
-from allocsim.report.layout import WIDTH, fields, number, paragraph, plural, row
+from allocsim.report.layout import WIDTH, fields, paragraph, plural, row
 from allocsim.units import format_size
 
 _ROWS = 10
@@ -39,7 +39,7 @@ def text(found: Ranks, count: int | None = None) -> str:
     rest = runs[len(shown) :]
     if rest:
         low, high = (format_size(each.reserved_bytes) for each in (rest[-1], rest[0]))
-        lines.append(f"{'':6} {number(len(rest))} more, {low} to {high} reserved (-n 0)")
+        lines.append(f"{'':6} {len(rest):,} more, {low} to {high} reserved (-n 0)")
     for refused in found.refused:
         lines += paragraph(f"not read: {refused.error}", 0)
     for note in found.notes:
@@ -56,7 +56,7 @@ def _verdict(found: Ranks) -> list[str]:
         text += f", {more} more than the median rank"
     lines = row("Verdict", text)
     of = len(found.runs) + len(found.refused)
-    read = f"{number(len(found.runs))} of {plural(of, 'recording')}"
+    read = f"{len(found.runs):,} of {plural(of, 'recording')}"
     conf = "" if found.conf is None else f", under {found.conf or 'the defaults'}"
     lines += row("Ranks", f"{read}{conf}")
     if found.smallest_device is not None:
@@ -89,8 +89,8 @@ def _row(run: RankRun) -> str:
         format_size(run.reserved_bytes),
         format_size(run.allocated_bytes),
         format_size(run.unused_bytes),
-        "" if run.retries is None else number(run.retries),
-        "" if run.ooms is None else number(run.ooms),
+        "" if run.retries is None else f"{run.retries:,}",
+        "" if run.ooms is None else f"{run.ooms:,}",
     )
     width = WIDTH - len(figures)
     path = printable(run.path)

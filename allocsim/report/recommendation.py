@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from allocsim.recommend import Recommendation
 from allocsim.replaying import Trial
-from allocsim.report.layout import LABEL, WIDTH, fields, number, paragraph, plural, row
+from allocsim.report.layout import LABEL, WIDTH, fields, paragraph, plural, row
 from allocsim.simulation import Setting
 from allocsim.units import format_range, format_size
 
@@ -99,7 +99,7 @@ def _proof(found: Recommendation) -> str:
             f"serves every request, including the failed one, with a peak of {peak} and {retries}"
         )
     if best.retries < base.retries:
-        return f"has {retries} instead of {number(base.retries)} and a peak of {peak}"
+        return f"has {retries} instead of {base.retries:,} and a peak of {peak}"
     return f"reserves at most {peak} instead of {format_size(base.memory)}, with {retries}"
 
 

@@ -17,6 +17,7 @@ from allocsim.recommend import Recommendation
 from allocsim.replaying import Trial
 from allocsim.report.answer import (
     Answer,
+    Part,
     Tone,
     answer_of,
     entries,
@@ -25,7 +26,6 @@ from allocsim.report.answer import (
     named,
     of_owners,
     others,
-    part,
     to_paste,
     warnings,
 )
@@ -35,7 +35,6 @@ from allocsim.report.layout import (
     exact_size,
     fields,
     known_text,
-    number,
     paragraph,
     parting_document,
     plural,
@@ -147,14 +146,14 @@ def _proof_rows(device: DeviceRun) -> list[str]:
         (fidelity.segments_matched, fidelity.segments, "segments"),
         (fidelity.entries_matched, fidelity.entries, "entries"),
     )
-    found = [f"{number(n)} of {number(total)} {noun} as recorded" for n, total, noun in compared]
+    found = [f"{n:,} of {total:,} {noun} as recorded" for n, total, noun in compared]
     no = "" if fidelity.addresses_matched == fidelity.allocations else "NOT "
     lines = rows("Proof", [*found, f"{no}all addresses as recorded"])
     mismatch = fidelity.first_mismatch
     if mismatch is not None:
         where = "in the final segments"
         if mismatch.entry is not None:
-            where = f"at entry {number(mismatch.entry)}"
+            where = f"at entry {mismatch.entry:,}"
         lines += row("", f"the first difference is {where}:")
         lines += row("  recorded", mismatch.expected)
         lines += row("  replayed", mismatch.got)
@@ -164,7 +163,7 @@ def _proof_rows(device: DeviceRun) -> list[str]:
 def _memory(run: Run, device: DeviceRun) -> list[str]:
     peak = device.peak
     is_expandable = parse_conf(run.conf, find_release(run.torch_version)).expandable_segments
-    since = "present at the start" if peak.entry < 0 else f"first at entry {number(peak.entry)}"
+    since = "present at the start" if peak.entry < 0 else f"first at entry {peak.entry:,}"
     return [
         *row("Peak reserved", f"{exact_size(device.peak_reserved_bytes)}, {since}"),
         *(_range(device.peaks) if device.peaks is not None else []),
@@ -203,7 +202,7 @@ def least_and_most(device: DeviceRun) -> list[str]:
 
 
 def _after(moment: TimelinePoint) -> str:
-    return f", after entry {number(moment.entry)}" if moment.entry >= 0 else ", at the start"
+    return f", after entry {moment.entry:,}" if moment.entry >= 0 else ", at the start"
 
 
 def _idle(peak: PeakState, is_expandable: bool) -> list[str]:
@@ -224,7 +223,7 @@ def _ooms(shortages: Sequence[Shortage]) -> list[str]:
     for shortage in shortages[-_SHOWN_OOMS:]:
         oom = shortage.oom
         says = "; PyTorch's message:" if oom.message else ""
-        lines += row("Out of memory", f"at entry {number(oom.entry)}, {known_text(oom)}{says}")
+        lines += row("Out of memory", f"at entry {oom.entry:,}, {known_text(oom)}{says}")
         lines += paragraph(oom.message, indent=4)
     return lines + earlier_errors(len(shortages) - _SHOWN_OOMS)
 
@@ -331,8 +330,8 @@ def _cured(cure: Cure) -> list[str]:
 def _cells(name: str, trial: Trial) -> tuple[str, str, str, str]:
     if trial.oom_entry is not None:
         # A run that ended early may need more than it reserved until then.
-        return (name, f"entry {number(trial.oom_entry)}", "-", "-")
-    return (name, "no", peak_text(trial), number(trial.num_alloc_retries))
+        return (name, f"entry {trial.oom_entry:,}", "-", "-")
+    return (name, "no", peak_text(trial), f"{trial.num_alloc_retries:,}")
 
 
 def screen(
@@ -348,19 +347,19 @@ def screen(
         ooms = shortages.get(device.device, ())
         label, name = named("Verdict", run, device)
         lines = row(label, name + verdict_sentence(device, ooms))
-        parts.append(part(lines, Tone.FAILURE if ooms else Tone.GOOD))
+        parts.append(Part(lines, Tone.FAILURE if ooms else Tone.GOOD))
     conf = run.conf or "PyTorch's defaults"
     replayed = f"{entries(run)} under {conf}, as PyTorch {run.torch_version}"
-    parts += [others(run, shown), part(row("Replayed", replayed), rank=4)]
-    parts += [part(edit_rows(edited, run), starts=True)] if edited else []
+    parts += [others(run, shown), Part(row("Replayed", replayed), rank=4)]
+    parts += [Part(edit_rows(edited, run), starts=True)] if edited else []
     for device in () if edited else shown:
         is_exact = device.fidelity is None or device.fidelity.is_exact
         lines = _proof_rows(device)
         lines = lines if len(shown) == 1 else _proof_in_a_line(device)
         tone = Tone.PLAIN if is_exact else Tone.FAILURE
-        parts.append(part(lines, tone, starts=device is shown[0]))
-    parts += [part(memory(run, device), rank=3) for device in shown]
-    parts += [part(lines, Tone.FAILURE) for device in shown if (lines := spill_rows(device))]
+        parts.append(Part(lines, tone, starts=device is shown[0]))
+    parts += [Part(memory(run, device), rank=3) for device in shown]
+    parts += [Part(lines, Tone.FAILURE) for device in shown if (lines := spill_rows(device))]
     paste = [] if found is None else to_paste(*found)
     return answer_of([*parts, *paste, of_owners(top, rank=2)])
 
@@ -371,5 +370,5 @@ def _proof_in_a_line(device: DeviceRun) -> list[str]:
         return row("Proof", f"device {device.device}: none, the settings are not the recorded ones")
     if not fidelity.is_compared:
         return row("Proof", f"device {device.device}: none, the file holds requests only")
-    found = f"{number(fidelity.addresses_matched)} of {number(fidelity.allocations)} addresses"
+    found = f"{fidelity.addresses_matched:,} of {fidelity.allocations:,} addresses"
     return row("Proof", f"device {device.device}: {found} as recorded")

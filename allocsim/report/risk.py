@@ -15,18 +15,17 @@ from allocsim.metrics import Measures
 from allocsim.report.answer import (
     TABLES,
     Answer,
+    Part,
     Tone,
     answer_of,
     memory,
     of_owners,
-    part,
     to_paste,
     warnings,
 )
 from allocsim.report.layout import (
     exact_size,
     fields,
-    number,
     paragraph,
     parting_document,
     plural,
@@ -54,7 +53,7 @@ def text(risk: Risk, top: Top | None = None) -> str:
     lines = [
         *warned(risk.run.warnings),
         *row("Recording", risk.run.path),
-        *row("Device", number(risk.device_run.device)),
+        *row("Device", f"{risk.device_run.device:,}"),
         *row("Settings", risk.run.conf or "PyTorch's defaults"),
         *row("Device memory", device),
     ]
@@ -82,7 +81,7 @@ def _span(span: Span, scale: int, *, is_bounded: bool) -> str:
     reserved = max(live, round(_BAR * span.reserved_bytes / scale))
     bar = "#" * live + "=" * (reserved - live) + ("." if is_bounded else " ") * (_BAR - reserved)
     sizes = f"{format_size(span.allocated_bytes):>11}  {format_size(span.reserved_bytes):>11}"
-    return f"{number(max(span.last, 0)):>14}  {sizes}  |{bar}|"
+    return f"{max(span.last, 0):>14,}  {sizes}  |{bar}|"
 
 
 def _closest_rows(risk: Risk) -> list[str]:
@@ -96,7 +95,7 @@ def _closest_rows(risk: Risk) -> list[str]:
     if risk.device_run.device_memory is not None:
         lines = row(
             "Closest call",
-            f"{unproved(risk.device_run.parting, point.entry)}entry {number(point.entry)}: "
+            f"{unproved(risk.device_run.parting, point.entry)}entry {point.entry:,}: "
             f"{format_size(point.headroom_bytes)} more were available, "
             f"{format_size(point.free_bytes)} free and "
             f"{format_size(point.returnable_bytes)} that PyTorch could release",
@@ -113,7 +112,7 @@ def _closest_rows(risk: Risk) -> list[str]:
 def _failed(oom: SimulatedOom, prefix: str) -> list[str]:
     missing = max(oom.tried_bytes - oom.free_bytes, 0)
     what = (
-        f"{prefix}at entry {number(oom.entry)}: {format_size(oom.tried_bytes)} tried, "
+        f"{prefix}at entry {oom.entry:,}: {format_size(oom.tried_bytes)} tried, "
         f"{format_size(oom.free_bytes)} free, {format_size(missing)} short"
     )
     return rows("It fails", [what, "allocsim explain gives the cause"])
@@ -122,13 +121,13 @@ def _failed(oom: SimulatedOom, prefix: str) -> list[str]:
 def _largest_rows(risk: Risk) -> list[str]:
     if risk.largest_entry is None:
         return []
-    found = [f"{format_size(risk.largest_bytes)}, first at entry {number(risk.largest_entry)}"]
+    found = [f"{format_size(risk.largest_bytes)}, first at entry {risk.largest_entry:,}"]
     worst = risk.most_unusable
     if worst is not None:
         share = worst.unusable_bytes / max(worst.reserved_bytes, 1)
         found.append(
             f"at worst {format_size(worst.unusable_bytes)} of {format_size(worst.reserved_bytes)} "
-            f"reserved ({share:.0%}) were idle but unusable for it (entry {number(worst.entry)})"
+            f"reserved ({share:.0%}) were idle but unusable for it (entry {worst.entry:,})"
         )
     return rows("Largest request", found)
 
@@ -141,7 +140,7 @@ def _needs(needs: Sequence[Need], *, is_proved: bool) -> list[str]:
         if (found := need.capacity) is not None:
             device, retries = (
                 format_size(found.device_memory),
-                number(found.trial.num_alloc_retries),
+                f"{found.trial.num_alloc_retries:,}",
             )
             peak = format_size(found.unlimited.peak_reserved_bytes)
         cells.append((f"  {need.conf or '(defaults)'}", device, retries, peak))
@@ -168,7 +167,7 @@ def _measures(found: Measures) -> list[str]:
         f"{format_size(found.lower_bound_bytes)}"
     ]
     if found.n_online:
-        online = f"{number(found.n_online)} of {number(found.n_blocks)}"
+        online = f"{found.n_online:,} of {found.n_blocks:,}"
         avoidable.append(f"({online} blocks were placed without looking ahead)")
     return lines + rows("Avoidable", avoidable)
 
@@ -218,10 +217,10 @@ def _need(need: Need) -> dict[str, Any]:
 def screen(risk: Risk, top: Top | None = None) -> Answer:
     parts = [warnings(risk.run)]
     tone = Tone.FAILURE if risk.device_run.ooms else Tone.GOOD
-    parts.append(part(row("Verdict", unproved(risk.device_run.parting) + _verdict(risk)), tone))
-    parts.append(part(_closest_rows(risk)))
-    parts.append(part(memory(risk.run, risk.device_run)))
-    parts.append(part(_largest_rows(risk), rank=3))
+    parts.append(Part(row("Verdict", unproved(risk.device_run.parting) + _verdict(risk)), tone))
+    parts.append(Part(_closest_rows(risk)))
+    parts.append(Part(memory(risk.run, risk.device_run)))
+    parts.append(Part(_largest_rows(risk), rank=3))
     best = risk.recommendation.best
     shown = [risk.run.conf, *([] if best is None else [best.setting.conf])]
     needs = [need for need in risk.needs if need.conf in shown] or risk.needs[:1]
@@ -231,7 +230,7 @@ def screen(risk: Risk, top: Top | None = None) -> Answer:
         if need.capacity is not None
     )
     prefix = unproved(risk.device_run.parting)
-    parts.append(part(rows("Smallest device", (prefix + size for size in sizes))))
+    parts.append(Part(rows("Smallest device", (prefix + size for size in sizes))))
     parts += to_paste(risk.recommendation)
     return answer_of([*parts, of_owners(top, rank=2)], TABLES)
 
@@ -239,7 +238,7 @@ def screen(risk: Risk, top: Top | None = None) -> Answer:
 def _verdict(risk: Risk) -> str:
     device, point = risk.device_run, risk.tightest
     if device.ooms:
-        return f"it does not fit: a request fails at entry {number(device.ooms[0].entry)}."
+        return f"it does not fit: a request fails at entry {device.ooms[0].entry:,}."
     if device.device_memory is None:
         peak = format_size(device.peak_reserved_bytes)
         return f"the memory of the device is unknown; {peak} are always enough."

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from allocsim.analysis.explain import Shortage
 from allocsim.editing import EditedDevice, EditTrial
 from allocsim.recommend import Costs, driver_time
-from allocsim.report.layout import fields, number, plural, row, rows, unproved
+from allocsim.report.layout import fields, plural, row, rows, unproved
 from allocsim.simulation import DeviceRun, Run, Spill, TimelinePoint
 from allocsim.units import format_change, format_size
 
@@ -108,8 +108,8 @@ def driver_rows(run: DeviceRun, is_expandable: bool) -> list[str]:
     calls = [f"{retries} after cached memory was released to the driver"]
     if "num_device_alloc" in stats:  # from 2.3 on
         take, give = ("mappings", "unmappings") if is_expandable else ("cudaMalloc", "cudaFree")
-        allocated, freed = number(stats["num_device_alloc"]), number(stats["num_device_free"])
-        calls.insert(0, f"{allocated} {take}, {freed} {give}")
+        allocated, freed = stats["num_device_alloc"], stats["num_device_free"]
+        calls.insert(0, f"{allocated:,} {take}, {freed:,} {give}")
     time = driver_time(run.driver_calls, costs)
     calls.append(f"about {time / 1000:,.1f} ms without waits, {driver_note(costs)}")
     return rows("Driver calls", calls)
@@ -173,7 +173,7 @@ def _effect(edited: EditedDevice, device_run: DeviceRun) -> str:
     text = f"{format_size(after)} reserved at the peak, {change} than without the edit"
     calls = _calls(device_run) - _calls(edited.baseline)
     if calls:
-        text += f"; {number(abs(calls))} {'more' if calls > 0 else 'fewer'} driver calls"
+        text += f"; {abs(calls):,} {'more' if calls > 0 else 'fewer'} driver calls"
     return text.replace("as much than", "as much as")
 
 
@@ -242,8 +242,8 @@ def spill_rows(device: DeviceRun, top: Top | None = None) -> list[str]:
     lent = format_size(spill.lent_bytes)
     if spill.began is None:
         return row("Spill", f"nothing: everything fitted on the card, none of {lent} was used")
-    began = "from the start" if spill.began < 0 else f"from entry {number(spill.began)} on"
-    worst = "at the start" if spill.worst < 0 else f"after entry {number(spill.worst)}"
+    began = "from the start" if spill.began < 0 else f"from entry {spill.began:,} on"
+    worst = "at the start" if spill.worst < 0 else f"after entry {spill.worst:,}"
     _, most = slowdown(device, spill)
     whose = "Held by, below, lists what was requested since then"
     if top is not None:

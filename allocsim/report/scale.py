@@ -18,7 +18,7 @@ from allocsim.fitting.scale import (
     ScalingLaw,
 )
 from allocsim.report.explain import code_text
-from allocsim.report.layout import exact_size, fields, number, plural, row, table
+from allocsim.report.layout import exact_size, fields, plural, row, table
 from allocsim.units import format_size
 
 Prediction = Scaled | LargestSize | ScaleFrontier
@@ -65,14 +65,14 @@ def _frontier_text(scaling: Scaling, found: ScaleFrontier) -> str:
     for value, each in found.rows:
         peak = "" if each.fitting is None else format_size(each.fitting.peak_reserved_bytes)
         following = f"{each.failing.at[found.name]:,} runs out of memory"
-        rows.append((number(value), _value(each), peak, following))
+        rows.append((f"{value:,}", _value(each), peak, following))
     lines += ["", *table(rows, (12, 12, 14, 26))]
     founds = [each.fitting or each.failing for _, each in found.rows]
     return "\n".join([*lines, *_grounds(scaling, *founds), ""])
 
 
 def _value(found: LargestSize) -> str:
-    return "none" if found.fitting is None else number(found.fitting.at[found.name])
+    return "none" if found.fitting is None else f"{found.fitting.at[found.name]:,}"
 
 
 def _fails(found: Scaled) -> list[str]:
@@ -121,7 +121,7 @@ def _law(scaling: Scaling) -> list[str]:
     law = scaling.law
     squared = [name for name, degree in law.degrees.items() if degree > 1]
     shape = f"with the square of {' and '.join(squared)}" if squared else "affine in each size"
-    lines = row("Law", f"{number(len(law.program.size))} requests, each {shape}")
+    lines = row("Law", f"{len(law.program.size):,} requests, each {shape}")
     if isinstance(law, Growing):
         growth = law.growths[0]
         more = "one more" if law.step == 1 else f"each {law.step} more"

@@ -13,7 +13,7 @@ from typing import Any
 from allocsim._repr import printable
 from allocsim.analysis.stats import DeviceSummary, Stats
 from allocsim.recording import ROWS
-from allocsim.report.layout import WIDTH, fields, number, plural, row
+from allocsim.report.layout import WIDTH, fields, plural, row
 from allocsim.units import format_size
 
 _LABEL = 12
@@ -32,7 +32,7 @@ def text(found: Stats) -> str:
     lines = [*_about_file(found)]
     for device in found.devices:
         if len(found.devices) > 1:
-            lines += ["", *row("Device", number(device.device), _LABEL)]
+            lines += ["", *row("Device", f"{device.device:,}", _LABEL)]
         lines += _about_device(device)
     lines += row("Stacks", _stacks(found), _LABEL)
     return "\n".join(lines) + "\n"
@@ -66,10 +66,8 @@ def _writer(found: Stats) -> str:
 
 def _about_device(device: DeviceSummary) -> Iterator[str]:
     counts = sorted(device.actions.items(), key=lambda item: -item[1])
-    actions = ", ".join(f"{number(n)} {action}" for action, n in counts)
-    yield from row(
-        "Entries", f"{number(device.entries)}{f': {actions}' if actions else ''}", _LABEL
-    )
+    actions = ", ".join(f"{n:,} {action}" for action, n in counts)
+    yield from row("Entries", f"{device.entries:,}{f': {actions}' if actions else ''}", _LABEL)
     yield from row("History", f"{_begins(device)}; {_time(device)}", _LABEL)
     if device.peak_requested_bytes is None:
         yield from row("Peak", "unknown without a consistent history", _LABEL)
@@ -111,7 +109,7 @@ def _time(device: DeviceSummary) -> str:
 def _stacks(found: Stats) -> str:
     missing = sum(device.stackless for device in found.devices)
     deep = f", up to {plural(found.deepest, 'frame')} deep" if found.stacks else ""
-    stacks = f"{number(found.stacks)}{deep}; {plural(missing, 'request')} without a stack"
+    stacks = f"{found.stacks:,}{deep}; {plural(missing, 'request')} without a stack"
     more = [plural(found.annotations, "annotation")] * bool(found.annotations)
     more += [plural(found.marks, "mark")] * bool(found.marks)
     return "; ".join([stacks, *more])

@@ -13,16 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from allocsim.analysis.step import Candidate, Decision, Moved
-from allocsim.report.layout import (
-    WIDTH,
-    fields,
-    number,
-    paragraph,
-    parting_document,
-    plural,
-    row,
-    rows,
-)
+from allocsim.report.layout import WIDTH, fields, paragraph, parting_document, plural, row, rows
 from allocsim.simulation import Parting
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import format_size
@@ -72,7 +63,7 @@ def _candidates(candidates: Sequence[Candidate], neighbours: int) -> list[str]:
         f"{'':16}{c.size:>16,} bytes at {c.address:#x}: {c.verdict}" for c in candidates[first:last]
     ]
     hidden = len(candidates) - (last - first)
-    return [*lines, *(row("", f"(and {number(hidden)} more)") if hidden else [])]
+    return [*lines, *(row("", f"(and {hidden:,} more)") if hidden else [])]
 
 
 def _moved(moved: Moved) -> str:
@@ -146,7 +137,7 @@ def _listed(blocks: Sequence[BlockState], names: dict[int, str]) -> str:
     ]
     hidden = len(blocks) - _SHOWN_BLOCKS
     if hidden > 0:
-        parts.append(f"{number(hidden)} more {'block' if hidden == 1 else 'blocks'}")
+        parts.append(f"{hidden:,} more {'block' if hidden == 1 else 'blocks'}")
     return " | ".join(parts)
 
 

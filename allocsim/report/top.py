@@ -13,7 +13,7 @@ from allocsim._repr import printable
 from allocsim.analysis.top import Holding, Top, TopRow
 from allocsim.ownership import Moment
 from allocsim.recording import HOST, Frame
-from allocsim.report.layout import WIDTH, and_more, clipped, fields, number, paragraph, plural
+from allocsim.report.layout import WIDTH, and_more, clipped, fields, paragraph, plural
 from allocsim.units import format_size
 
 _ROWS = 12
@@ -79,7 +79,7 @@ def moment_text(at: Moment) -> str:
     """Describe a moment, e.g. "at the out-of-memory error (entry 26,059, step 7, backward)"."""
     if at.entry is None:
         return "as the snapshot was taken"
-    where = f"entry {number(at.entry)}"
+    where = f"entry {at.entry:,}"
     if at.step:
         where += f", step {at.step}"
     if at.phase:
@@ -99,7 +99,7 @@ def _names(row: TopRow, by: str) -> tuple[str, str]:
 def _figures(row: TopRow, top: Top, beside: str) -> str:
     share = f"{row.bytes / max(top.allocated_bytes, 1):.1%}"
     figures = _FIGURES.format(
-        format_size(row.bytes), share, number(row.blocks), format_size(row.largest_bytes)
+        format_size(row.bytes), share, f"{row.blocks:,}", format_size(row.largest_bytes)
     )
     return figures + clipped(beside, WIDTH - len(figures))
 
@@ -112,7 +112,7 @@ def _rest(top: Top, shown: int) -> list[str]:
     figures = _FIGURES.format(
         format_size(held),
         f"{held / max(top.allocated_bytes, 1):.1%}",
-        number(sum(row.blocks for row in rest)),
+        f"{sum(row.blocks for row in rest):,}",
         format_size(max(row.largest_bytes for row in rest)),
     )
     return [f"{figures}{and_more(len(rest))}"]

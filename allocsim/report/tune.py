@@ -17,25 +17,14 @@ from allocsim.replaying import Trial
 from allocsim.report.answer import (
     TABLES,
     Answer,
-    AnswerPart,
+    Part,
     Tone,
     answer_of,
     of_owners,
-    part,
     said_first,
     to_paste,
 )
-from allocsim.report.layout import (
-    exact_size,
-    fields,
-    number,
-    paragraph,
-    plural,
-    row,
-    rows,
-    table,
-    warned,
-)
+from allocsim.report.layout import exact_size, fields, paragraph, plural, row, rows, table, warned
 from allocsim.report.recommendation import (
     EXPANDABLE_NOTE,
     FITTED_NOTE,
@@ -157,7 +146,7 @@ def _row_figures(tuning: Tuning, found: SettingRow) -> str:
     retries = plural(found.num_alloc_retries, "retry", "retries")
     if found.fails_at is not None:
         # A run that ended early may need more than it reserved until then.
-        failed = f"out of memory at entry {number(found.fails_at)}, after {retries}"
+        failed = f"out of memory at entry {found.fails_at:,}, after {retries}"
         return f"{failed} and {plural(found.num_ooms, 'failed request')}"
     text = f"{format_size(found.peak_reserved_bytes)} reserved at the peak, {retries}"
     low, high = found.peak_range or (0, 0)
@@ -208,15 +197,15 @@ def _cells(tuning: Tuning, each: SettingRow) -> tuple[str, ...]:
     if each.error is not None:
         return (f"{name}: {each.error}", "", "", "", "")
     if each.fails_at is not None:
-        return (f"{name} (fails, entry {number(each.fails_at)})", "-", "-", "-", "-")
+        return (f"{name} (fails, entry {each.fails_at:,})", "-", "-", "-", "-")
     if each.cost.is_thrashing:
         name += " (thrashing)"
     point = (each.device_point if tuning.by_device else None) or each.point
     return (
         name,
         format_size(point.memory),
-        number(point.calls),
-        number(point.retries),
+        f"{point.calls:,}",
+        f"{point.retries:,}",
         f"{each.cost.total / 1000:,.1f} ms",
     )
 
@@ -332,36 +321,36 @@ def screen(
     good = Tone.GOOD if tuning.helps else Tone.PLAIN
     parts = [
         said_first(tuning.warnings[:1], tuning.notes),
-        part(row("Verdict", f"{verdict}."), Tone.FAILURE if tuning.warnings else good),
-        part(row(label, f"{unproved}{base.setting}: {_row_figures(tuning, base)}")),
+        Part(row("Verdict", f"{verdict}."), Tone.FAILURE if tuning.warnings else good),
+        Part(row(label, f"{unproved}{base.setting}: {_row_figures(tuning, base)}")),
     ]
     if tuning.helps and tuning.best is not None:
         best = tuning.best
-        parts.append(part(row("Best", f"{best.setting}: {_row_figures(tuning, best)}")))
+        parts.append(Part(row("Best", f"{best.setting}: {_row_figures(tuning, best)}")))
         if found is None:
             lines = paste_setting(best.setting)
-            parts.append(part(lines, Tone.PASTE, starts=True))
+            parts.append(Part(lines, Tone.PASTE, starts=True))
     if loan is not None:
-        parts.append(part(tuning_spill_rows(tuning, loan)))
+        parts.append(Part(tuning_spill_rows(tuning, loan)))
     if tuning.warnings:
-        parts.append(part(row("To paste", f"nothing: {WhyNot.WITHHELD}."), starts=True))
+        parts.append(Part(row("To paste", f"nothing: {WhyNot.WITHHELD}."), starts=True))
     parts += to_paste(found)
     if tried:
-        parts.append(part(tried_edit_rows(tried, _SHOWN_EDITS), starts=True))
+        parts.append(Part(tried_edit_rows(tried, _SHOWN_EDITS), starts=True))
     return answer_of([*parts, *_searched(tuning, top)], TABLES)
 
 
-def _searched(tuning: Tuning, top: Top | None) -> list[AnswerPart]:
+def _searched(tuning: Tuning, top: Top | None) -> list[Part]:
     bounds = tuning.bounds
     ideal = (
         f"{format_size(bounds.peak_live_bytes)} live at once, the least for any allocator; "
         f"{format_size(bounds.packed_bytes)} are enough with every place chosen in advance"
     )
     whole = sum(each.is_whole for each in tuning.rows)
-    tried = f"{plural(len(tuning.rows), 'setting')}, {number(whole)} of them to the end"
+    tried = f"{plural(len(tuning.rows), 'setting')}, {whole:,} of them to the end"
     return [
-        part(row("Ideal", ideal), rank=3),
-        part(_further_rows(tuning), rank=4),
+        Part(row("Ideal", ideal), rank=3),
+        Part(_further_rows(tuning), rank=4),
         of_owners(top, rank=2),
-        part(row("Tried", f"{tried} ({tuning.seconds:,.1f} s)"), rank=5, starts=True),
+        Part(row("Tried", f"{tried} ({tuning.seconds:,.1f} s)"), rank=5, starts=True),
     ]

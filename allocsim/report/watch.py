@@ -12,7 +12,7 @@ from typing import Any
 from allocsim._repr import printable
 from allocsim.analysis.explain import DeviceExplanation, Verdict
 from allocsim.analysis.watch import Arrival, Unreadable
-from allocsim.report.answer import AnswerPart
+from allocsim.report.answer import Part
 from allocsim.report.explain import verdict_of_run
 from allocsim.report.explain_text import verdict_of_text
 from allocsim.report.layout import fields, plural, row
@@ -66,7 +66,7 @@ def _of_run(run: Run, devices: Sequence[DeviceExplanation]) -> list[str]:
     return lines + (paste_line(devices[0].recommendation) if devices else [])
 
 
-def _lines(parts: Iterable[AnswerPart]) -> list[str]:
+def _lines(parts: Iterable[Part]) -> list[str]:
     return [line for part in parts for line in part.lines]
 
 

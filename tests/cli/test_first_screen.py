@@ -15,7 +15,7 @@ import pytest
 from allocsim import CachingAllocator, OutOfMemoryError
 from allocsim.cli.output import write_screen
 from allocsim.report import Answer, Tone
-from allocsim.report.answer import HEIGHT, answer_of, part
+from allocsim.report.answer import HEIGHT, Part, answer_of
 from allocsim.report.layout import WIDTH, shortened
 from allocsim.units import MIB
 from tests.recordings import phantom_recordings
@@ -134,15 +134,15 @@ def test_first_screen_of_a_full_device_lists_owners_first(cli: Cli) -> None:
 
 
 def test_first_screen_leaves_out_the_least_needed_parts() -> None:
-    parts = [part(["a"] * 10), part(["b"] * 6, rank=1), part(["c"] * 8, rank=2), part(["d"] * 4)]
+    parts = [Part(["a"] * 10), Part(["b"] * 6, rank=1), Part(["c"] * 8, rank=2), Part(["d"] * 4)]
     lines = [line for line in str(answer_of(parts, "more")).splitlines() if line]
     assert lines == ["a"] * 10 + ["b"] * 6 + ["d"] * 4 + ["more"]
 
 
 def test_first_screen_has_empty_lines_only_with_room_for_all() -> None:
-    parts = [part(["a"] * 9), part(["b"] * 9, starts=True)]
+    parts = [Part(["a"] * 9), Part(["b"] * 9, starts=True)]
     assert str(answer_of(parts, "more")).splitlines().count("") == 2
-    parts[0] = part(["a"] * 11)
+    parts[0] = Part(["a"] * 11)
     assert str(answer_of(parts, "more")).splitlines().count("") == 0
 
 

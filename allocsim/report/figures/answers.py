@@ -27,7 +27,7 @@ from allocsim.report.figures.canvas import (
     unit_of,
     whole_numbers,
 )
-from allocsim.report.layout import number, plural
+from allocsim.report.layout import plural
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def front_figure(tried: SavedTrials, theme: Theme = LIGHT) -> Figure:
     front = sorted(tried.front, key=lambda each: each.point)
     unit, name = unit_of(max((each.peak_reserved_bytes for each in whole), default=0))
     for group, colour, marker, label in (
-        (failed, theme.alarm, "x", f"out of memory ({number(len(failed))})"),
-        (good, theme.allocated, "o", f"no request failed ({number(len(good))})"),
+        (failed, theme.alarm, "x", f"out of memory ({len(failed):,})"),
+        (good, theme.allocated, "o", f"no request failed ({len(good):,})"),
         (front, theme.ideal, "D", "Pareto front"),
     ):
         if group:
@@ -76,9 +76,7 @@ def front_figure(tried: SavedTrials, theme: Theme = LIGHT) -> Figure:
         "more retries (each empties the whole cache)."
     ]
     if given_up := len(tried.settings) - len(whole):
-        notes.append(
-            f"Not drawn: {number(given_up)} stopped early, because others were already better."
-        )
+        notes.append(f"Not drawn: {given_up:,} stopped early, because others were already better.")
     if len(front) > _MOST_NAMES:
         notes.append(f"The first {_MOST_NAMES} on the front are named.")
     caption(figure, theme, f"{tried.path.rsplit('/', 1)[-1]}: settings tried", *notes)
@@ -212,10 +210,10 @@ def frontier_figure(front: ReadFront, theme: Theme = LIGHT) -> Figure:
     axes.plot(values, largest, color=theme.faint, lw=1, zorder=2)
     axes.plot(values, largest, "o", color=theme.allocated, zorder=3)
     for value, most, peak in front.points:
-        text = f"{number(most)}: {format_size(peak)}" if most else "none"
+        text = f"{most:,}: {format_size(peak)}" if most else "none"
         axes.annotate(text, (value, most), (6, 6), textcoords="offset points", color=theme.ink)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(values, list(map(number, values)))
+    axes.set_xticks(values, [f"{each:,}" for each in values])
     axes.set_xticks([], minor=True)
     axes.set_xlim(min(values) / 1.3, max(values) * 1.6)
     axes.set_ylim(0, max(largest) * 1.2 + 1)

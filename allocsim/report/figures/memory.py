@@ -27,7 +27,7 @@ from allocsim.report.figures.canvas import (
     unit_of,
     whole_numbers,
 )
-from allocsim.report.layout import number, plural, shown_of
+from allocsim.report.layout import plural, shown_of
 from allocsim.units import MIB, format_size
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def memory_figure(picture: Picture, theme: Theme = LIGHT, course: Course | None 
     _curves(above, picture, theme, step, unit)
     _driver_calls(below, picture, theme, step)
     styled(above, theme, "", f"memory ({name})")
-    stretch = "entry" if step == 1 else f"{number(step)} entries"
+    stretch = "entry" if step == 1 else f"{step:,} entries"
     styled(below, theme, "time (entry of the recording)", f"driver calls\n(per {stretch})")
     whole_numbers(below.xaxis)
     above.set_ylim(bottom=0)
@@ -217,13 +217,8 @@ def _driver_calls(axes: Axes, picture: Picture, theme: Theme, step: int) -> None
     take, give = ("map", "unmap") if picture.is_expandable else ("cudaMalloc", "cudaFree")
     edges = np.arange(0, len(curve) + step, step)
     for name, entries, colour, sign in (
-        (f"{take}, {number(len(curve.driver_takes))} in total", curve.driver_takes, theme.ideal, 1),
-        (
-            f"{give}, {number(len(curve.driver_gives))} in total",
-            curve.driver_gives,
-            theme.alarm,
-            -1,
-        ),
+        (f"{take}, {len(curve.driver_takes):,} in total", curve.driver_takes, theme.ideal, 1),
+        (f"{give}, {len(curve.driver_gives):,} in total", curve.driver_gives, theme.alarm, -1),
     ):
         counts = np.histogram(entries, edges)[0]
         at = np.flatnonzero(counts)

@@ -27,7 +27,7 @@ from allocsim.report.figures.canvas import (
     styled,
     unit_of,
 )
-from allocsim.report.layout import clipped, number, plural, with_status
+from allocsim.report.layout import clipped, plural, with_status
 from allocsim.report.top import moment_text
 from allocsim.units import format_change, format_size
 
@@ -240,6 +240,6 @@ def _shown(found: Comparison) -> Iterator[tuple[str, int, int]]:
         yield clipped(with_status(each.status, each.owner), _NAME), each.requested, each.rounding
     rest = changed[_MOST:]
     if rest:
-        owners = plural(len(rest), found.by) if found.by != "category" else number(len(rest))
+        owners = plural(len(rest), found.by) if found.by != "category" else f"{len(rest):,}"
         asked = sum(each.requested for each in rest)
         yield f"{owners} more", asked, sum(each.rounding for each in rest)

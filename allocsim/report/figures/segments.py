@@ -26,7 +26,7 @@ from allocsim.report.figures.canvas import (
     unit_of,
 )
 from allocsim.report.figures.memory import title_of, warnings_of
-from allocsim.report.layout import number, plural, when
+from allocsim.report.layout import plural, when
 from allocsim.report.packing import WIDTH, PackedPool, packed, pieces_of
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, SegmentState
 from allocsim.units import GIB, KIB, MIB, format_size
@@ -112,7 +112,7 @@ def _strips(picture: Picture | Still, instant: Instant, theme: Theme) -> Figure:
         title_of(picture, f"segments {when(instant)}"),
         *warnings_of(picture),
         _sentence(instant),
-        f"All {number(len(instant.segments))} segments, the largest of each pool first; one scale, "
+        f"All {len(instant.segments):,} segments, the largest of each pool first; one scale, "
         "but none is drawn narrower than a 400th of a row.",
     )
     return figure

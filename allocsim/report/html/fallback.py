@@ -14,7 +14,6 @@ from allocsim.analysis.picture import Instant, Picture
 from allocsim.analysis.top import Course
 from allocsim.metrics import extremes_of
 from allocsim.report.html.markup import legend, steps, text
-from allocsim.report.layout import number
 from allocsim.report.packing import WIDTH, PackedPool, packed, pieces_of
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, SegmentState
 from allocsim.units import format_size
@@ -54,12 +53,12 @@ def still_curve(picture: Picture, course: Course | None) -> str:
     if course is not None and bands:
         kinds = sorted({int(kind) for kind in course.phase} - {0})
         items += [(course.phases[kind], f"--phase-{kind}") for kind in kinds]
-    of_each = f", the highest of every {number(step)}" if step > 1 else ""
+    of_each = f", the highest of every {step:,}" if step > 1 else ""
     return (
         f'<div class="still">{legend(items)}'
         f'<svg class="curve" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" '
         f'aria-hidden="true">{bands}{lines}{ends}</svg>\n'
-        f'<p class="note">0 to {format_size(top)} upwards; entries 0 to {number(n)} from left to '
+        f'<p class="note">0 to {format_size(top)} upwards; entries 0 to {n:,} from left to '
         f"right{of_each}. The tables below hold the numbers.</p></div>\n"
     )
 

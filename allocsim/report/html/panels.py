@@ -12,7 +12,7 @@ from allocsim.analysis.picture import Picture
 from allocsim.analysis.top import CATEGORIES, FlameBox, FlameGraph, Top, TopRow, flame_of
 from allocsim.ownership import Moment
 from allocsim.report.html.markup import legend, moment_link, text
-from allocsim.report.layout import number, plural
+from allocsim.report.layout import plural
 from allocsim.report.recommendation import paste_lines, paste_notes
 from allocsim.report.top import moment_text
 from allocsim.simulation import DeviceRun, Setting
@@ -140,8 +140,8 @@ def _caption(top: Top) -> str:
         return f"Allocated memory by {top.by}"
     held = format_size(sum(row.bytes for row in hidden))
     return (
-        f"Allocated memory by {top.by}, the {number(_MOST_ROWS)} largest of "
-        f"{number(len(top.rows))}; the others hold {held}"
+        f"Allocated memory by {top.by}, the {_MOST_ROWS:,} largest of "
+        f"{len(top.rows):,}; the others hold {held}"
     )
 
 
@@ -150,7 +150,7 @@ def _row(row: TopRow, top: Top) -> str:
     cells = (
         (row.bytes, format_size(row.bytes)),
         (row.bytes, share),
-        (row.blocks, number(row.blocks)),
+        (row.blocks, f"{row.blocks:,}"),
         (row.largest_bytes, format_size(row.largest_bytes)),
     )
     figures = "".join(f'<td data-n="{value}">{text(shown)}</td>' for value, shown in cells)
@@ -230,7 +230,7 @@ def _box(box: FlameBox, flame: FlameGraph) -> str:
     name = f"other ({plural(box.folded, 'stack')})" if box.folded else box.name
     size = f"{format_size(box.bytes)}, {box.bytes / total:.1%}"
     of = f", {box.category}" if box.category else ""
-    label = f"{name}: {size}, {number(box.blocks)} {'block' if box.blocks == 1 else 'blocks'}{of}"
+    label = f"{name}: {size}, {box.blocks:,} {'block' if box.blocks == 1 else 'blocks'}{of}"
     file = f" ({box.file})" if "/" in box.file or "\\" in box.file else ""
     return (
         f'<svg class="{_kind(box.category)}" x="{box.start / total:.5%}" '

@@ -12,7 +12,7 @@ from allocsim.metrics import extremes_of
 from allocsim.report.explain import CAUSES, because, blockers_text, code_text
 from allocsim.report.html.embedding import SERIES
 from allocsim.report.html.markup import definitions, moment_link, sparkline, table, text
-from allocsim.report.layout import exact_size, known_text, number, plural, unproved, when
+from allocsim.report.layout import exact_size, known_text, plural, unproved, when
 from allocsim.report.packing import SEGMENT_HEADS, segment_cells
 from allocsim.report.recommendation import peak_text
 from allocsim.report.replay import least_and_most
@@ -35,16 +35,16 @@ def overview(picture: Picture) -> str:
         proof = "none: the file holds requests alone, so there is nothing to compare with"
     elif fidelity is not None:
         proof = (
-            f"{number(fidelity.entries_matched)} of {number(fidelity.entries)} entries and "
-            f"{number(fidelity.addresses_matched)} of {number(fidelity.allocations)} addresses as "
+            f"{fidelity.entries_matched:,} of {fidelity.entries:,} entries and "
+            f"{fidelity.addresses_matched:,} of {fidelity.allocations:,} addresses as "
             "recorded"
         )
     peak, curve = device.peak, picture.curve
-    first = number(max(peak.entry, 0))
+    first = f"{max(peak.entry, 0):,}"
     return definitions(
         [
             ("Recording", run.path.rsplit("/", 1)[-1]),
-            ("Entries", f"{number(device.entries)} of device {device.device}"),
+            ("Entries", f"{device.entries:,} of device {device.device}"),
             ("Settings", run.conf or "none: PyTorch's defaults"),
             ("PyTorch", run.torch_version),
             ("Device memory", memory),
@@ -53,11 +53,11 @@ def overview(picture: Picture) -> str:
             ("Peak allocated", exact_size(device.peak_allocated_bytes)),
             ("Ideal peak", exact_size(int(curve.ideal[-1]))),
             ("Idle", "; ".join(least_and_most(device)) or "0 bytes"),
-            ("Retries", number(device.stats["num_alloc_retries"])),
+            ("Retries", f"{device.stats['num_alloc_retries']:,}"),
             (
                 "Driver calls",
-                f"{number(len(curve.driver_takes))} took memory, "
-                f"{number(len(curve.driver_gives))} gave it back",
+                f"{len(curve.driver_takes):,} took memory, "
+                f"{len(curve.driver_gives):,} gave it back",
             ),
             ("Out of memory", plural(len(device.ooms), "error")),
         ]
@@ -73,10 +73,10 @@ def memory_table(picture: Picture) -> str:
     for i, start in enumerate(range(0, n, step)):
         cells = [format_range(int(c.low[i]), int(c.high[i])) for c in columns]
         end = min(start + step, n) - 1
-        words = number(start) if start == end else f"{number(start)} to {number(end)}"
+        words = f"{start:,}" if start == end else f"{start:,} to {end:,}"
         entries = moment_link(end, words)
         rows.append([entries, *map(text, cells)])
-    of_each = f", lowest to highest of every {number(step)} entries" if step > 1 else ""
+    of_each = f", lowest to highest of every {step:,} entries" if step > 1 else ""
     return table(f"Memory after each entry{of_each}", ("entries", *SERIES), rows)
 
 
@@ -90,7 +90,7 @@ def segments_table(picture: Picture) -> str:
     for segment in sorted(instant.segments, key=lambda s: (-s.total_size, s.address)):
         alike.setdefault(segment_cells(segment), []).append(segment.address)
     rows = [
-        [text(hex(addresses[0])), text(number(len(addresses))), *map(text, cells)]
+        [text(hex(addresses[0])), text(f"{len(addresses):,}"), *map(text, cells)]
         for cells, addresses in alike.items()
     ]
     hidden = sum(len(addresses) for addresses in list(alike.values())[_SHOWN_ROWS:])
@@ -127,9 +127,9 @@ def ooms_section(
 def _oom(shortage: Shortage, advice: Sequence[str], parting: Parting | None) -> str:
     oom = shortage.oom
     parts = [
-        f"<article><h3>Entry {number(oom.entry)}: {text(shortage.cause.replace('_', ' '))}, "
+        f"<article><h3>Entry {oom.entry:,}: {text(shortage.cause.replace('_', ' '))}, "
         f"{format_size(shortage.tried_bytes)} tried</h3>\n"
-        f"<p>{moment_link(oom.entry, f'Show entry {number(oom.entry)}', is_button=True)}</p>\n",
+        f"<p>{moment_link(oom.entry, f'Show entry {oom.entry:,}', is_button=True)}</p>\n",
         definitions(
             [
                 ("Cause", unproved(parting, oom.entry) + CAUSES[shortage.cause]),
@@ -168,12 +168,12 @@ def _blocker(blocker: Blocker) -> list[str]:
     address = text(hex(blocker.address))
     made = text("before the recording")
     if blocker.entry is not None:
-        made = moment_link(blocker.entry, number(blocker.entry))
+        made = moment_link(blocker.entry, f"{blocker.entry:,}")
         address += (
             f' <button type="button" class="js" data-block="{blocker.entry}">show<span '
             f'class="unseen"> block {address} on the map</span></button>'
         )
-    age = "older" if blocker.age is None else number(blocker.age)
+    age = "older" if blocker.age is None else f"{blocker.age:,}"
     code = "no frames recorded" if blocker.code is None else str(blocker.code)
     size = format_size(blocker.size)
     return [address, text(size), text(age), made, text(code)]
@@ -199,20 +199,20 @@ def what_if_section(
         conf = text(trial.conf or "PyTorch's defaults")
         figures = (
             peak_text(trial),
-            number(trial.num_alloc_retries),
-            number(trial.num_device_alloc + trial.num_device_free),
+            f"{trial.num_alloc_retries:,}",
+            f"{trial.num_device_alloc + trial.num_device_free:,}",
         )
         cells = ("no request failed", *figures)
         if trial.oom_entry is not None:
             # A run that ended early may need more than it reserved until then.
-            cells = (f"out of memory at entry {number(trial.oom_entry)}", "-", "-", "-")
+            cells = (f"out of memory at entry {trial.oom_entry:,}", "-", "-", "-")
         name = conf if i else f"{conf} <small>(this page)</small>"
         rows.append([name, *map(text, cells), sparkline(run.reserved, top, length)])
     unproved = "" if is_proved else "Unproved, because the replay differs from the recorded run. "
     caption = f"{unproved}One replay each. Lines: reserved memory over the run, from 0 to "
     caption += format_size(top)
     if (step := runs[0].reserved.step) > 1:
-        caption += f"; the highest of every {number(step)} entries"
+        caption += f"; the highest of every {step:,} entries"
     heads = ("setting", "outcome", "peak reserved", "retries", "driver calls", "reserved memory")
     return table(caption, heads, rows, ends_in_words=True) + _remedies(explanation)
 

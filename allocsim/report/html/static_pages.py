@@ -23,7 +23,7 @@ from allocsim.report.html.markup import (
     table,
     text,
 )
-from allocsim.report.layout import number, plural, with_status
+from allocsim.report.layout import plural, with_status
 from allocsim.units import format_change, format_size
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Scale:
 
     def note(self, what: str) -> str:
         """Return the HTML of a legend and a sentence on the scale, with the first word `what`."""
-        size, entries = format_size(self.top), number(self.entries)
+        size, entries = format_size(self.top), f"{self.entries:,}"
         note = f"{what} from 0 to {size} upwards and over {entries} entries."
         shown = legend((name, f"--{name}") for name in SERIES)
         return f'{shown}<p class="note">{text(note)}</p>\n'
@@ -126,7 +126,7 @@ def _sides(a: Side, b: Side) -> str:
         one, other = getattr(a, name), getattr(b, name)
         if one is not None and other is not None:
             rows.append(
-                [text(what), text(number(one)), text(number(other)), text(f"{other - one:+,}")]
+                [text(what), text(f"{one:,}"), text(f"{other:,}"), text(f"{other - one:+,}")]
             )
     return table("What their peaks are made of", ("", "A", "B", "change"), rows)
 
@@ -155,7 +155,7 @@ def _changes(found: Comparison) -> str:
     most = max(abs(each.bytes) for each in changed)
     heads = ("change", "", "requested", "rounding", "A", "B", "blocks", found.by)
     same = len(found.changes) - len(changed)
-    more = f"; {number(same)} that hold the same are left out" if same else ""
+    more = f"; {same:,} that hold the same are left out" if same else ""
     return table(
         f"They add up to {format_change(found.allocated_change)}{more}",
         heads,
@@ -166,7 +166,7 @@ def _changes(found: Comparison) -> str:
 
 def _row(each: Change, most: int) -> list[str]:
     was = f" (was {each.was})" if each.was != each.owner else ""
-    blocks = f"{number(each.a_blocks)} to {number(each.b_blocks)}"
+    blocks = f"{each.a_blocks:,} to {each.b_blocks:,}"
     return [
         text(format_change(each.bytes)),
         _bar(each.bytes, most),
@@ -249,7 +249,7 @@ def _rows(found: Ranks) -> str:
             text(run.rank),
             *map(text, map(format_size, (run.reserved_bytes, run.allocated_bytes))),
             text(format_size(run.unused_bytes)),
-            *(text("" if count is None else number(count)) for count in (run.retries, run.ooms)),
+            *(text("" if count is None else f"{count:,}") for count in (run.retries, run.ooms)),
             *([text(_smallest(run))] if has_smallest else []),
             text(run.path),
         ]

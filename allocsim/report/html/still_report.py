@@ -17,7 +17,7 @@ from allocsim.replaying import StateSource
 from allocsim.report.html.fallback import packed_strip, state_legend
 from allocsim.report.html.markup import definitions, page_part, stylesheet, table, text
 from allocsim.report.html.panels import flame_panel, labelled, owners_tables
-from allocsim.report.layout import exact_size, number, plural, shown_of
+from allocsim.report.layout import exact_size, plural, shown_of
 from allocsim.report.packing import SEGMENT_HEADS, segment_cells, segment_pool
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import format_size
@@ -92,10 +92,7 @@ def _overview(still: Still, source: StateSource, fitting: Mapping[int, int]) -> 
             ("Settings", source.conf or "none recorded: PyTorch's defaults"),
             ("Device memory", memory),
             ("Reserved", exact_size(still.instant.reserved)),
-            (
-                "Allocated",
-                f"{exact_size(still.instant.held(ALLOCATED))} in {number(blocks)} blocks",
-            ),
+            ("Allocated", f"{exact_size(still.instant.held(ALLOCATED))} in {blocks:,} blocks"),
             ("Largest free block", exact_size(largest)),
             *fits,
         ]
@@ -166,7 +163,7 @@ def _segments(still: Still) -> str:
         cells = map(text, (hex(segment.address), *segment_cells(segment)))
         rows.append([*cells, _bar(segment, longest)])
     many = len(segments) > _SHOWN_SEGMENTS
-    more = f", the {_SHOWN_SEGMENTS} largest of {number(len(segments))}" if many else ""
+    more = f", the {_SHOWN_SEGMENTS} largest of {len(segments):,}" if many else ""
     return table(
         f"Segments{more}. Bars are to one scale",
         ("segment", *SEGMENT_HEADS, "blocks"),
