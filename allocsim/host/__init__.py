@@ -15,11 +15,6 @@ from allocsim.host.recorded import (
 )
 
 __all__ = [
-    "CachingHostAllocator",
-    "Growth",
-    "GrowthCause",
-    "HostCourse",
-    "HostTotals",
-    "follow",
+    "CachingHostAllocator", "Growth", "GrowthCause", "HostCourse", "HostTotals", "follow",
     "state_after",
-]
+]  # fmt: skip

@@ -11,16 +11,6 @@ from allocsim.verify.real import RealAllocator
 from allocsim.verify.script import RealAnswer, Script
 
 __all__ = [
-    "CrossCheck",
-    "InstalledSource",
-    "KINDS",
-    "RealAllocator",
-    "Report",
-    "RealAnswer",
-    "Script",
-    "Source",
-    "WheelSource",
-    "check_case",
-    "crosscheck",
-    "load_case",
-]
+    "CrossCheck", "InstalledSource", "KINDS", "RealAllocator", "Report", "RealAnswer", "Script",
+    "Source", "WheelSource", "check_case", "crosscheck", "load_case",
+]  # fmt: skip

@@ -15,12 +15,6 @@ from allocsim.recording.requests.rows import (
 )
 
 __all__ = [
-    "is_profiler_trace",
-    "is_rows",
-    "is_timeline",
-    "read_csv",
-    "read_lines",
-    "read_profiler_trace",
-    "read_row_objects",
-    "read_timeline",
-]
+    "is_profiler_trace", "is_rows", "is_timeline", "read_csv", "read_lines", "read_profiler_trace",
+    "read_row_objects", "read_timeline",
+]  # fmt: skip
