@@ -13,8 +13,9 @@ from allocsim.editing.devices import (
     try_edits,
 )
 from allocsim.editing.edits import EDIT_FORMS, Edit, parse_edit
+from allocsim.editing.savings import Saving, savings_at, savings_of
 
 __all__ = [
-    "EDIT_FORMS", "Edit", "EditTrial", "EditedDevice", "edit_devices", "edited_recording",
-    "parse_edit", "replay_edited", "try_edits",
+    "EDIT_FORMS", "Edit", "EditTrial", "EditedDevice", "Saving", "edit_devices",
+    "edited_recording", "parse_edit", "replay_edited", "savings_at", "savings_of", "try_edits",
 ]  # fmt: skip

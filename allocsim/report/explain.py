@@ -56,6 +56,7 @@ from allocsim.report.recommendation import (
     recommendation_document,
     trial_document,
 )
+from allocsim.report.savings import savings_document, savings_part
 from allocsim.simulation import Run, SimulatedOom
 from allocsim.units import format_size
 
@@ -98,6 +99,8 @@ def text(run: Run, devices: Sequence[DeviceExplanation], top: Top | None = None)
         lines += ["", *paste_rows(devices[0].recommendation, devices)]
     if top is not None:
         lines += ["", *of_owners(top).lines]
+    for device in devices:
+        lines += _savings(device).lines
     return "\n".join(lines) + "\n"
 
 
@@ -261,6 +264,7 @@ def document(run: Run, devices: Sequence[DeviceExplanation]) -> dict[str, Any]:
             for device in devices
             for shortage, advice in zip(device.shortages, device.advice, strict=True)
         ],
+        "savings": [each for device in devices for each in savings_document(device.savings)],
     }
 
 
@@ -328,7 +332,13 @@ def screen(run: Run, devices: Sequence[DeviceExplanation], top: Top | None = Non
     paste = to_paste(devices[0].recommendation if devices else None, devices)
     is_full = any(s.cause == "full" for d in devices for s in d.shortages[-1:])
     # On a full device, no setting helps: the code that holds the memory must be shown.
-    return answer_of([*parts, owners, *paste] if is_full else [*parts, *paste, owners])
+    savings = [_savings(device) for device in devices]
+    return answer_of([*parts, owners, *savings, *paste] if is_full else [*parts, *paste, owners])
+
+
+def _savings(device: DeviceExplanation) -> Part:
+    missing = device.shortages[-1].missing_bytes if device.shortages else None
+    return savings_part(device.savings, missing)
 
 
 def verdict_of_run(run: Run, devices: Sequence[DeviceExplanation]) -> list[Part]:

@@ -14,6 +14,7 @@ from allocsim.analysis.top import Holding, Top, TopRow
 from allocsim.ownership import Moment
 from allocsim.recording import HOST, Frame
 from allocsim.report.layout import WIDTH, and_more, clipped, fields, paragraph, plural
+from allocsim.report.savings import savings_document, savings_part
 from allocsim.units import format_size
 
 _ROWS = 12
@@ -56,6 +57,7 @@ def text(top: Top, count: int | None = None, frames: int | None = None) -> str:
         lines += ["", *_categories(top)]
     if top.by == "line" and top.rows and top.rows[0].bytes > _MUCH * top.allocated_bytes:
         lines.append("One line holds much of it; --by module shows the part of the model.")
+    lines += savings_part(top.savings).lines
     for note in top.notes:
         lines += paragraph(f"note: {note}", 0)
     return "\n".join(lines) + "\n"
@@ -146,6 +148,7 @@ def document(top: Top) -> dict[str, Any]:
             for row in top.rows
         ],
         "notes": list(top.notes),
+        "savings": savings_document(top.savings),
     }
 
 

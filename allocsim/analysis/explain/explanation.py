@@ -17,6 +17,7 @@ from allocsim.analysis.explain.shortage import OomWatch, Shortage, shortages_of
 from allocsim.analysis.explain.verdict import Verdict, judge_text
 from allocsim.analysis.explain.wording import text_release
 from allocsim.core import find_release, parse_conf
+from allocsim.editing import Saving, savings_at
 from allocsim.errors import ConfigError
 from allocsim.recommend import Case, Recommendation, WhyNot, recommend
 from allocsim.recording import Recording
@@ -128,6 +129,7 @@ class DeviceExplanation(Shown):
     entries_left: number of entries after the last recorded error; None if there is no such error.
     advice: sentences for each error in `shortages`.
     recommendation: recommended setting for all devices of the program.
+    savings: changes of the program for the last error, if the card was full.
     """
 
     device_run: DeviceRun
@@ -137,6 +139,7 @@ class DeviceExplanation(Shown):
     entries_left: int | None
     advice: tuple[tuple[str, ...], ...]
     recommendation: Recommendation
+    savings: tuple[Saving, ...] = ()
 
     def headline(self) -> str:
         device = f"device {self.device_run.device}"
@@ -235,7 +238,13 @@ def explain_device(
     advice = tuple(
         _advice(run, device_run, shortage, remedies, recommendation) for shortage in shortages
     )
-    return DeviceExplanation(device_run, shortages, remedies, tried, left, advice, recommendation)
+    savings: tuple[Saving, ...] = ()
+    missing = shortages[-1].missing_bytes if shortages else None
+    if missing and device_run.parting is None and recommendation.best is None:
+        savings = savings_at(case.prepared, device_run, shortages[-1].oom.entry, missing)
+    return DeviceExplanation(
+        device_run, shortages, remedies, tried, left, advice, recommendation, savings
+    )
 
 
 def _remedies(

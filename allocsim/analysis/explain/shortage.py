@@ -119,6 +119,12 @@ class Shortage:
     code: Code | None
 
     @property
+    def missing_bytes(self) -> int | None:
+        """Bytes that a full card lacks for the request; None for another cause."""
+        reach = self.figures.within_reach if self.cause == "full" else None
+        return None if reach is None else self.tried_bytes - reach
+
+    @property
     def tried_bytes(self) -> int:
         """Bytes requested from the driver; the rounded request if the driver was not called."""
         return self.oom.tried_bytes or self.oom.rounded_bytes

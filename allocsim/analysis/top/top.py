@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim._repr import Shown
+from allocsim.editing import Saving, savings_of
 from allocsim.errors import RecordingError
 from allocsim.host import follow, state_after
 from allocsim.ownership import (
@@ -125,6 +126,7 @@ class Top(Shown):
     categories: bytes of each category, largest first.
     holdings: the same memory, grouped by stack and category.
     notes: sentences about what was inferred, not recorded.
+    savings: changes that need less memory then, at an out-of-memory error.
     """
 
     path: str
@@ -139,6 +141,7 @@ class Top(Shown):
     categories: dict[str, int]
     holdings: tuple[Holding, ...]
     notes: tuple[str, ...]
+    savings: tuple[Saving, ...] = ()
 
     def headline(self) -> str:
         entry = "" if self.at.entry is None else f" (entry {self.at.entry:,})"
@@ -307,6 +310,7 @@ def _top(
         )
         for (whose, category), members in stacks.items()
     ]
+    categories = _sums(map(held.category, range(len(held))), sizes)
     return Top(
         path=path,
         device=trace.device,
@@ -317,9 +321,10 @@ def _top(
         pending_bytes=int(blocks.size[pending].sum()),
         pending_blocks=len(pending),
         rows=tuple(sorted(found, key=lambda row: (-row.bytes, row.owner))),
-        categories=_sums(map(held.category, range(len(held))), sizes),
+        categories=categories,
         holdings=tuple(sorted(holdings, key=lambda holding: -holding.bytes)),
         notes=tuple(notes),
+        savings=savings_of(categories, moment.phase) if moment.what == "oom" else (),
     )
 
 
