@@ -231,7 +231,9 @@ def _sizes(task: Task) -> dict[str, int]:
     length = task.seq if task.is_training else task.prompt
     if task.model.sees:
         length = (task.image // sizes["patch"]) ** 2 + 1
-    return sizes | {"batch": task.batch, "length": length, "lora": task.lora}
+    logit_bytes = 4 if task.dtype == "fp32" else 2
+    work = {"batch": task.batch, "length": length, "lora": task.lora}
+    return sizes | work | {"logit_bytes": logit_bytes}
 
 
 def refuse_card_without_law(gpu: Gpu) -> None:

@@ -285,12 +285,17 @@ def _steps(laws: Laws, optimizer: str, sizes: Mapping[str, int]) -> Steps:
 def _ways(laws: Laws) -> Iterator[tuple[str, Mapping[str, int]]]:
     """Yield pairs of an ending for the names of an optimizer's laws, and sizes of a model.
 
-    One pair suffices, except for Adafactor, whose requests depend on the model's matrices.
+    One pair suffices, except for Adafactor, whose requests depend on the model's matrices. The page
+    has only matrices of the model itself, with numbers of columns that are multiples of 128.
     """
     if laws.name.work != "adafactor":
         yield "", _SIZES
         return
-    assert laws.parameters is not None
+    parameters = laws.parameters
+    assert parameters is not None
+    shapes = (*parameters.before, *parameters.layer, *parameters.after)
+    if any(name.startswith("lora") for name in laws.name.options) or max(map(len, shapes)) > 2:
+        return
     known = set()
     for name in CONFIGURATIONS:
         config = config_of(model_of(name))
@@ -298,8 +303,8 @@ def _ways(laws: Laws) -> Iterator[tuple[str, Mapping[str, int]]]:
         if family is None or family.name_of(config) != laws.name.family:
             continue
         sizes = {**_SIZES, "positions": 0, **family.sizes_of(config)}
-        way = factored_way({**sizes, "factored": laws.parameters.width})
-        if way not in known:
+        way = factored_way({**sizes, "factored": parameters.width})
+        if way not in known and "odd" not in way.split("."):
             known.add(way)
             yield f".{way}", sizes
 

@@ -1,6 +1,6 @@
 """Derive the laws of `allocsim/fitting/laws/data` from real PyTorch over the phantom GPU.
 
-    python -m benchmarks.laws --python PATH [--only NAME ...] [--more]
+    python -m benchmarks.laws --python PATH [--only NAME ...] [--ways PATTERN ...] [--more]
     python -m benchmarks.laws --python PATH --check SEED [--count N] [--mend] [--only NAME ...]
     python -m benchmarks.laws --list | --write
 
@@ -10,7 +10,8 @@ second each. If the recordings of a regime contradict each other, it is recorded
 sizes. A line reports the number of regimes with a law, and the reasons why others have none.
 Training programs are recorded with AdamW; their laws are cut into those of the model and of the
 optimizer, which `allocsim.fitting.laws.optimizers` has for any model. --more keeps the existing
-laws of a part, and derives the missing ones. `make laws` runs this command.
+laws of a part, and derives the missing ones; --ways records only the regimes of training whose
+names contain a match of a pattern, such as "shared.whole". `make laws` runs this command.
 
 --check compares composed laws of training with a further recording in each regime, or in N regimes,
 at sizes drawn with another SEED than 0, and exits with 1 if a law is refuted. A name may be any
@@ -23,9 +24,11 @@ regimes without laws in laws-missing.txt there.
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 from allocsim.fitting.laws import (
     FAMILIES,
@@ -44,56 +47,76 @@ from benchmarks.laws.samples import VIT, Variant, regimes
 from benchmarks.laws.served import serving_laws_of
 from benchmarks.laws.taken import checked, laws_of
 
-_ADAPTED = {"llama": ("q_proj", "v_proj"), "qwen2": ("q_proj", "v_proj"), "gpt2": ("c_attn",)}
-"""Modules that peft adapts by default."""
-_TRAINED = ("bf16", "autocast-bf16", "fp32")
-_SERVED = (("bf16", "sdpa"), ("fp32", "sdpa"), ("bf16", "eager"))
-RECORDED = (("llama", True), ("llama", False), ("qwen2", True), ("qwen2", False), ("gpt2", True))
-MORE_FAMILIES = (
-    *(("mistral", False), ("phi3", False), ("mixtral", False), ("bert", True)),
-    *((VIT, False), ("vit", False)),
-)
 _STEPS = 4
+
+
+class Recorded(NamedTuple):
+    """Programs of a model family that are recorded, with and without checkpointing.
+
+    tied: values of tie_word_embeddings.
+    trained: precisions of training.
+    attention: attention implementations of training.
+    adapted: sets of modules with LoRA adapters; an empty set is all linear modules.
+    served: precisions and attention implementations of serving.
+    """
+
+    tied: tuple[bool, ...] = (False,)
+    trained: tuple[str, ...] = ("bf16",)
+    attention: tuple[str, ...] = ("sdpa",)
+    adapted: tuple[tuple[str, ...], ...] = ()
+    served: tuple[tuple[str, str], ...] = (("bf16", "sdpa"),)
+
+
+_MIXED = ("bf16", "autocast-bf16")
+_TRAINED = (*_MIXED, "fp32")
+_BOTH = ("sdpa", "eager")
+_LIKE_LLAMA = Recorded(
+    tied=(True, False),
+    trained=_TRAINED,
+    attention=_BOTH,
+    adapted=((), ("q_proj", "v_proj")),
+    served=(("bf16", "sdpa"), ("fp32", "sdpa"), ("bf16", "eager")),
+)
+_EXCEPTIONS = {
+    "llama": _LIKE_LLAMA,
+    "qwen2": _LIKE_LLAMA,
+    "qwen3": Recorded(tied=(True,)),
+    "gpt2": _LIKE_LLAMA._replace(tied=(True,), adapted=((), ("c_attn",))),
+    "gemma2": _LIKE_LLAMA._replace(
+        tied=(True,),
+        attention=("eager",),
+        served=(("bf16", "eager"), ("fp16", "eager"), ("fp32", "eager")),
+    ),
+    "mistral": Recorded(trained=_MIXED, adapted=((),)),
+    "phi3": Recorded(trained=_MIXED, served=()),
+    "mixtral": Recorded(trained=_MIXED),
+    "bert": Recorded(tied=(True,), trained=_TRAINED, served=()),
+    "vit": Recorded(trained=_MIXED, served=()),
+    VIT: Recorded(trained=_MIXED, served=()),
+}
+"""Families whose programs are not those of `Recorded()`."""
 
 
 def variants() -> Iterator[Variant]:
     """Yield every program that is recorded."""
-    for family, is_tied in RECORDED:
-        for options in _options(family):
-            for more in ({}, {"checkpointing": True}):
-                yield Variant(family, is_tied, {**options, **more})
-        for dtype, attention in _SERVED:
+    for family in FAMILIES:
+        recorded = _EXCEPTIONS.get(family, Recorded())
+        for is_tied, options in product(recorded.tied, _options(recorded)):
+            for checkpointing in ({}, {"checkpointing": True}):
+                if not (checkpointing and family == VIT):  # torchvision has no checkpointing
+                    yield Variant(family, is_tied, {**options, **checkpointing})
+        for is_tied, (dtype, attention) in product(recorded.tied, recorded.served):
             options = {"is_training": False, "dtype": dtype, "attention": attention}
             yield Variant(family, is_tied, options)
-    for family, is_tied in MORE_FAMILIES:
-        for dtype in ("bf16", "autocast-bf16"):
-            for more in ({}, {"checkpointing": True}):
-                if not (more and family == VIT):  # torchvision has no checkpointing
-                    yield Variant(family, is_tied, {"dtype": dtype, "optimizer": "adamw", **more})
-    for options in _options_of_gemma2():
-        for more in ({}, {"checkpointing": True}):
-            yield Variant("gemma2", True, {**options, "attention": "eager", **more})
-    for dtype in ("bf16", "fp16", "fp32"):
-        options = {"is_training": False, "dtype": dtype, "attention": "eager"}
-        yield Variant("gemma2", True, options)
-    yield Variant("mixtral", False, {"is_training": False, "dtype": "bf16", "attention": "sdpa"})
 
 
-def _options(family: str) -> Iterator[dict[str, Any]]:
-    """Yield the options of a family, without checkpointing."""
-    for dtype in _TRAINED:
-        yield {"dtype": dtype, "optimizer": "adamw"}
-        yield {"dtype": dtype, "optimizer": "adamw", "attention": "eager"}
-    for targets in ((), _ADAPTED[family]):
-        yield {"dtype": "bf16", "optimizer": "adamw", "lora": 8, "lora_targets": targets}
-
-
-def _options_of_gemma2() -> Iterator[dict[str, Any]]:
-    """Yield the options of Gemma 2, which supports only eager attention."""
-    for dtype in _TRAINED:
-        yield {"dtype": dtype, "optimizer": "adamw"}
-    for targets in ((), _ADAPTED["llama"]):
-        yield {"dtype": "bf16", "optimizer": "adamw", "lora": 8, "lora_targets": targets}
+def _options(recorded: Recorded) -> Iterator[dict[str, Any]]:
+    """Yield the options of a family's training programs, without checkpointing."""
+    for dtype, attention in product(recorded.trained, recorded.attention):
+        yield {"dtype": dtype, "optimizer": "adamw", "attention": attention}
+    options = {"dtype": "bf16", "optimizer": "adamw", "attention": recorded.attention[0]}
+    for targets in recorded.adapted:
+        yield {**options, "lora": 8, "lora_targets": targets}
 
 
 def variant_of(name: ProgramName) -> Variant:
@@ -179,6 +202,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--python", help="the Python that has PyTorch")
     parser.add_argument("--only", nargs="+", default=(), help="names of programs")
+    parser.add_argument("--ways", nargs="+", default=("",), help="patterns of names of regimes")
     parser.add_argument("--more", action="store_true", help="keep the laws that there are")
     parser.add_argument("--check", type=int, metavar="SEED", help="hold the laws that there are")
     parser.add_argument("--count", type=int, help="regimes of each program to hold")
@@ -205,7 +229,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         laws = find_laws(variant.program) if options.more else None
         known = () if laws is None else laws
         if not variant.serves:
-            sought = [each for each in regimes(variant) if f"{FIRST}.{each}" not in known]
+            sought = [
+                each
+                for each in regimes(variant)
+                if f"{FIRST}.{each}" not in known
+                and any(re.search(way, each) for way in options.ways)
+            ]
             _record(variant, options.python, sought)
         elif not known:
             _record(variant, options.python, ())

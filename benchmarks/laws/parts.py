@@ -27,6 +27,7 @@ from allocsim.fitting.laws import (
     FIRST,
     LAST,
     REQUEST,
+    SERVE,
     VARIABLES,
     ZERO,
     Formula,
@@ -153,7 +154,8 @@ class FamilyFile:
         found = cls(about.torch_version, about.transformers, about.period)
         found.parameters = dict(about.parameters)
         for number in range(about.base):
-            found._stack(about.stacks.stack(number))
+            stack = about.stacks.stack(number)
+            found._stack(stack, stack[-1].line if stack else 0)
         for name in about.parts:
             part = part_of(path, name)
             found.add(name, {each: part.law(each) for each in part.by_name}, about.stacks)
@@ -169,18 +171,26 @@ class FamilyFile:
         """Add laws to a part; `stacks` are those of their groups."""
         numbers = np.full(len(stacks) + 1, -1, dtype=np.int64)
         groups = np.unique(np.concatenate([law.group for law in laws.values()])).tolist()
+        lines: dict[int, int] = {}
         for group in groups:
             if group >= 0:
-                numbers[group] = self._stack(stacks.stack(group))
+                stack, line = stacks.stack(group), 0
+                if part.startswith(SERVE) and len(stack) == 1:
+                    # The prompt and the chosen token are blocks of separate groups.
+                    line = lines.setdefault(stack[0].line, _LINES[_RUN] + len(lines))
+                numbers[group] = self._stack(stack, line)
         into = self.parts.setdefault(part, {})
         for name, law in laws.items():
             into[name] = replace(law, group=numbers[law.group])
 
-    def _stack(self, stack: Sequence[Frame]) -> int:
-        part = _part_of(stack)
+    def _stack(self, stack: Sequence[Frame], line: int = 0) -> int:
+        """Return the number of a stack.
+
+        line: line of the program; 0 for the usual line of the part that the stack belongs to.
+        """
+        usual = line or _LINES[_part_of(stack)]
         frames = [
-            replace(frame, line=_LINES[part]) if frame.filename == _PROGRAM else frame
-            for frame in stack
+            replace(frame, line=usual) if frame.filename == _PROGRAM else frame for frame in stack
         ]
         return self.interner.stack([self.interner.frame(frame) for frame in frames])
 

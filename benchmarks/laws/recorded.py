@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,19 +18,21 @@ from typing import NamedTuple
 import numpy as np
 
 from allocsim.fitting.scale.law import SizedProgram, program_of
-from allocsim.phantom import find_gpu, find_torch, phantom_environment
+from allocsim.phantom import Gpu, find_gpu, find_torch, phantom_environment
 from allocsim.phantom.record import HOOK
 from allocsim.recording import load
 from allocsim.replaying import prepare
 from allocsim.simulation import StepKind, Steps
 
 __all__ = [
-    "CARD", "FailedError", "Releases", "recorded", "releases_of", "transformers_of",
-    "without_repeats",
+    "CARD", "FailedError", "Releases", "counted", "in_order", "recorded", "releases_of",
+    "transformers_of", "without_repeats",
 ]  # fmt: skip
 
 CARD = "A100 80GB"
 _MEMORY = 1 << 40
+_SOON = 0.2
+"""Seconds between two looks for the next recording."""
 _FORKED = Path(__file__).with_name("forked.py")
 _ASK = "from importlib.metadata import version; print(version('transformers'))"
 
@@ -63,12 +66,37 @@ def recorded(python: str, programs: Sequence[str], card: str = CARD) -> Iterator
 
     Raises FailedError for the first program that failed.
     """
-    torch, gpu = find_torch(python), replace(find_gpu(card), memory=_MEMORY)
+    gpu = replace(find_gpu(card), memory=_MEMORY)
+    for out in _run(python, programs, gpu):
+        (prepared,) = prepare(load(out), 0)
+        yield in_order(program_of(prepared))
+
+
+def counted(python: str, programs: Sequence[str], gpu: Gpu) -> Iterator[dict[str, int]]:
+    """Run programs on a phantom of `gpu` and yield the peaks that PyTorch counted in each.
+
+    A dict has "allocated" and "reserved", in bytes, and "ooms", the number of memory errors.
+
+    Raises FailedError for the first program that failed with another error.
+    """
+    for out in _run(python, programs, gpu, counts=True):
+        found = json.loads(out.read_text())
+        if found["code"] and not found["ooms"]:
+            raise FailedError(_last_line(out))
+        yield found
+
+
+def _run(python: str, programs: Sequence[str], gpu: Gpu, *, counts: bool = False) -> Iterator[Path]:
+    """Run programs on a phantom of `gpu` and yield the file that each left.
+
+    counts: as in `forked.py`.
+    """
+    torch = find_torch(python)
     with TemporaryDirectory(prefix="allocsim-laws-") as place:
         folder = Path(place)
         outs = [folder / f"{number}.pickle" for number in range(len(programs))]
         jobs = [
-            {"program": program, "out": str(out)}
+            {"program": program, "out": str(out), "counts": counts}
             for program, out in zip(programs, outs, strict=True)
         ]
         (folder / "jobs.json").write_text(json.dumps(jobs))
@@ -77,27 +105,37 @@ def recorded(python: str, programs: Sequence[str], card: str = CARD) -> Iterator
             **phantom_environment(torch, gpu),
             "PYTHONPATH": str(HOOK),
             "ALLOCSIM_RECORD_FOLDER": place,
+            "ALLOCSIM_PHANTOM_SIZES_ONLY": "1" if counts else "",
             "OMP_NUM_THREADS": "1",
         }
         command = [python, str(_FORKED), str(folder / "jobs.json")]
-        subprocess.run(command, env=environment, check=True)
-        for out in outs:
-            if not out.exists():
-                log = out.with_name(out.name + ".log").read_text("utf-8", "replace")
-                raise FailedError(log.strip().rpartition("\n")[2])
-            (prepared,) = prepare(load(out), 0)
-            yield _in_order(program_of(prepared))
+        with subprocess.Popen(command, env=environment) as process:
+            for out in outs:
+                while not out.exists() and process.poll() is None:
+                    time.sleep(_SOON)
+                if not out.exists():
+                    raise FailedError(_last_line(out))
+                yield out
 
 
-def _in_order(program: SizedProgram) -> SizedProgram:
+def _last_line(out: Path) -> str:
+    log = out.with_name(out.name + ".log").read_text("utf-8", "replace")
+    return log.strip().rpartition("\n")[2]
+
+
+def in_order(program: SizedProgram, *, newest_first: bool = False) -> SizedProgram:
     """Return the program with successive frees in the order of their requests.
 
     autocast releases its copies of the weights in the order of a hash of addresses, which differs
     between processes. The order makes no difference to the allocator.
+
+    newest_first: True for the opposite order. With it the frees of a layer may repeat, although an
+        older block is freed with those of the last layer.
     """
     is_free = program.kind == StepKind.FREE
     run = np.cumsum(np.concatenate(([False], ~is_free[1:] | ~is_free[:-1])))
-    order = np.lexsort((np.where(is_free, program.block, 0), run))
+    number = program.block * (-1 if newest_first else 1)
+    order = np.lexsort((np.where(is_free, number, 0), run))
     steps = program.steps
     return replace(
         program,

@@ -47,6 +47,9 @@ _SCALED = {
 }
 """Scaling of rotary positions of Llama 3.1 and later; no size depends on its values."""
 
+_PLAIN = {"rope_type": "default", "rope_theta": 10_000.0}
+"""Rotary positions without scaling."""
+
 _PER_SPLIT = 6
 """Samples of a regime's prompts for each number of parts into which keys are split."""
 
@@ -54,13 +57,15 @@ _DECODE = 3
 """Steps of a recorded request: the first, a middle step, and the last."""
 _OWN_KEYS = ("gpt2", "bert", *SEEING)
 """Families where each head has its own keys."""
+_SHARED_KEYS = ("qwen3", "glm4", "mistral")
+"""Families whose published models all share keys among heads."""
 _NEVER_SINGLE = {
     "gpt2": ("sorted",),
     "bert": ("two", "sorted"),
     **dict.fromkeys(SEEING, ("two", "sorted")),
 }
 """Regimes that are too long for one sequence; GPT-2 has a regime for longer single sequences."""
-_LARGE_VOCABULARY = ("qwen2", "gemma2")
+_LARGE_VOCABULARY = ("qwen2", "gemma2", "qwen3", "glm4")
 """Families whose published vocabularies are so large that the argmax is split."""
 _WINDOWED = {"mistral": ("shared",), "phi3": ("own", "shared")}
 """Families whose published models have a sliding window, with the sharing of keys among heads."""
@@ -141,9 +146,10 @@ def regimes(variant: Variant) -> Iterator[str]:
 
 def _regimes_of_training(variant: Variant) -> Iterator[str]:
     family = variant.family
-    shared = ("own",) if family in _OWN_KEYS else ("shared", "own")
+    shared = _sharing(family)
     is_eager = variant.options.get("attention") == "eager"
-    has_mask = is_eager or ("checkpointing" in variant.options and family not in SEEING)
+    checkpoints = variant.options.get("checkpointing") and family not in SEEING
+    has_mask = is_eager or checkpoints
     usual, seldom = ("masked", "padded") if has_mask else ("whole", "split")
     for batch in ("single", "several"):
         for tokens in ("few", "two", "sorted"):
@@ -166,16 +172,24 @@ def _regimes_of_training(variant: Variant) -> Iterator[str]:
                     yield f"{way}.{heads}.{attention}.window"
 
 
+def _sharing(family: str) -> tuple[str, ...]:
+    """Return the kinds of sharing of keys among heads that a family is recorded with."""
+    if family in _OWN_KEYS:
+        return ("own",)
+    return ("shared",) if family in _SHARED_KEYS else ("shared", "own")
+
+
 def _regimes_of_prompts(variant: Variant) -> Iterator[str]:
     may_split = is_fused(variant.task(sizes_of(variant, random.Random(0))))
     ways = itertools.product(
         ("single", "several"),
-        ("own",) if variant.family == "gpt2" else ("shared", "own"),
+        _sharing(variant.family),
         ("whole", "split") if may_split else ("whole",),
         ("parts",) if variant.family in _LARGE_VOCABULARY else ("at-once",),
+        ("", "window", "filled") if variant.family in _WINDOWED else ("",),
         ("", "many") if variant.family == "mixtral" else ("",),
     )
-    yield from (".".join(filter(None, way)) for way in ways)
+    yield from (".".join(filter(None, way)) for way in ways if not {"split", "filled"} <= set(way))
 
 
 def drawn(variant: Variant, regime: str, count: int, seed: int) -> list[dict[str, int]]:
@@ -253,6 +267,8 @@ def sizes_of(variant: Variant, chance: random.Random) -> dict[str, int]:
             sizes["window"] = chance.choice(_windows(sizes["length"], chance))
         if variant.options["dtype"] != "fp32" and variant.options["attention"] == "sdpa":
             sizes["is_fp16"] = chance.randrange(2)
+    if variant.options["dtype"] == "fp32":
+        sizes["logit_bytes"] = 4
     if "lora" in variant.options:
         sizes["lora"] = chance.choice([4, 8, 16, 24, 32, 64])
     return sizes | _own_sizes(variant.family, sizes, chance)
@@ -264,6 +280,7 @@ def _own_sizes(family: str, sizes: Mapping[str, int], chance: random.Random) -> 
     sizes: sizes that were drawn for all families.
     """
     heads, head_dim, length = sizes["heads"], sizes["head_dim"], sizes["length"]
+    own: dict[str, int] = {}
     if family == "bert" or family in SEEING:
         heads = chance.randrange(2, 21)
         batch = chance.choice([1, *range(2, 17), 24, 32, 48, 64, 96, 128, 200])
@@ -280,12 +297,14 @@ def _own_sizes(family: str, sizes: Mapping[str, int], chance: random.Random) -> 
         experts = chance.randrange(3, 12)
         intermediate = 64 * chance.randrange(4, 60)
         chosen = chance.randrange(2, min(experts, 5))
-        return {"experts": experts, "chosen": chosen, "intermediate": intermediate, "window": 0}
-    if family == "gemma2":
-        return {"head_dim": chance.choice([64, 96, 128, 192, 256]), "layers": 6}
-    if family in _WINDOWED:
-        return {"window": chance.choice([0, 0, *_windows(length, chance)])}
-    return {}
+        own = {"experts": experts, "chosen": chosen, "intermediate": intermediate, "window": 0}
+    elif FAMILIES[family].norms_heads:
+        own = {"head_dim": 128, "head_norms": 1}
+    elif family == "gemma2":
+        own = {"head_dim": chance.choice([64, 96, 128, 192, 256]), "layers": 6}
+    elif family in _WINDOWED:
+        own = {"window": chance.choice([0, 0, *_windows(length, chance)])}
+    return own
 
 
 def _windows(length: int, chance: random.Random) -> tuple[int, int]:
@@ -304,8 +323,10 @@ def configured(family: str, is_tied: bool, sizes: Mapping[str, int]) -> Model:
         config["max_position_embeddings"] = 1 << 17
     if sizes.get("is_scaled"):
         config["rope_parameters"] = _SCALED
-    if family == "phi3":
+    if family in ("phi3", "glm4"):
         config["pad_token_id"] = 0  # the default is beyond a small vocabulary
+    if known.rotated != 1.0:
+        config["rope_parameters"] = {**_PLAIN, "partial_rotary_factor": known.rotated}
     if "window" in sizes:
         config["sliding_window"] = sizes.get("window") or None
     return Configured("a model made up", config, f"AutoModelFor{known.head}")

@@ -43,7 +43,7 @@ from allocsim.fitting.scale.law import SizedProgram
 from allocsim.phantom import find_gpu
 from allocsim.recording import Frame, FrameInterner, FrameTable, MarkKind
 from allocsim.simulation import StepKind
-from benchmarks.laws.recorded import CARD, recorded, without_repeats
+from benchmarks.laws.recorded import CARD, in_order, recorded, without_repeats
 from benchmarks.laws.samples import SEEING, Variant, drawn, regimes
 from benchmarks.truth import without_cudnn
 
@@ -242,6 +242,10 @@ def _law(
         if row is not None:
             raise NoLawError(f"{at} differs from {sizes[0]}, first at {program.described(row)}")
     growth = growth_between(small, first)
+    if growth is None:
+        small, *programs = (in_order(each, newest_first=True) for each in (small, *programs))
+        first = programs[0]
+        growth = growth_between(small, first)
     if growth is None:
         raise NoLawError("two periods of layers do not grow to three")
     determining, others = list(range(USED)), list(range(USED, len(programs)))

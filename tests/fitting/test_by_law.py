@@ -276,10 +276,6 @@ def gpt2(**options: Any) -> Task:
             "for gpt2_tied_autocast-bf16_adamw-foreach-off",
         ),
         (
-            gpt2(lora=8, optimizer="adafactor"),
-            "there is no law for Adafactor with adapters",
-        ),
-        (
             Task(model=model_of("ResNet-50")),
             "there is no law for ResNet-50: its architecture has none",
         ),

@@ -198,9 +198,12 @@ def asked_of(page: Page, task: Task, gpu: Gpu) -> dict[str, Any]:
     card = {"name": gpu.name, "memory": gpu.memory, "context": gpu.context_memory}
     card |= {"capability": gpu.capability, "multiprocessors": gpu.multiprocessors}
     family = model["family"]
-    has_bias = family in about["outputBias"]
+    own = {
+        "hasOutputBias": family in about["outputBias"],
+        "normsHeads": family in about["headNorms"],
+    }
     return {
-        "model": {**model, "keys": about["keys"][family], "hasOutputBias": has_bias},
+        "model": {**model, "keys": about["keys"][family], **own},
         "card": {**card, "threads": gpu.limits.threads},
         "work": "train" if task.is_training else "serve", "attention": task.attention,
         "dtype": task.dtype, "optimizer": task.optimizer, "checkpointing": task.checkpointing,

@@ -31,6 +31,8 @@ class Family:
     head_dim: default of head_dim; None if it is the width divided by the number of heads.
     is_eager: True if transformers supports only eager attention.
     period: number of layers after which the kinds of layers repeat; laws support multiples of it.
+    rotated: part of a head's elements that rotary positions change.
+    norms_heads: True if queries and keys are normalized head by head.
     """
 
     model_type: str
@@ -45,12 +47,14 @@ class Family:
     head_dim: int | None = None
     is_eager: bool = False
     period: int = 1
+    rotated: float = 1.0
+    norms_heads: bool = False
 
     def sizes_of(self, config: Mapping[str, Any]) -> dict[str, int]:
         """Return the sizes of a model by name, including `layers`.
 
         `window` is the sliding window, 0 without one; `output_bias` is 1 for an output layer with a
-        bias.
+        bias, and `head_norms` is 1 if queries and keys are normalized.
 
         Raises ConfigError for a missing or invalid size, for heads that do not divide the width,
         and for a value that the laws do not support.
@@ -60,7 +64,7 @@ class Family:
             if value not in values:
                 expected = " or ".join(repr(each) for each in values)
                 raise ConfigError(f"{key} is {value!r}: laws are for {expected}")
-        _refuse_variable_rope(config)
+        _refuse_variable_rope(config, self.rotated)
         found = {name: config[key] for name, key in self.keys.items() if config.get(key)}
         if "heads" in found and "hidden" in found:
             found.setdefault("kv_heads", found["heads"])
@@ -73,6 +77,8 @@ class Family:
             found["window"] = config.get("sliding_window", self.window) or 0
         if self.has_output_bias:
             found["output_bias"] = 1
+        if self.norms_heads:
+            found["head_norms"] = 1
         for name, key in self.keys.items():
             value = found.get(name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -109,16 +115,16 @@ _ROPES = (None, "default", "linear", "llama3")
 """Rotary embeddings with constant frequencies; those of other types depend on the sequence."""
 
 
-def _refuse_variable_rope(config: Mapping[str, Any]) -> None:
+def _refuse_variable_rope(config: Mapping[str, Any], usual: float) -> None:
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(rope, Mapping):
         raise ConfigError(f"rope_parameters are {rope!r:.80}; expected its keys and values")
     kind = rope.get("rope_type", rope.get("type"))
     if kind not in _ROPES:
         raise ConfigError(f"rope_type is {kind!r}: laws need constant frequencies")
-    rotated = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
-    if rotated != 1.0:
-        raise ConfigError(f"partial_rotary_factor is {rotated!r}: laws are for 1.0")
+    rotated = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", usual))
+    if rotated != usual:
+        raise ConfigError(f"partial_rotary_factor is {rotated!r}: laws are for {usual}")
 
 
 _LIKE_LLAMA = {
@@ -149,6 +155,29 @@ _ALL = (
     Family("qwen2", _LIKE_LLAMA, is_tied=False, linear=_LINEAR, usual={
         **_PLAIN, "use_sliding_window": (False, None),
     }),
+    Family(
+        "qwen3",
+        _LIKE_LLAMA,
+        is_tied=False,
+        linear=_LINEAR,
+        head_dim=128,
+        norms_heads=True,
+        usual={
+            **_PLAIN,
+            "attention_bias": (False, None),
+            "use_sliding_window": (False, None),
+            "head_dim": (128,),
+        },
+    ),
+    Family(
+        "glm4",
+        _LIKE_LLAMA,
+        is_tied=False,
+        linear=(*_ATTENTION, "gate_up_proj", "down_proj"),
+        head_dim=128,
+        rotated=0.5,
+        usual={**_PLAIN, "attention_bias": (True, None)},
+    ),
     Family(
         "gemma2",
         _LIKE_LLAMA,

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 
 import numpy as np
 
@@ -20,7 +21,6 @@ from allocsim.fitting.laws.law import FREE, REQUEST, Formula, Law
 from allocsim.fitting.laws.optimizer_stacks import GROUPS
 from allocsim.fitting.laws.sums import (
     AT_ONCE,
-    COLUMNS_AT_A_TIME,
     INDEXED,
     MATRICES,
     Card,
@@ -203,9 +203,11 @@ def _adafactor(rows: _Rows, sums: _Sums) -> _Made:
     one, workspace = Formula(width, 1, ()), Formula(1, 1, (VARIABLES.index("workspace"),))
     states = []
     for shape in rows.each():
-        factors = ("row_var", "col_var") if len(shape) > 1 else ("variance",)
-        for kind, dimension in zip(factors, shape, strict=True):
-            states.append(rows.request(kind, _bytes(width, dimension)))
+        if len(shape) > 1:
+            states.append(rows.request("row_var", _bytes(width, *shape[:-1])))
+            states.append(rows.request("col_var", _bytes(width, *shape[:-2], shape[-1])))
+        else:
+            states.append(rows.request("variance", _bytes(width, *shape)))
     for _ in range(2):
         held: dict[str, _Block] = {}
 
@@ -216,14 +218,16 @@ def _adafactor(rows: _Rows, sums: _Sums) -> _Made:
         for shape in rows.each():
             rows.scratch("norm", one, *sums.parts(shape))
             if len(shape) > 1:
-                assign("rows", rows.request("row_mean", _bytes(width, shape[0])))
-                means = rows.request("col_mean", _bytes(width, shape[1]))
+                assign("rows", rows.request("row_mean", _bytes(width, *shape[:-1])))
+                means = rows.request("col_mean", _bytes(width, *shape[:-2], shape[-1]))
                 storage = [rows.request("col_mean", size) for size in sums.storage(shape)]
                 assign("columns", means)
                 rows.free(storage)
                 estimate = rows.request("estimate", _bytes(width, *shape))
-                rows.scratch("estimate", workspace)
-                rows.scratch("mean", one, *sums.parts(shape[:1]))
+                if len(shape) == 2:  # a product of several matrices has no workspace
+                    rows.scratch("estimate", workspace)
+                mean = _bytes(width, *shape[:-2])
+                rows.scratch("mean", mean, *(sums.parts(shape[:1]) if len(shape) == 2 else ()))
                 assign("update", estimate)
             else:
                 assign("squares", rows.request("squares", _bytes(width, *shape)))
@@ -269,15 +273,14 @@ class _Sums:
 
     def storage(self, shape: Shape) -> list[Formula]:
         """Return the bytes of each tensor that a sum over a matrix's rows needs; often none."""
-        rows, columns = (each.at(self.values) for each in shape)
-        stored, blocks = in_two_passes(rows, columns, self.card)
+        *copies, rows, columns = (each.at(self.values) for each in shape)
+        stored, blocks = in_two_passes(rows, columns, self.card, prod(copies))
         if not stored:
             return []
-        if columns % COLUMNS_AT_A_TIME:
-            raise ConfigError(f"Adafactor has no law for matrices of {rows:,} x {columns:,}")
+        names = (_matrix(shape), _columns(shape[1])) if len(shape) == 2 else ("", "")
         return [
-            self._variable(1, f"{_matrix(shape)}_column_storage", stored),
-            self._variable(4, f"{_columns(shape[1])}_by_128", blocks),
+            self._variable(1, f"{names[0]}_column_storage", stored),
+            self._variable(4, f"{names[1]}_by_128", blocks),
         ]
 
     def _variable(self, factor: int, name: str, value: int) -> Formula:
@@ -315,7 +318,6 @@ _KNOWN = {
     "row": ((1, ("vocabulary",)),),
 }
 _REPETITIONS = 3
-_LORA = VARIABLES.index("lora")
 
 
 def steps_of(
@@ -326,25 +328,15 @@ def steps_of(
     values, card: variables of the task and its GPU, on which Adafactor's sums depend.
     base: number of the first stack of `optimizer_stacks.STACKS`.
 
-    Raises ConfigError for a parameter whose sums are not known.
+    Raises ConfigError for a matrix that Adafactor sums in parts.
     """
     if optimizer not in _MAKERS:
         raise ConfigError(f"there is no law for optimizer {optimizer!r}")
-    if optimizer == "adafactor":
-        _refuse_unusual([*parameters.before, *parameters.layer, *parameters.after])
     sums = _Sums(values, card, parameters.width)
     some, more = (
         _stretches(_MAKERS[optimizer], parameters, sums, _REPETITIONS + extra) for extra in (0, 1)
     )
     return Steps(*(_law(a, b, parameters.period, base) for a, b in zip(some, more, strict=True)))
-
-
-def _refuse_unusual(shapes: Sequence[Shape]) -> None:
-    """Raise ConfigError for shapes that Adafactor sums with kernels that were not recorded."""
-    if any(len(shape) > 2 for shape in shapes):
-        raise ConfigError("there is no law for Adafactor with parameters of three dimensions")
-    if any(_LORA in each.variables for shape in shapes for each in shape):
-        raise ConfigError("there is no law for Adafactor with adapters")
 
 
 _Columns = tuple[list[int], list[str], list[Formula | int], list[int | None]]

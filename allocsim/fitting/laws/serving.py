@@ -15,10 +15,16 @@ import numpy as np
 from allocsim.fitting.laws.law import Law, Requests, requests_of
 from allocsim.fitting.laws.repeated import refuse_too_long
 from allocsim.fitting.laws.sums import Card
-from allocsim.fitting.laws.variables import Sizes, prompt_regime, step_regime, variables_of
+from allocsim.fitting.laws.variables import (
+    Sizes,
+    prompt_regime,
+    served_window,
+    step_regime,
+    variables_of,
+)
 
 MAKE, END = "make", "end"
-"""Parts by scaling of rotary positions.
+"""Parts by scaling of rotary positions, and ".window" for a model with a sliding window.
 
 make: creation of the model, up to the reset of the peaks.
 end: final frees.
@@ -70,6 +76,8 @@ class Serving:
         prompt = self.sizes["length"]
         attention = {"is_fused": self.is_fused, "is_eager": self.is_eager}
         before = prompt_regime(self.sizes, self.card, **attention)
+        has_window = served_window(self.sizes, is_eager=self.is_eager)
+        made = f"{self.positions}.window" if has_window else self.positions
         steps = []
         for cached in range(prompt + 1, prompt + self.decode + 1):
             sizes = {**self.sizes, "length": cached}
@@ -77,10 +85,10 @@ class Serving:
             steps += [(f"{STEP}.{regime}", cached), (f"{AFTER}.{regime}", cached)]
         # After the last token no further token frees its temporaries.
         del steps[-1]
-        found = [(f"{MAKE}.{self.positions}", prompt), (f"{START}.{before}", prompt), *steps]
+        found = [(f"{MAKE}.{made}", prompt), (f"{START}.{before}", prompt), *steps]
         for _ in range(1, self.requests):
             found += [(f"{BETWEEN}.{before}", prompt), *steps]
-        return [*found, (f"{END}.{self.positions}", prompt)]
+        return [*found, (f"{END}.{made}", prompt)]
 
     def program(self, laws: Mapping[str, Law], layers: int) -> Requests:
         """Return the requests and frees of the workload, for a model of `layers` layers.

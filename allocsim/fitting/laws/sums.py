@@ -113,24 +113,22 @@ FACTORED = (
 )
 """Names of the variables; a variable is 0 if one pass suffices for its sum."""
 
-_STORED = 512
-"""Bytes of a column's partial sum."""
-COLUMNS_AT_A_TIME = 4
-"""Number of columns that a thread sums, with four rows of threads in a block.
-
-Other sums of matrices whose number of columns is not a multiple of it were not recorded.
-"""
+_THREADS = 512
+"""Threads of a block that sums one column per thread; fewer if a thread sums several columns."""
 
 
 def factored_variables(sizes: Mapping[str, int], card: Card) -> dict[str, int]:
     """Return the value of each variable in `FACTORED`, which Adafactor's requests depend on.
+
+    The numbers of columns are assumed to be multiples of 128.
 
     sizes: sizes of the model, by name.
     """
     found = {}
     for name in MATRICES:
         rows, columns = _shape(name, sizes)
-        found[f"{name}_column_storage"] = in_two_passes(rows, columns, card)[0]
+        storage = 4 * columns * columns_of_a_block(4) * partial_sums(rows, columns, card, 4)
+        found[f"{name}_column_storage"] = storage if rows > IN_TWO_PASSES_ABOVE else 0
         found[f"{name}_parts"] = _parts(rows * columns, card)
     return found | {"row_parts": _parts(sizes["vocabulary"], card)}
 
@@ -151,7 +149,7 @@ def factored_way(sizes: Mapping[str, int]) -> str:
     small = [name for name, (rows, columns) in shapes.items() if rows * columns <= AT_ONCE]
     way = ["-".join(("tall", *tall))] + ["-".join(("small", *small))] * bool(small)
     way += ["rows"] * (sizes["vocabulary"] > AT_ONCE)
-    is_odd = any(columns % COLUMNS_AT_A_TIME for _, columns in shapes.values())
+    is_odd = any(columns % 4 for _, columns in shapes.values())
     most = max(rows * columns for rows, columns in shapes.values())
     way += ["odd"] * is_odd + ["parts"] * (most * sizes["factored"] > INDEXED)
     return ".".join(way)
@@ -163,15 +161,24 @@ def _shape(name: str, sizes: Mapping[str, int]) -> tuple[int, int]:
     return rows, columns
 
 
-def in_two_passes(rows: int, columns: int, card: Card) -> tuple[int, int]:
+def in_two_passes(rows: int, columns: int, card: Card, copies: int = 1) -> tuple[int, int]:
     """Return the bytes that a sum over a matrix's rows stores, and its thread blocks in a row.
 
+    copies: number of such matrices in one tensor.
     Both are 0 if one pass suffices.
     """
-    if rows <= IN_TWO_PASSES_ABOVE or not columns:
+    if not columns:
         return 0, 0
-    stored = _STORED * columns * partial_sums(rows, columns, card, COLUMNS_AT_A_TIME)
-    return stored, -(-columns // columns_of_a_block(COLUMNS_AT_A_TIME))
+    at_a_time = next(count for count in (4, 2, 1) if columns % count == 0)
+    threads = _THREADS // at_a_time
+    width = min(1 << (columns // at_a_time).bit_length() - 1, 32)
+    values = -(-rows // (threads // width))
+    if values <= IN_TWO_PASSES_ABOVE // 4:
+        return 0, 0
+    blocks = -(-copies * columns // (width * at_a_time))
+    filled = -(-card.blocks(threads) // blocks)
+    sums = max(min(-(-values // 16), filled), -(-values // 256))
+    return 4 * copies * columns * sums * width * at_a_time, blocks
 
 
 def _parts(numbers: int, card: Card) -> int:

@@ -79,6 +79,7 @@ VARIABLES = (
     *(f"{columns}_partial_sums" for columns in COLUMNS),
     "choice_parts",
     *FACTORED,
+    *("query_norm_sums", "key_norm_sums"),
 )
 """Names of the variables, in the order of their indices in formulas."""
 
@@ -150,6 +151,9 @@ def variables_of(sizes: Sizes, card: Card, *, is_step: bool = False) -> dict[str
         "experts_sort_storage": _sort_storage(choices, 8),
         **factored_variables(known, card),
     }
+    for name, heads in (("query", known["heads"]), ("key", known["kv_heads"])):
+        sums = partial_sums(tokens * heads, known["head_dim"], card, 4)
+        found[f"{name}_norm_sums"] = sums if sizes.get("head_norms") else 0
     for name, (factor, of) in COLUMNS.items():
         columns = factor * prod(known[size] for size in of)
         rows = _ROWS_OF_A_BLOCK.get(name, 4)
@@ -267,8 +271,10 @@ def _family_parts(sizes: Sizes, tokens: int, card: Card) -> list[str]:
         rows = 4 if vocabulary % 4 == 0 else 8 if vocabulary % 2 == 0 else 16
         if tokens > 255 * rows and filling(vocabulary, card, rows) > 1:
             found.append(_BY_ROWS[rows])
-        found += ["parts"] * (2 * tokens * vocabulary > INDEXED)
+        found += ["parts"] * (sizes.get("logit_bytes", 2) * tokens * vocabulary > INDEXED)
     found += _expert_parts(sizes, tokens)
+    if sizes.get("head_norms") and tokens * sizes["kv_heads"] <= IN_TWO_PASSES_ABOVE:
+        found.append("brief")
     if sizes.get("patch"):
         widest = max(sizes.get("intermediate", 0), 3 * sizes["hidden"])
         # Of the two image families, only transformers' configuration gives the number of classes.
@@ -290,6 +296,7 @@ def prompt_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = 
     is_fused: True if attention is FlashAttention.
     is_eager: True if attention is eager, without a fused kernel.
     """
+    is_fused = is_fused and served_window(sizes, is_eager=is_eager) != "filled"
     splits = attention_splits(sizes, card.multiprocessors) if is_fused else 1
     if sizes["length"] == 1:
         return "one token"
@@ -302,8 +309,18 @@ def step_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = Fa
     The size `length` is the number of tokens in the cache. The other parameters are those of
     `prompt_regime`.
     """
+    is_fused = is_fused and served_window(sizes, is_eager=is_eager) != "filled"
     splits = attention_splits(sizes, card.multiprocessors, is_step=True) if is_fused else 1
     return _serving_regime(sizes, splits, sizes["batch"], is_eager=is_eager)
+
+
+def served_window(sizes: Sizes, *, is_eager: bool) -> str:
+    """Return "window" if a model has a sliding window, "filled" if the tokens reach it, else "".
+
+    Eager attention always has a mask, with which a window makes no difference.
+    """
+    window = 0 if is_eager else sizes.get("window", 0)
+    return ("filled" if sizes["length"] >= window else "window") if window else ""
 
 
 def _serving_regime(sizes: Sizes, splits: int, tokens: int, *, is_eager: bool) -> str:
@@ -315,8 +332,9 @@ def _serving_regime(sizes: Sizes, splits: int, tokens: int, *, is_eager: bool) -
     choice = "parts" if sizes["vocabulary"] > AT_ONCE else "at-once"
     if sizes["head_dim"] not in (_HEADS_SERVED_EAGERLY if is_eager else _HEADS_SERVED):
         return f"heads of {sizes['head_dim']}"
-    way = (_batch(sizes), _heads(sizes), "split" if splits > 1 else "whole", choice)
-    return ".".join((*way, *_expert_parts(sizes, tokens)))
+    way = [_batch(sizes), _heads(sizes), "split" if splits > 1 else "whole", choice]
+    window = served_window(sizes, is_eager=is_eager)
+    return ".".join((*way, *[window] * bool(window), *_expert_parts(sizes, tokens)))
 
 
 def _batch(sizes: Sizes) -> str:

@@ -164,6 +164,7 @@ def calculator_page(
         "attentions": ["sdpa", "eager"],
         "eager": [name for name, family in FAMILIES.items() if family.is_eager],
         "outputBias": [name for name, family in FAMILIES.items() if family.has_output_bias],
+        "headNorms": [name for name, family in FAMILIES.items() if family.norms_heads],
         "heads": {name: family.head_dim for name, family in FAMILIES.items() if family.head_dim},
         "purposes": CATEGORIES,
         "process": CONTEXT_MEMORY_SEEN,

@@ -56,6 +56,7 @@ function sizesOf(model) {
   found.window ??= 0; // none
   if (model.sees && model.keys.vocabulary) found.vocabulary ??= TWO_KINDS;
   if (model.hasOutputBias) found.output_bias = 1;
+  if (model.normsHeads) found.head_norms = 1;
   for (const [name, key] of Object.entries(model.keys)) {
     if (name === "window" && found.window === 0) continue;
     if (!Number.isSafeInteger(found[name]) || found[name] < 1 || found[name] >= 2 ** 31) {
@@ -108,8 +109,8 @@ function lawNumbers(about, program) {
 }
 
 // The sizes of the work, without those of the model.
-function workOf({ batch, lora }, length) {
-  return { batch, length, lora };
+function workOf({ batch, lora, dtype }, length) {
+  return { batch, length, lora, logit_bytes: dtype === "fp32" ? 4 : 2 };
 }
 
 // Training: each step runs the model forward and backward, then the optimizer, then frees the gradients.
@@ -133,7 +134,8 @@ function stretchesOf(question, sizes) {
   }
   refuseTooLong(requests * decode * FEWEST_ROWS);
   const isEager = question.attention === "eager", isFused = !isEager && question.dtype !== "fp32";
-  const scaling = model.scaling, before = servedRegimeOf(at(prompt), card, isFused, false, isEager);
+  const scaling = model.scaling + (servedWindow(at(prompt), isEager) ? ".window" : "");
+  const before = servedRegimeOf(at(prompt), card, isFused, false, isEager);
   const steps = [];
   for (let length = prompt + 1; length <= prompt + decode; length++) {
     const regime = servedRegimeOf(at(length), card, isFused, true, isEager);

@@ -114,6 +114,7 @@ function questionAsked() {
       name: isPreset ? model.name : `a model like ${model.name}`, isPreset,
       family: model.family, keys: about.keys[model.family], tied: field("tied").checked, sizes,
       sees: model.sees, hasOutputBias: about.outputBias.includes(model.family),
+      normsHeads: about.headNorms.includes(model.family),
       scaling: model.scaling, isEager: about.eager.includes(model.family), head: about.heads[model.family],
     },
     card: cardChosen(),

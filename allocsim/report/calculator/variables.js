@@ -47,6 +47,7 @@ const VARIABLES = [
   "gate_column_storage", "down_column_storage", "embedding_column_storage", "places_column_storage",
   "queries_parts", "keys_parts", "attended_parts", "joined_parts",
   "gate_parts", "down_parts", "embedding_parts", "places_parts", "row_parts",
+  "query_norm_sums", "key_norm_sums",
 ];
 const AT_ONCE = 130560; // numbers that one block sums
 const INDEXED = 2 ** 31 - 1; // bytes of a tensor that one kernel sums
@@ -101,6 +102,9 @@ function variablesOf(sizes, card, isStep = false) {
   found.patch_positions_checked = blocksChecking(patchPositions(found), card);
   found.types_segments = floorDiv(tokens, 10) + TYPES_OF_TOKENS;
   found.types_sort_storage = sortStorage(tokens, digitsOf(TYPES_OF_TOKENS));
+  for (const [name, heads] of [["query", found.heads], ["key", found.kv_heads]]) {
+    found[`${name}_norm_sums`] = sizes.head_norms ? partialSums(tokens * heads, headDim, card, 4) : 0;
+  }
   for (const [name, [factor, width]] of Object.entries(COLUMNS)) {
     const columns = productOf(found, width, factor), rows = ROWS_OF_A_BLOCK[name] ?? 4;
     const wide = columnsOfABlock(rows);
@@ -234,17 +238,19 @@ function regimeOf(sizes, card, maskUnit) {
   else attention = attentionSplits(sizes, card.multiprocessors) > 1 ? "split" : "whole";
   const parts = [batchWay(sizes), many, headsWay(sizes), attention];
   if (sizes.window && maskUnit !== 1) parts.push("window");
-  parts.push(...biasesWay(sizes, tokens, card), ...expertsWay(sizes, tokens), ...patchesWay(sizes, tokens));
+  parts.push(...biasesWay(sizes, tokens, card), ...expertsWay(sizes, tokens));
+  if (sizes.head_norms && tokens * sizes.kv_heads <= IN_TWO_PASSES_ABOVE) parts.push("brief");
+  parts.push(...patchesWay(sizes, tokens));
   return parts.join(".");
 }
 
 // How the bias columns of a vocabulary are summed: four at a time, two, or one.
-function biasesWay({ output_bias: hasBias, vocabulary }, tokens, card) {
+function biasesWay({ output_bias: hasBias, vocabulary, logit_bytes: bytes = 2 }, tokens, card) {
   if (!hasBias) return [];
   const rows = vocabulary % 4 === 0 ? 4 : vocabulary % 2 === 0 ? 8 : 16;
   const isTakenApart = tokens > 255 * rows && filling(vocabulary, card, rows) > 1;
   const way = isTakenApart ? [BY_ROWS[rows]] : [];
-  return 2 * tokens * vocabulary > INDEXED ? [...way, "parts"] : way;
+  return bytes * tokens * vocabulary > INDEXED ? [...way, "parts"] : way;
 }
 
 function patchesWay(sizes, tokens) {
@@ -271,11 +277,18 @@ function expertsWay({ chosen }, tokens) {
 function servedRegimeOf(sizes, card, isFused, isStep, isEager = false) {
   if (!isStep && sizes.length === 1) return "one token";
   if (!(isEager ? HEADS_SERVED_EAGERLY : HEADS_SERVED).includes(sizes.head_dim)) return `heads of ${sizes.head_dim}`;
-  const isSplit = isFused && attentionSplits(sizes, card.multiprocessors, isStep) > 1;
+  const window = servedWindow(sizes, isEager);
+  const isSplit = isFused && window !== "filled" && attentionSplits(sizes, card.multiprocessors, isStep) > 1;
   const choice = sizes.vocabulary > AT_ONCE ? "parts" : "at-once";
   const tokens = sizes.batch * (isStep ? 1 : sizes.length);
   const way = [batchWay(sizes), headsWay(sizes), isSplit ? "split" : "whole", choice];
-  return [...way, ...expertsWay(sizes, tokens)].join(".");
+  return [...way, ...(window ? [window] : []), ...expertsWay(sizes, tokens)].join(".");
+}
+
+// "window" for a model with a sliding window, "filled" if the tokens reach it. Eager attention always has a mask.
+function servedWindow({ window, length }, isEager) {
+  if (isEager || !window) return "";
+  return length >= window ? "filled" : "window";
 }
 
 // Number of parts into which FlashAttention-2 splits the keys, so that a small job fills the card.
