@@ -105,12 +105,12 @@ def with_json() -> set[str]:
 # -- the schemas --------------------------------------------------------------------------
 
 
-def test_every_command_with_json_has_a_schema_and_no_other() -> None:
+def test_schemas_cover_every_command_with_json() -> None:
     assert set(schemas()) == with_json() | {SHARED}
 
 
 @pytest.mark.parametrize("name", schemas())
-def test_a_schema_is_one_of_the_draft_that_it_names(name: str) -> None:
+def test_schema_is_valid_for_its_draft(name: str) -> None:
     schema = schemas()[name]
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     Draft202012Validator.check_schema(schema)
@@ -118,7 +118,7 @@ def test_a_schema_is_one_of_the_draft_that_it_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", schemas())
-def test_objects_are_closed_and_say_what_they_are(name: str) -> None:
+def test_schema_objects_are_closed_and_described(name: str) -> None:
     """Open objects are parts of closed ones, which include them by `allOf`."""
     text = "".join(json.dumps(schema) for schema in schemas().values())
     parts = set(re.findall(r'"allOf": \[((?:\{"\$ref": "[^"]*"\}(?:, )?)+)\]', text))
@@ -138,7 +138,7 @@ def test_objects_are_closed_and_say_what_they_are(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", schemas())
-def test_every_key_says_what_it_means(name: str) -> None:
+def test_schema_keys_are_described(name: str) -> None:
     for schema in subschemas(schemas()[name]):
         for key, value in schema.get("properties", {}).items():
             assert "description" in value or "$ref" in value, (name, key)
@@ -147,14 +147,14 @@ def test_every_key_says_what_it_means(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", schemas())
-def test_sizes_are_in_bytes_and_never_below_zero_but_where_they_are_differences(name: str) -> None:
+def test_schema_of_a_size_difference_names_bytes(name: str) -> None:
     for schema in subschemas(schemas()[name]):
         for key, value in schema.get("properties", {}).items():
             if key.endswith("_bytes") and value.get("type") == "integer":
                 assert "ytes" in value["description"], (name, key)  # a difference
 
 
-def test_words_are_those_of_the_code() -> None:
+def test_schema_words_equal_those_of_the_code() -> None:
     causes = schemas()[SHARED]["$defs"]["cause"]["enum"]
     assert set(causes) == {*MESSAGE_CAUSES, "pending_free", "private_pool"}
     findings = schema_of("lint")["properties"]["findings"]
@@ -164,14 +164,14 @@ def test_words_are_those_of_the_code() -> None:
     assert answer == {kind: text.lower() for kind, text in KINDS.items()}
 
 
-def test_no_key_of_a_document_disappears() -> None:
+def test_documents_keep_every_recorded_key() -> None:
     """docs/reference/versioning.md: only a release that raises `SCHEMA_VERSION` removes a key."""
     recorded = set(RECORDED.read_text().split())
     assert recorded - keys() == set()
     assert keys() - recorded == set(), "new keys: python -m tests.schemas records them"
 
 
-def test_every_document_begins_with_the_version_of_the_schemas() -> None:
+def test_documents_begin_with_the_schema_version() -> None:
     version = schemas()[SHARED]["$defs"]["schema_version"]
     assert version["const"] == SCHEMA_VERSION
     for name in with_json():
@@ -179,7 +179,7 @@ def test_every_document_begins_with_the_version_of_the_schemas() -> None:
     assert list(cast(Any, versioned({"a": 1}))) == ["schema_version", "a"]
 
 
-def test_the_page_about_formats_links_every_schema() -> None:
+def test_formats_page_links_every_schema() -> None:
     page = (ROOT / "docs" / "reference" / "formats.md").read_text()
     section = page.partition("## JSON output")[2]
     linked = set(re.findall(r"\(\.\./schemas/(\w+)\.json\)", section))
@@ -208,7 +208,7 @@ def printed(
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
-def test_what_a_command_prints_is_what_its_schema_says(
+def test_command_output_matches_its_schema(
     line: list[str], printed: Callable[[list[str]], list[Any]]
 ) -> None:
     for document in printed(line):
@@ -234,7 +234,7 @@ def made() -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("conf", [[], ["--conf", "max_split_size_mb:64"]])
-def test_what_convert_prints_is_what_its_schema_says(
+def test_convert_output_matches_its_schema(
     conf: list[str], printed: Callable[[list[str]], list[Any]], tmp_path: Path
 ) -> None:
     (document,) = printed(["convert", TRACE, str(tmp_path / "rows.csv"), *conf])
@@ -242,13 +242,13 @@ def test_what_convert_prints_is_what_its_schema_says(
 
 
 @pytest.mark.parametrize("command", ["record", "crosscheck", "step"])
-def test_what_needs_a_driver_is_looked_at_as_it_would_be_printed(command: str) -> None:
+def test_documents_that_need_a_driver_match_their_schemas(command: str) -> None:
     for document in made()[command]:
         printed = json.loads(json.dumps(versioned(document)))
         assert wrong_with(command, printed) == ""
 
 
-def test_every_command_has_been_looked_at() -> None:
+def test_documents_of_every_command_are_checked() -> None:
     # tests/cli checks other documents (a gate with a baseline, several devices, searches).
     assert {line[0] for line in LINES.values()} | {*made(), "convert"} == with_json()
 
@@ -270,7 +270,7 @@ def keyed(document: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("name", ["replay", "explain a recording", "top", "gate", "lint", "stats"])
-def test_a_key_that_the_schema_does_not_name_fails_wherever_it_is(
+def test_schema_refuses_an_unknown_key_at_any_depth(
     name: str, printed: Callable[[list[str]], list[Any]]
 ) -> None:
     line = LINES[name]
@@ -283,7 +283,7 @@ def test_a_key_that_the_schema_does_not_name_fails_wherever_it_is(
         assert wrong_with(line[0], {k: v for k, v in document.items() if k != key}), key
 
 
-def test_actions_of_stats_are_those_of_recordings(
+def test_stats_actions_are_those_of_recordings(
     printed: Callable[[list[str]], list[Any]],
 ) -> None:
     (document,) = printed(LINES["stats"])
@@ -291,7 +291,7 @@ def test_actions_of_stats_are_those_of_recordings(
 
 
 @pytest.mark.parametrize("name", schemas())
-def test_references_name_files_of_the_folder_and_what_is_in_them(name: str) -> None:
+def test_schema_references_resolve(name: str) -> None:
     for file, key in re.findall(
         r'"\$ref": "([^"#]*)#/\$defs/(\w+)"', (FOLDER / f"{name}.json").read_text()
     ):
@@ -299,7 +299,7 @@ def test_references_name_files_of_the_folder_and_what_is_in_them(name: str) -> N
 
 
 @pytest.mark.parametrize("name", schemas())
-def test_no_definition_is_left_over(name: str) -> None:
+def test_schemas_have_no_unused_definition(name: str) -> None:
     texts = "".join(path.read_text() for path in FOLDER.glob("*.json"))
     for key in schemas()[name].get("$defs", {}):
         assert f'#/$defs/{key}"' in texts

@@ -1,4 +1,4 @@
-"""Layout of plain text of 80 columns: labelled rows, wrapped and aligned.
+"""Layout of plain text of 80 columns, and JSON objects that several commands share.
 
 Rule: the text does not depend on the terminal; control characters are escaped.
 """
@@ -76,7 +76,7 @@ def unproved(parting: Parting | None, entry: int | None = None) -> str:
 
 
 def known_text(oom: SimulatedOom) -> str:
-    """Return if an out-of-memory error of a replay is also in the recording."""
+    """Return "as recorded" or "not in the recording" for an out-of-memory error of a replay."""
     return "as recorded" if oom.is_recorded else "not in the recording"
 
 
