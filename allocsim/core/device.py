@@ -176,7 +176,7 @@ class Device:
         """Place the next allocation at `address`, which a recording shows.
 
         This applies to the next cudaMalloc, or to the first mapping of an expandable segment.  A
-        second call replaces the first.  The caller ensures that dictated ranges do not overlap.
+        second call replaces the first.  An address where a segment begins already has no effect.
         """
         self._dictated = [address]
 
@@ -208,13 +208,19 @@ class Device:
     def reserve_address(self, size: int) -> int:
         """Reserve `size` bytes of address space in whole pages and return the start."""
         size = round_up(size, PAGE if self._arena is None else ADDRESS_CHUNK)
-        if self._dictated:
-            address = self._dictated.pop()
-            self._highest = max(self._highest, address + size)
-        else:
+        address = self._take_dictated()
+        if address is None:
             address = self._place(size)
+        else:
+            self._highest = max(self._highest, address + size)
         self._sizes[address] = size
         return address
+
+    def _take_dictated(self) -> int | None:
+        """Remove the dictated address and return it; None if there is none or it is in use."""
+        address = self._dictated.pop() if self._dictated else None
+        # In use only if a replay already differs from the recording that dictates.
+        return None if address in self._sizes else address
 
     def reserve_range(self, size: int) -> int:
         """Reserve `size` bytes of address space for an expandable segment and return the start."""
@@ -229,9 +235,9 @@ class Device:
 
     def move_range(self, address: int) -> int | None:
         """Move the range at `address` to the dictated address and return it; None without one."""
-        if not self._dictated:
+        there = self._take_dictated()
+        if there is None:
             return None
-        there = self._dictated.pop()
         self._sizes[there] = self._sizes.pop(address)
         self._highest = max(self._highest, there + self._sizes[there])
         return there

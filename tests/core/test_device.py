@@ -106,6 +106,20 @@ def test_a_dictated_address_is_used_once() -> None:
     assert device.used == 4 * MIB
 
 
+def test_an_address_in_use_is_not_given_to_a_second_allocation() -> None:
+    """A replay that differs from its recording may still have a segment there."""
+    device = Device(GIB)
+    device.dictate_address(77 * MIB)
+    there = device.cuda_malloc(2 * MIB)
+    device.dictate_address(77 * MIB)
+    other = device.cuda_malloc(4 * MIB)
+    assert there == 77 * MIB != other
+    for address in (there, other):
+        assert address is not None
+        device.cuda_free(address)
+    assert device.used == 0
+
+
 def test_adopted_memory_counts_and_pushes_new_addresses_past_it() -> None:
     device = Device(GIB)
     device.adopt(10 * MIB, 3 * MIB)

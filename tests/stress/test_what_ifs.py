@@ -72,3 +72,11 @@ def test_what_a_program_did_not_do_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     )
     found = [what for seed in range(5) for _, _, what in differences(seed, release)]
     assert any(what is not None for what in found)
+
+
+def test_a_program_that_changed_settings_is_replayed_without_its_marks() -> None:
+    """Without the settings, the replay differs, and has a segment where the next one was."""
+    recording = recorded(make_program(258, RELEASES["2.4"]))
+    trace = replace(recording.devices[0], marks=())
+    (device,) = replay(replace(recording, provenance=None, devices=(trace,))).devices
+    assert device.parting is not None
