@@ -41,7 +41,6 @@ from allocsim.core.fast_path import (
     PlainStep,
 )
 from allocsim.core.hash_order import HashOrder, pool_hash, stream_hash
-from allocsim.core.history import TraceEntry, Witnessed, Work
 from allocsim.core.inspection import (
     allocated_block,
     finds_free_block,
@@ -83,6 +82,7 @@ from allocsim.core.releases import (
     find_release,
 )
 from allocsim.core.replay_port import ReplayAllocator
+from allocsim.core.snapshot import TraceEntry, Witnessed, Work
 from allocsim.core.stats import Marked, Stat
 
 __all__ = [

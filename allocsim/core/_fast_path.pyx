@@ -18,10 +18,10 @@ from allocsim.core.pool cimport BlockPool, FreeBlocks
 
 from allocsim.core import constants, fast_path, journal
 from allocsim.core.fast_path import MAX_SPARE, plain_pools
-from allocsim.core.history import TraceEntry
+from allocsim.core.snapshot import TraceEntry
 from allocsim.core.journal import FOLD_AT
 from allocsim.core.pool import FreeBlocks as new_free_blocks, least_expandable_size
-from allocsim.core.sort_key import KeyLayout
+from allocsim.core.pool import KeyLayout
 
 __all__ = ["play"]
 

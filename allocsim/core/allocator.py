@@ -16,7 +16,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from allocsim.core import option_string
-from allocsim.core.attempts import AllocParams, Attempts
+from allocsim.core.attempts import TOO_LARGE, AllocParams, Attempts
 from allocsim.core.block import Block
 from allocsim.core.check import check
 from allocsim.core.config import AllocatorConfig, RoundedSizes
@@ -24,8 +24,6 @@ from allocsim.core.constants import MAX_REQUEST, SMALL_SIZE
 from allocsim.core.device import Device
 from allocsim.core.hash_order import HashOrder, stream_hash
 from allocsim.core.heap import Heap
-from allocsim.core.history import TraceEntry, Witnessed, Work
-from allocsim.core.oom import TOO_LARGE
 from allocsim.core.pending import PendingFrees
 from allocsim.core.pool import BlockPool
 from allocsim.core.private_pools import PrivatePools
@@ -36,9 +34,16 @@ from allocsim.core.reclaim import (
     release_freeable_pools,
 )
 from allocsim.core.releases import NEWEST, EmptyCacheInScope, Overflow, find_release
-from allocsim.core.snapshot import memory_snapshot, segments, snapshot
+from allocsim.core.snapshot import (
+    TraceEntry,
+    Witnessed,
+    Work,
+    memory_snapshot,
+    memory_summary,
+    segments,
+    snapshot,
+)
 from allocsim.core.stats import DeviceStats
-from allocsim.core.summary import memory_summary
 from allocsim.errors import OutOfMemoryError, UpstreamAssertionError
 from allocsim.state import DEFAULT_POOL, PoolId, SegmentState
 from allocsim.units import parse_size

@@ -27,7 +27,7 @@ class Block:
     event_count: events that must pass before the free is complete.
     gc_base: `BlockPool.search_calls` when the block became free, which gives its age.
     expandable: the expandable segment of the block; None for a segment from cudaMalloc.
-    rank: number that, added to the address, orders free blocks of equal size (sort_key.py).
+    rank: number that, added to the address, orders free blocks of equal size (pool.py).
     free: free blocks of the block's pool and stream; contains the block only while it is free.
     key: sort key in `free`; 0 if the block is not free.
     is_reusable: True if fast_path.py may reuse the object once the block is merged into another.

@@ -1,16 +1,27 @@
-"""An expandable segment: reserved address space where memory is mapped in handles.
+"""Expandable segments: reserved address space where memory is mapped in handles.
 
-A handle is a piece of physical memory from cuMemCreate.  Invariant: all handles of a segment have
-the same size and begin at multiples of it from `base`.  Mapped and unmapped ranges begin and end at
-handles; the blocks of a mapped range need not.  Source: semantics 4.1, 4.3, 4.6, 12.9.
+A handle is a piece of physical memory from cuMemCreate.  All handles of a segment have the same
+size and begin at multiples of it from `base`.  Mapped and unmapped ranges begin and end at handles;
+the blocks of a mapped range need not.
+
+- A request takes the first sequence of adjacent free and unmapped blocks that is large enough, and
+  maps the unmapped blocks in turn.  Blocks mapped before a failure stay mapped.
+- A newly mapped block absorbs its free neighbours.
+- Unmapping takes the whole handles inside a free block.  The parts around them stay free.
+
+Source: semantics 4.1 to 4.3, 4.6, 12.7 to 12.9.
 """
 
 from __future__ import annotations
 
-from allocsim.core.constants import PAGE
+from allocsim.core.block import Block
+from allocsim.core.constants import PAGE, SMALL_BUFFER
 from allocsim.core.device import Device
-from allocsim.errors import DriverRefusalError
-from allocsim.units import MIB, round_up
+from allocsim.core.heap import Heap
+from allocsim.core.pool import RANK_MASK, BlockPool
+from allocsim.core.releases import FreeBlockOrder
+from allocsim.errors import DriverRefusalError, UpstreamAssertionError
+from allocsim.units import MIB, format_size, round_up
 
 
 class ExpandableSegment:
@@ -103,3 +114,191 @@ class ExpandableSegment:
 
     def destroy(self) -> None:
         self._device.release_address(self.base)
+
+
+def try_allocate_expandable_block(
+    heap: Heap, pool: BlockPool, stream: int, size: int
+) -> Block | None:
+    """Return a mapped block of at least `size` bytes, in no pool; None if out of memory."""
+    block = find_expandable_block(heap, pool, stream, size)
+    if block is None:
+        return None
+    if not block.mapped and not _map_block(heap, block, min(block.size, size)):
+        return None
+    # `_map_block` frees `following`, which then absorbs `block`.
+    while block.size < size:
+        following = block.next
+        if following is None:
+            raise UpstreamAssertionError(
+                f"a request of {format_size(size)} is larger than a fresh expandable segment"
+            )
+        if not _map_block(heap, following, min(following.size, size - block.size)):
+            return None
+        block = following
+    # Upstream counts one segment for each such request, and subtracts one for each unmapped range
+    # (5.1).
+    pool.remove(block)
+    if pool.owner is not None:
+        pool.owner.segment_count += 1
+    return block
+
+
+def _dictated_move(heap: Heap, block: Block) -> int:
+    """Move an unmapped segment to the address that a recording dictates; return the distance.
+
+    block: the only block of the segment.
+    """
+    assert block.expandable is not None
+    distance = block.expandable.dictated_move()
+    if heap.release.free_block_order is FreeBlockOrder.SEGMENT:
+        # The place is the segment's age, which the move must not change.
+        block.rank = (block.rank - distance) & RANK_MASK
+    else:
+        heap.ensure_keys_fit(heap.layout.place(block.rank, block.ptr + distance), block.size)
+    return distance
+
+
+def find_expandable_block(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
+    """Return the first block of a sequence from `find_run`, else the block of a new segment.
+
+    Return None if the new segment cannot hold `size` bytes and the release destroys it (4.2).
+    """
+    return find_run(pool, stream, size) or _new_segment(heap, pool, stream, size)
+
+
+def find_run(pool: BlockPool, stream: int, size: int) -> Block | None:
+    """Return the first block of adjacent free and unmapped blocks with at least `size` bytes.
+
+    The sequence with the lowest address counts; None if there is none.
+    """
+    for unmapped in pool.unmapped_of(stream):
+        prev = unmapped.prev
+        # A free mapped block before the unmapped one belongs to the sequence.
+        start = prev if prev is not None and not prev.is_active else unmapped
+        run = 0
+        block: Block | None = start
+        while block is not None and not block.is_active:
+            run += block.size
+            if run >= size:
+                return start
+            block = block.next
+    return None
+
+
+def new_expandable(
+    heap: Heap, pool: BlockPool, stream: int, base: int | None = None
+) -> ExpandableSegment:
+    """Reserve address space for a segment, at `base` if given."""
+    heap.made_expandable = True
+    # Both sizes come from the current settings; existing segments keep theirs.
+    handle = SMALL_BUFFER if pool.is_small else heap.config.large_segment_size
+    reserve = heap.config.expandable_reserve(heap.device.total)
+    return ExpandableSegment(heap.device, stream, handle, reserve, base)
+
+
+def _new_segment(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
+    segment = new_expandable(heap, pool, stream)
+    # Before 2.15, a request larger than the segment asserts when the segment is full.
+    if segment.size < size and heap.release.short_segment_is_destroyed:
+        segment.destroy()
+        return None
+    rank = heap.new_segment_rank(segment.base, segment.size)
+    block = heap.new_block(segment.base, segment.size, pool, stream, rank)
+    block.expandable = segment
+    block.mapped = False
+    pool.unmapped.add(block)
+    return block
+
+
+def _map_block(heap: Heap, block: Block, size: int) -> bool:
+    """Map the first `size` bytes of an unmapped block, rounded up to whole handles, and free them.
+
+    Return False if out of memory.
+    """
+    assert block.expandable is not None
+    pool = block.pool
+    mapped = block.expandable.map(size)
+    if mapped is None:
+        return False
+    # As long as nothing is mapped, the segment may still move to its recorded address.
+    distance = 0 if block.is_split else _dictated_move(heap, block)
+    pool.unmapped.remove(block)
+    block.ptr += distance
+    block.mapped = True
+    start = block.ptr
+    if mapped < block.size:
+        rest = _piece(heap, block, start + mapped, block.size - mapped)
+        rest.mapped = False
+        block.insert_after(rest)
+        block.size = mapped
+        pool.unmapped.add(rest)
+    heap.free_block(block)
+    heap.count_reserved(pool, mapped)
+    heap.stats.num_device_alloc += 1
+    # The entry has the mapped range, not the merged block.
+    heap.record("segment_map", start, mapped, block.stream, pool)
+    return True
+
+
+def _piece(heap: Heap, whole: Block, ptr: int, size: int) -> Block:
+    piece = heap.new_block(ptr, size, whole.pool, whole.stream, whole.rank)
+    piece.expandable = whole.expandable
+    return piece
+
+
+def unmap_block(heap: Heap, block: Block) -> None:
+    """Unmap the whole handles inside a free expandable block, if there are any.
+
+    If nothing of the segment is mapped then, its address space is released as well.
+
+    Mirrors: release_expandable_segment
+    """
+    segment = block.expandable
+    assert segment is not None
+    if block.size < segment.handle_size:  # most blocks
+        return
+    start, size = segment.whole_handles(block.ptr, block.size)
+    if size == 0:
+        return
+    pool = block.pool
+    heap.check_segment_count(pool)
+    pool.remove(block)
+    segment.unmap(size)
+    _cut(heap, block, start, size)
+    block.mapped = False
+    _merge_unmapped(block)
+    heap.count_reserved(pool, -size)
+    heap.stats.num_device_free += 1
+    if pool.owner is not None:
+        pool.owner.segment_count -= 1
+    heap.record("segment_unmap", start, size, block.stream, pool)
+    if not block.is_split:  # nothing else of the segment is mapped
+        pool.unmapped.remove(block)
+        segment.destroy()
+
+
+def _cut(heap: Heap, block: Block, start: int, size: int) -> None:
+    """Shrink a free block to [start, start + size); the parts before and after it stay free."""
+    before = start - block.ptr
+    after = block.size - before - size
+    if before:
+        piece = _piece(heap, block, block.ptr, before)
+        block.insert_before(piece)
+        block.pool.insert(piece)
+    if after:
+        piece = _piece(heap, block, start + size, after)
+        block.insert_after(piece)
+        block.pool.insert(piece)
+    block.ptr, block.size = start, size
+
+
+def _merge_unmapped(block: Block) -> None:
+    prev, following = block.prev, block.next
+    # Unmapped neighbours merge, as free neighbours do.
+    if prev is not None and not prev.mapped:
+        block.pool.unmapped.remove(prev)
+        block.absorb_prev(prev)
+    if following is not None and not following.mapped:
+        block.pool.unmapped.remove(following)
+        block.absorb_next(following)
+    block.pool.unmapped.add(block)

@@ -19,12 +19,11 @@ from allocsim.core.block import Block
 from allocsim.core.columns import find
 from allocsim.core.constants import IS_COMPILED, MIN_BLOCK_SIZE, SMALL_SIZE, UNLIMITED
 from allocsim.core.heap import Heap
-from allocsim.core.history import TraceEntry
 from allocsim.core.journal import BYTES, FOLD_AT, OWN, OWN_MINUS, OWN_PLUS, OWN_STEP, SPLIT
 from allocsim.core.pending import PendingFrees, RequestedFree
-from allocsim.core.pool import BlockPool, FreeBlocks, least_expandable_size
+from allocsim.core.pool import BlockPool, FreeBlocks, KeyLayout, least_expandable_size
 from allocsim.core.private_pools import PrivatePools
-from allocsim.core.sort_key import KeyLayout
+from allocsim.core.snapshot import TraceEntry
 
 PlainStep = tuple[int, int, int, int]
 """(kind, block name, requested bytes, stream) of one step.

@@ -1,6 +1,6 @@
 from allocsim.core.block cimport Block
 from allocsim.core.pool cimport BlockPool
-from allocsim.core.sort_key cimport KeyLayout
+from allocsim.core.pool cimport KeyLayout
 from allocsim.core.stats cimport DeviceStats
 
 

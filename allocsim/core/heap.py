@@ -5,7 +5,7 @@ Rules, each with its section of docs/concepts/semantics.md:
 2. A split makes a new object for the front; the old object becomes the tail (1.7).
 3. A freed block absorbs its free neighbours; mapped and unmapped blocks do not merge (2.2).
 4. Memory comes from and returns to the driver in whole segments (1.8, 2.5); expandable segments are
-   in mapping.py.
+   in expandable.py.
 5. Every action records its entry in the trace, in upstream's order (6.2).
 
 Long because these rules share one state.
@@ -21,15 +21,17 @@ from allocsim.core.columns import Names, find
 from allocsim.core.config import AllocatorConfig, RoundedSizes
 from allocsim.core.constants import MIN_BLOCK_SIZE, SMALL_BUFFER, UNLIMITED
 from allocsim.core.device import Device
-from allocsim.core.history import TraceEntry, Witnessed, Work
 from allocsim.core.pool import (
+    NARROW_PLACES,
+    RANK_MASK,
     BlockPool,
+    KeyLayout,
     PrivatePool,
     least_expandable_size,
     next_not_expandable,
 )
 from allocsim.core.releases import FreeBlockOrder, Release
-from allocsim.core.sort_key import NARROW_PLACES, RANK_MASK, KeyLayout
+from allocsim.core.snapshot import TraceEntry, Witnessed, Work
 from allocsim.core.stats import DeviceStats
 from allocsim.errors import UndefinedBehaviorError, UpstreamAssertionError
 from allocsim.state import PoolId
@@ -110,7 +112,7 @@ class Heap:
         self.pools.remove(pool.large)
 
     def widen_keys(self) -> None:
-        """Switch to wide keys, which have room for any size and place (sort_key.py)."""
+        """Switch to wide keys, which have room for any size and place (pool.py)."""
         if self.layout.is_wide:
             return
         self.layout.widen()

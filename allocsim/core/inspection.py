@@ -19,7 +19,7 @@ from allocsim.core.constants import (
     SMALL_SIZE,
 )
 from allocsim.core.device import Device
-from allocsim.core.mapping import find_run
+from allocsim.core.expandable import find_run
 from allocsim.core.pending import RequestedFree
 from allocsim.core.pool import BlockPool, PrivatePool, least_expandable_size, next_not_expandable
 from allocsim.core.reclaim import garbage_passes

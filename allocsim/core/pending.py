@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from allocsim.core.block import Block
 from allocsim.core.hash_order import HashOrder
 from allocsim.core.heap import Heap
-from allocsim.core.history import Work
 from allocsim.core.pool import PrivatePool
+from allocsim.core.snapshot import Work
 
 
 class EventQueues:

@@ -1,5 +1,10 @@
 from allocsim.core.block cimport Block
-from allocsim.core.sort_key cimport KeyLayout
+
+
+cdef class KeyLayout:
+    cdef public int size_shift, place_shift
+    cdef public bint is_wide
+    cdef object _origin, _order
 
 
 cdef class FreeBlocks:

@@ -16,12 +16,12 @@ from collections.abc import Iterator
 
 from allocsim.core.block import Block
 from allocsim.core.constants import UNLIMITED
+from allocsim.core.expandable import unmap_block
 from allocsim.core.heap import Heap
-from allocsim.core.history import Work
-from allocsim.core.mapping import unmap_block
 from allocsim.core.pending import PendingFrees
 from allocsim.core.pool import BlockPool, PrivatePool
 from allocsim.core.private_pools import PrivatePools
+from allocsim.core.snapshot import Work
 from allocsim.errors import UpstreamAssertionError
 from allocsim.state import PoolId
 

@@ -1,21 +1,78 @@
-"""State and history of an allocator in the form of torch.cuda.memory._snapshot().
+"""History, snapshot and summary of an allocator, in the forms of torch.cuda.memory.
 
-A segment is one cudaMalloc, or a maximal mapped range of an expandable segment.  Segments are in
-address order, and blocks cover them without gaps.  The requested_size of a free block is that of
-the last request that its object served.  The "snapshot" entry is recorded after the traces were
-copied.
-Source: semantics 6.3, 6.5.
+- The history is a list of entries, one for each action, in upstream's order.
+- In a snapshot, a segment is one cudaMalloc, or a maximal mapped range of an expandable segment.
+  Segments are in address order, and blocks cover them without gaps.  The requested_size of a free
+  block is that of the last request that its object served.
+- In the table of `memory_summary`, each column of a statistic has one unit, chosen by the `all`
+  value.  While that value is at least 768 * 1024 of a unit (750,000 for counts), the next larger
+  unit is used.  Values are divided as integers.
+
+Source: semantics 3, 6.1 to 6.3, 6.5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from allocsim.core.block import Block
-from allocsim.core.heap import Heap
-from allocsim.core.history import TraceEntry
-from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
+from allocsim.state import (
+    ALLOCATED,
+    DEFAULT_POOL,
+    INACTIVE,
+    PENDING,
+    BlockState,
+    PoolId,
+    SegmentState,
+)
+
+if TYPE_CHECKING:
+    from allocsim.core.block import Block
+    from allocsim.core.heap import Heap
+
+
+class TraceEntry(NamedTuple):
+    """One action of the allocator.
+
+    action: "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free",
+        "segment_map", "segment_unmap", "oom" or "snapshot".
+    address: address of the block or segment; free bytes of the device if the action is "oom".
+    size: bytes; the requested size if the action concerns a block.
+    stream: raw stream handle.
+    """
+
+    action: str
+    address: int
+    size: int
+    stream: int
+    pool_id: PoolId = DEFAULT_POOL
+
+
+class Work(Enum):
+    """Work of the allocator while it records an entry."""
+
+    REQUEST = "request"  # serving a call of the program
+    POLL = "poll"  # completing frees whose events have passed
+    WAIT = "wait"  # waiting for all events
+    GARBAGE_COLLECTION = "garbage collection"
+    RELEASE_OVERSIZE = "release oversize"
+    RELEASE_CACHED = "release cached"  # empty_cache, or the same before a retry
+    DRIVER = "driver"  # obtaining memory from the driver
+
+
+class Witnessed(NamedTuple):
+    """History entry with the state of the allocator when it was recorded.
+
+    reserved: bytes obtained from the driver.
+    device_free: free bytes of the device.
+    """
+
+    entry: TraceEntry
+    work: Work
+    reserved: int
+    device_free: int
+
 
 _ENTRY_DEFAULTS: dict[str, Any] = {"compile_context": "N/A", "user_metadata": ""}
 
@@ -134,3 +191,89 @@ def _entry(heap: Heap, number: int, entry: TraceEntry) -> dict[str, Any]:
         else:
             fields[key] = _ENTRY_DEFAULTS[key]
     return fields
+
+
+_SINGLE = "-" * 75
+_DOUBLE = "=" * 75
+_SIZE_UNITS = ("B  ", "KiB", "MiB", "GiB", "TiB", "PiB")
+_COUNT_UNITS = (" ", "K", "M")
+_COLUMNS = ("current", "peak", "allocated", "freed")
+_POOLS = (
+    ("all", None),
+    ("large_pool", "      from large pool"),
+    ("small_pool", "      from small pool"),
+)
+
+_Cell = Callable[[int, float], str]
+"""Function from a value, and the value that chooses the unit, to the text of a cell."""
+
+
+def _size_cell(value: int, guide: float) -> str:
+    unit = 0
+    # As in torch.cuda.memory: the value is an integer, the value that chooses the unit a float.
+    while unit + 1 < len(_SIZE_UNITS) and guide >= 768 * 1024:
+        unit += 1
+        value //= 1024
+        guide /= 1024
+    return f"{value:6d} {_SIZE_UNITS[unit]}"
+
+
+def _count_cell(value: int, guide: float) -> str:
+    unit = 0
+    while unit + 1 < len(_COUNT_UNITS) and guide >= 750 * 1000:
+        unit += 1
+        value //= 1000
+        guide /= 1000
+    return f"{value:7d} {_COUNT_UNITS[unit]} "
+
+
+_ROWS: tuple[tuple[str, str, _Cell], ...] = (
+    ("Allocated memory", "allocated_bytes", _size_cell),
+    ("Active memory", "active_bytes", _size_cell),
+    ("Requested memory", "requested_bytes", _size_cell),
+    ("GPU reserved memory", "reserved_bytes", _size_cell),
+    ("Non-releasable memory", "inactive_split_bytes", _size_cell),
+    ("Allocations", "allocation", _count_cell),
+    ("Active allocs", "active", _count_cell),
+    ("GPU reserved segments", "segment", _count_cell),
+    ("Non-releasable allocs", "inactive_split", _count_cell),
+)
+_OVERSIZE = (
+    ("Oversize allocations", "oversize_allocations"),
+    ("Oversize GPU segments", "oversize_segments"),
+)
+
+
+def memory_summary(stats: Mapping[str, int], device: int) -> str:
+    """Return the table for device number `device`; `stats` has the keys of memory_stats()."""
+    oversize = [_row(title, stats, key, _count_cell) for title, key in _OVERSIZE]
+    lines = [
+        _DOUBLE,
+        f"{'PyTorch CUDA memory summary, device ID ':>57}{device:<18}",
+        _SINGLE,
+        f"{'CUDA OOMs: ':>23}{stats['num_ooms']:<12} |"
+        f"{'cudaMalloc retries: ':>28}{stats['num_alloc_retries']:<8}  ",
+        _DOUBLE,
+        "        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  ",
+        *(line for title, key, cell in _ROWS for line in _group(title, stats, key, cell)),
+        *(line for row in oversize for line in (_SINGLE, row)),
+        _DOUBLE,
+    ]
+    return "".join(f"|{line}|\n" for line in lines)
+
+
+def _group(title: str, stats: Mapping[str, int], key: str, cell: _Cell) -> list[str]:
+    rows = [
+        _row(name or title, stats, f"{key}.{pool}", cell, guide=f"{key}.all")
+        for pool, name in _POOLS
+    ]
+    return [_SINGLE, *rows]
+
+
+def _row(
+    title: str, stats: Mapping[str, int], key: str, cell: _Cell, guide: str | None = None
+) -> str:
+    cells = (
+        cell(stats[f"{key}.{column}"], stats[f"{guide or key}.{column}"]) for column in _COLUMNS
+    )
+    return f" {title:<21} | {' | '.join(cells)} "

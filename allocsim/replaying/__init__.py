@@ -2,10 +2,17 @@
 
 from allocsim.replaying.equivalence import Effect, effect_of, effects_on
 from allocsim.replaying.notes import provenance_notes, routing_text, workspace_note
-from allocsim.replaying.prepare import can_be_of, choose_releases, prepare, prepare_made
+from allocsim.replaying.prepare import (
+    StateSource,
+    can_be_of,
+    choose_releases,
+    prepare,
+    prepare_made,
+    state_source,
+)
 from allocsim.replaying.prepared import Prepared
 from allocsim.replaying.proof import difference_step_by_step, parting_of, with_proof
-from allocsim.replaying.replay import OTHER_RELEASE, bytes_of, replay, replay_prepared
+from allocsim.replaying.replay import OTHER_RELEASE, Walk, bytes_of, replay, replay_prepared
 from allocsim.replaying.setup import device_of, drive_as_recorded, is_recorded_device
 from allocsim.replaying.smallest_device import (
     Capacity,
@@ -15,12 +22,18 @@ from allocsim.replaying.smallest_device import (
     smallest_device,
     smallest_fraction,
 )
-from allocsim.replaying.state_source import StateSource, state_source
 from allocsim.replaying.synthetic_result import run_as_made
-from allocsim.replaying.trial import Point, Standing, Trial, trial_of, trial_of_run, with_peaks
-from allocsim.replaying.trials import Trials, Watch
+from allocsim.replaying.trial import (
+    Point,
+    Standing,
+    Trial,
+    Trials,
+    Watch,
+    trial_of,
+    trial_of_run,
+    with_peaks,
+)
 from allocsim.replaying.uncertainty import with_range
-from allocsim.replaying.walk import Walk
 
 __all__ = [
     "Capacity",

@@ -23,8 +23,7 @@ from functools import partial
 
 from allocsim.core import PAGE
 from allocsim.replaying.prepared import Prepared
-from allocsim.replaying.trial import Trial
-from allocsim.replaying.trials import Trials
+from allocsim.replaying.trial import Trial, Trials
 from allocsim.simulation import Setting
 
 Try = Callable[[int], Trial | None]

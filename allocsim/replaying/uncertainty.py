@@ -109,7 +109,7 @@ def peaks_left_open(
         if key not in found:
             plan_of_calls = OtherPlan(base, calls).plan()
             found[key] = _peak(prepared, setting, device_memory, plan=plan_of_calls)
-    return _range_of(found.values())
+    return range_of(found.values())
 
 
 def peaks_by_address(
@@ -123,7 +123,7 @@ def peaks_by_address(
     by_address = prepared.release.free_block_order is FreeBlockOrder.ADDRESS
     if not by_address or prepared.is_recorded(setting):
         return None
-    return _range_of(
+    return range_of(
         _peak(prepared, setting, device_memory, addresses=other)
         for other in prepared.addresses.others()
     )
@@ -149,7 +149,8 @@ def _peak(
     return drive.allocator.statistics().all.reserved_bytes.peak
 
 
-def _range_of(found: Iterable[int | None]) -> tuple[int, int] | None:
+def range_of(found: Iterable[int | None]) -> tuple[int, int] | None:
+    """Return the lowest and highest of the peaks that are known; None if none is."""
     peaks = [peak for peak in found if peak is not None]
     return (min(peaks), max(peaks)) if peaks else None
 
@@ -170,7 +171,7 @@ def peaks_of(
         drive = prepared.drive(
             setting, device_memory, skips=True, folder=fold_allocated, start=other
         )
-    except (ConfigError, UndefinedBehaviorError, UpstreamError):
+    except _NO_RUN:
         pass  # this start is impossible under the setting
     else:
         is_whole = drive.stopped_at is None

@@ -2,7 +2,6 @@
 
 from allocsim.simulation.addresses import Addresses
 from allocsim.simulation.drive import PAUSE_EVERY, Drive
-from allocsim.simulation.hints import EMPTY_CACHE_WAYS, Hints
 from allocsim.simulation.initial_state import Start, StartPeaks, live_requests
 from allocsim.simulation.observers import GiveUpError, Observer, PeakWatch, Progress, SpillWatch
 from allocsim.simulation.periods import Period, find_period
@@ -18,7 +17,7 @@ from allocsim.simulation.plan import (
     joined,
     spread,
 )
-from allocsim.simulation.recorded_device import RecordedDevice, is_at_start
+from allocsim.simulation.recorded_device import EMPTY_CACHE_WAYS, Hints, RecordedDevice, is_at_start
 from allocsim.simulation.requested_sizes import (
     RequestedSizes,
     requested_of,

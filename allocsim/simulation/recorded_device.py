@@ -3,11 +3,15 @@
 The file, its provenance and the user's hints give the settings, the segments before the first
 entry, the size of the device, the memory of other processes and the addresses of segments.
 `RecordedDevice.allocator` makes the allocator for a replay.
+
+Hints are facts about the program that the user knows and the recording does not contain.  They
+become marks, and replace recorded marks of the same kind.  A mark is a note in the recording that
+the program made a call which leaves no entry; `allocsim record` writes marks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -21,12 +25,77 @@ from allocsim.core import (
 from allocsim.errors import ConfigError
 from allocsim.recording import CardMemory, Mark, MarkKind, Provenance, Trace, card_memory
 from allocsim.simulation.addresses import Addresses, read_addresses
-from allocsim.simulation.hints import Hints
 from allocsim.simulation.initial_state import Start
 from allocsim.simulation.plan import Plan, StepKind
 from allocsim.simulation.setting import Setting
 from allocsim.state import SegmentState
 from allocsim.units import format_size
+
+_NEVER = "never"
+EMPTY_CACHE_WAYS = (_NEVER, "recorded")
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """Calls of the program, as the user gives them.
+
+    memory_fraction: argument of set_per_process_memory_fraction at the start; None for no hint.
+    empty_cache: "never" if the program never called empty_cache, even if the recording suggests
+        it; "recorded" to use recorded and inferred calls.
+    settings: confs set at run time, as (number of entries before the call, conf).  Number 0 is for
+        the conf at the start, because a recording contains only the last conf.
+    Raises ConfigError for a `memory_fraction` or an `empty_cache` that is not valid.
+    """
+
+    memory_fraction: float | None = None
+    empty_cache: str = "recorded"
+    settings: tuple[tuple[int, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        fraction = self.memory_fraction
+        if fraction is not None and not 0.0 <= fraction <= 1.0:
+            raise ConfigError(f"memory fraction {fraction} is out of range; expected 0 to 1")
+        if self.empty_cache not in EMPTY_CACHE_WAYS:
+            known = " or ".join(repr(way) for way in EMPTY_CACHE_WAYS)
+            raise ConfigError(f"empty_cache {self.empty_cache!r} is unknown; expected {known}")
+
+    @property
+    def empties(self) -> bool:
+        """True if the program may have called empty_cache."""
+        return self.empty_cache != _NEVER
+
+    @property
+    def first_conf(self) -> str | None:
+        """Conf at the start of the program; None for no hint."""
+        return next((conf for entry, conf in reversed(self.settings) if entry == 0), None)
+
+    def marks(self, trace: Trace) -> tuple[Mark, ...]:
+        """Return the recorded marks of `trace` and the marks from hints, ordered by entry.
+
+        Raises ConfigError for settings at an entry that the trace does not have.
+        """
+        marks = [*self._own_marks(trace), *(mark for mark in trace.marks if self._keeps(mark))]
+        return tuple(sorted(marks, key=lambda mark: mark.entry))
+
+    def _own_marks(self, trace: Trace) -> Iterator[Mark]:
+        if self.memory_fraction is not None:
+            yield Mark(0, MarkKind.FRACTION, self.memory_fraction)
+        for entry, conf in self.settings:
+            if not 0 <= entry < len(trace):
+                raise ConfigError(
+                    f"settings of entry {entry}: device {trace.device} has no such entry; expected "
+                    f"0 to {len(trace) - 1}"
+                )
+            if entry:
+                yield Mark(entry, MarkKind.SETTINGS, conf)
+
+    def _keeps(self, mark: Mark) -> bool:
+        """Return True if no hint replaces the recorded mark."""
+        if mark.kind is MarkKind.FRACTION:
+            return self.memory_fraction is None
+        if mark.kind is MarkKind.SETTINGS:
+            return not self.settings
+        return mark.kind is not MarkKind.EMPTY_CACHE or self.empties
 
 
 def is_at_start(mark: Mark) -> bool:
@@ -61,7 +130,7 @@ class RecordedDevice:
         release, or the recording notes its release, only that release.
     assumed_memory: bytes of the device that the user gives; None if the recording contains them.
     hints: facts about the program from the user.
-    marks: calls of the program that are recorded as marks or given by hints (`hints.py`).
+    marks: calls of the program that are recorded as marks or given by hints.
     is_made: the model made the recording, and `marks` contains every call.
     is_requests: the recording contains only requests, so there is nothing to compare with.
     file_notes: sentences about missing parts of the file and how they were completed.
@@ -80,7 +149,7 @@ class RecordedDevice:
     provenance: Provenance | None
     releases: tuple[str, ...] = ()
     assumed_memory: int | None = None
-    hints: Hints = Hints()  # noqa: RUF009  (frozen)
+    hints: Hints = Hints()
     marks: tuple[Mark, ...] = ()
     is_made: bool = False
     is_requests: bool = False

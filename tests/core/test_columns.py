@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from allocsim.core import IS_COMPILED, MALLOC, ReplayAllocator, step_rows
 from allocsim.core.block import Block
 from allocsim.core.columns import Blocks, Column, Keys, Names, column_of, find
-from allocsim.core.pool import BlockPool
-from allocsim.core.sort_key import KeyLayout
+from allocsim.core.pool import BlockPool, KeyLayout
 
 only_compiled = pytest.mark.skipif(not IS_COMPILED, reason="plain Python has the lists themselves")
 

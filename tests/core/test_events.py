@@ -9,8 +9,7 @@ import pytest
 from allocsim.core.block import Block
 from allocsim.core.hash_order import HashOrder, pool_hash, stream_hash
 from allocsim.core.pending import EventQueues
-from allocsim.core.pool import BlockPool
-from allocsim.core.sort_key import KeyLayout
+from allocsim.core.pool import BlockPool, KeyLayout
 
 GOLDEN = 11400714819323198485
 

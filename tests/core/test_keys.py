@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from allocsim.core import RELEASES, ReplayAllocator, heap
 from allocsim.core.block import Block
 from allocsim.core.constants import IS_COMPILED
-from allocsim.core.pool import BlockPool
+from allocsim.core.pool import NARROW_PLACES, NARROW_SIZES, BlockPool, KeyLayout
 from allocsim.core.releases import FreeBlockOrder
-from allocsim.core.sort_key import NARROW_PLACES, NARROW_SIZES, KeyLayout
 from allocsim.errors import OutOfMemoryError
 from allocsim.units import GIB, MIB, TIB
 from tests.core.planting import segment

@@ -6,9 +6,8 @@ import pytest
 
 from allocsim.core import RELEASES
 from allocsim.core.block import Block
-from allocsim.core.pool import BlockPool
+from allocsim.core.pool import RANK_MASK, BlockPool, KeyLayout
 from allocsim.core.releases import FreeBlockOrder
-from allocsim.core.sort_key import RANK_MASK, KeyLayout
 from allocsim.units import KIB, MIB
 
 from .conftest import Make

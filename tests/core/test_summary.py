@@ -6,7 +6,7 @@ The expected text is printed by `torch.cuda.memory_summary` of PyTorch 2.13 for 
 from __future__ import annotations
 
 from allocsim import CachingAllocator
-from allocsim.core.summary import memory_summary
+from allocsim.core.snapshot import memory_summary
 from allocsim.units import MIB
 
 COLUMNS = ("current", "peak", "allocated", "freed")
