@@ -172,10 +172,6 @@ def _fits(turns: ByAddress, size: NDArray[np.int64]) -> bool:
 
 
 def _left(tiles: Tiles, turns: ByAddress, size: NDArray[np.int64]) -> NDArray[np.intp] | None:
-    """Return the indices in `tiles` of the live final blocks that `turns` allocated or changed.
-
-    Return None if the final blocks contradict the last turns of their addresses.
-    """
     last = np.flatnonzero(~turns.goes_on)
     kind, addr = turns.kind[last], turns.addr[last]
     at = np.searchsorted(tiles.address, addr)
@@ -224,6 +220,7 @@ class _Lives(NamedTuple):
 def never_overlap(trace: Trace, start: tuple[SegmentState, ...]) -> bool:
     """Return True if certainly no block was allocated over a live one.
 
+    After False the caller must check the allocations one by one.
     start: segments before the first entry.
     """
     lives = _lives(trace, start)
@@ -265,11 +262,7 @@ def _by_stretch(lives: _Lives, n_entries: int, shift: int) -> tuple[_Ints, _Ints
 
 
 def _are_apart(lives: _Lives, block: _Ints, key: _Ints) -> bool:
-    """Return True if certainly no block in these stretches was allocated over a live one.
-
-    block: indices in `lives`, sorted by stretch, then by address.
-    key: address of each block plus an offset that separates the stretches, in bytes.
-    """
+    # `block` has indices in `lives`, and `key` addresses with an offset that separates stretches.
     born, died = lives.born, lives.died
     # Blocks of equal address are adjacent; blocks that may begin inside them follow.
     behind = np.append(np.flatnonzero(key[1:] != key[:-1]) + 1, len(key))

@@ -140,7 +140,10 @@ class Annotation:
 
 
 def read_annotations(top: Fields, size: int) -> tuple[Annotation, ...]:
-    """Return the external annotations of a snapshot, at most as many as its `size` in bytes."""
+    """Return the external annotations of a snapshot; an empty tuple if the file has none.
+
+    size: bytes of the file, which limit the number of annotations.
+    """
     if "external_annotations" not in top:
         return ()
     values = top.items("external_annotations")

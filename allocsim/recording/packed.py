@@ -115,10 +115,6 @@ class Objects:
     def _made(
         self, name: str, batch: RowBatch, rows: slice, new: NDArray[np.int64], data: bytes
     ) -> tuple[list[int] | NDArray[np.int32], NDArray[np.int64]]:
-        """Return the codes of the values of field `name` that the rows with indices `new` create.
-
-        Also return how many memo numbers each of these rows uses before the value.
-        """
         first, second, before = (part[rows][new] for part in batch.made[name])
         if name == "frames":
             places = zip(first.tolist(), second.tolist(), strict=True)

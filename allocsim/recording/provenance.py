@@ -89,7 +89,10 @@ class Provenance:
 
 
 def marked(top: Fields, size: int, traces: Iterable[Trace]) -> tuple[Trace, ...]:
-    """Return `traces` with the marks that the snapshot stores, at most as many as its bytes."""
+    """Return `traces` with the marks that the snapshot `top` stores.
+
+    size: bytes of its file, which limit the number of marks.
+    """
     fields = _fields(top)
     marks = {} if fields is None else read_marks(fields, size)
     return tuple(replace(trace, marks=marks.get(trace.device, ())) for trace in traces)
