@@ -74,7 +74,8 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         words = sys.argv[1:] if argv is None else argv
         arguments = build_parser(*words[:1]).parse_args(words)
-        _import_numpy()
+        if arguments.__dict__.get("needs_numpy", True):
+            import_numpy()
         code: int = arguments.run(arguments)
         sys.stdout.flush()
     except SystemExit as stop:  # raised by --help and --version
@@ -90,7 +91,7 @@ def _run(argv: Sequence[str] | None) -> int:
     return code
 
 
-def _import_numpy() -> None:
+def import_numpy() -> None:
     """Import numpy without starting the threads of its linear algebra, which allocsim does not use.
 
     On two cores, starting the threads takes 0.1 s of processor time. The environment variable is

@@ -68,7 +68,7 @@ _OF_THE_TASK = (
 def add_to(commands: Commands[Parser]) -> None:
     more = {"epilog": _EPILOG, "usage": _USAGE}
     parser = add_command(commands, "fit", _SUMMARY, _DESCRIPTION, run, **more)
-    parser.set_defaults(has_separator=False)
+    parser.set_defaults(has_separator=False, needs_numpy=False)
     add = parser.add_argument
     add("words", metavar="MODEL", nargs="*", help="the model; or, after --, a program")
     add("--gpu", metavar="NAME", action="append", dest="gpus",
@@ -200,14 +200,17 @@ def run(arguments: argparse.Namespace) -> int:
             setattr(arguments, name, usual)
     if way is Way.LIST:
         return _list(arguments)
-    if way is Way.PAGE:
-        return _write_page(arguments)
-    if way is Way.ENGINE:
-        return run_started(arguments, _gpus(arguments))
     if way in (Way.SERVER, Way.TRANSFORMERS, Way.GGML):
         return run_served(arguments, _gpus(arguments))
     if way in (Way.LAYOUT, Way.PLAN):
         return run_by_formula(arguments, _gpus(arguments))
+    from allocsim.cli import import_numpy  # noqa: PLC0415
+
+    import_numpy()  # formulas need no arrays
+    if way is Way.PAGE:
+        return _write_page(arguments)
+    if way is Way.ENGINE:
+        return run_started(arguments, _gpus(arguments))
     return _run_by_task(arguments, way)
 
 

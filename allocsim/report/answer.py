@@ -16,16 +16,15 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from allocsim._repr import printable
-from allocsim.recommend import Recommendation
-from allocsim.replaying import OTHER_RELEASE
 from allocsim.report.layout import WIDTH, paragraph, plural, row, shortened, warned
 from allocsim.report.recommendation import paste_line, paste_notes
-from allocsim.simulation import DeviceRun, Run
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
     from allocsim.analysis.explain import Cure, DeviceExplanation
     from allocsim.analysis.top import Top
+    from allocsim.recommend import Recommendation
+    from allocsim.simulation import DeviceRun, Run
 
 HEIGHT = 22
 TABLES = "-v: every setting and figure; --json: the same for programs"
@@ -133,6 +132,8 @@ def warnings(run: Run) -> Part:
 
 
 def said_first(warnings: Sequence[str], notes: Sequence[str]) -> Part:
+    from allocsim.replaying import OTHER_RELEASE  # noqa: PLC0415
+
     lines = warned(warnings)[:-1]
     other = [line for note in notes if note.endswith(OTHER_RELEASE) for line in row("Note", note)]
     return Part([*lines, *other], Tone.FAILURE if lines else Tone.PLAIN)

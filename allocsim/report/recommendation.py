@@ -10,14 +10,14 @@ import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from allocsim.recommend import Recommendation
-from allocsim.replaying import Trial
 from allocsim.report.layout import LABEL, WIDTH, fields, paragraph, plural, row
-from allocsim.simulation import Setting
 from allocsim.units import format_range, format_size
 
 if TYPE_CHECKING:
     from allocsim.analysis.explain import Cure, DeviceExplanation
+    from allocsim.recommend import Recommendation
+    from allocsim.replaying import Trial
+    from allocsim.simulation import Setting
 
 EXPANDABLE_NOTE = "expandable_segments is not available on Windows, WSL and Jetson."
 FITTED_NOTE = (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -188,3 +190,15 @@ def test_the_answer_for_every_preset_is_one_screen(server: str) -> None:
             assert max(map(len, lines)) <= 80
             shown += 1
     assert shown > 150
+
+
+@pytest.mark.parametrize("words", ["Qwen2.5-7B --server vllm", "Qwen2.5-7B --plan"])
+def test_fit_by_formula_loads_neither_numpy_nor_laws(words: str) -> None:
+    arguments = ["fit", *words.split(), "--gpu", "H100"]
+    program = f"from allocsim.cli import main; main({arguments}); import sys; print(*sys.modules)"
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    loaded = set(ran.stdout.splitlines()[-1].split())
+    assert "allocsim.fitting.serving" in loaded or "allocsim.fitting.parallel" in loaded
+    assert not loaded & {"numpy", "allocsim.fitting.laws"}
