@@ -1,11 +1,11 @@
-"""Compare two recordings, or one recording under two settings.
+"""Compare two recordings A and B, or one recording under two settings A and B.
 
-The difference of the peaks is divided among owners (lines of code, stacks, modules, …), and the
+The difference of peak memory is divided among owners (lines of code, stacks, modules, …), and the
 differences of the owners add up to it exactly.
 
-Blocks match if they have the same owner and the same stack, apart from line numbers.  The first
-block of A with this stack matches the first block of B, and so on.  If the number of blocks with
-this stack differs, blocks of equal size are matched first.
+Blocks match if they have the same owner and the same stack, apart from line numbers.  For each
+stack, the first block of A matches the first block of B, and so on.  If A and B have different
+numbers of blocks with a stack, blocks of equal size are matched first.
 """
 
 from __future__ import annotations
@@ -88,7 +88,11 @@ class Side:
 
 
 def side_of_run(prepared: Prepared, device_run: DeviceRun, conf: str, at: str | int | None) -> Side:
-    """Return the peaks and owners of a finished replay, as one side of a comparison."""
+    """Return the peaks and owners of a finished replay, to compare them with another's.
+
+    conf: setting of the replay.
+    at: moment at which owners are compared, as in `compare`.
+    """
     trace = prepared.trace
     scene = scene_of_run(trace, prepared.start, device_run.timeline)
     timeline = device_run.timeline
@@ -116,7 +120,7 @@ def side_of_run(prepared: Prepared, device_run: DeviceRun, conf: str, at: str | 
 
 
 def side_of_state(recording: Recording, trace: Trace, at: str | int | None) -> Side:
-    """Return the sizes and owners of a recording without entries, as one side of a comparison."""
+    """Return the sizes and owners of a recording without entries, for a comparison."""
     moment = moment_of_state(recording.path, at)
     refuse_contradictions(recording)
     scene = scene_of_state(trace)
@@ -147,9 +151,9 @@ class Change:
     """Change of one owner from A to B.
 
     owner: name of the owner in B; name in A if it holds no memory in B.
-    was: name of the owner in A, which differs if the line moved.
+    was: name of the owner in A, which differs if the line number changed.
     a_bytes, b_bytes, a_blocks, b_blocks: bytes and number of blocks in A and in B.
-    resized: part of the change due to blocks that match but have another size, in bytes.
+    resized: size of the blocks of B that match a block of A, minus the size of these in A.
     requested: change of the bytes before rounding.
     """
 
@@ -169,7 +173,7 @@ class Change:
 
     @property
     def more(self) -> int:
-        """Part of the change due to blocks that exist in A or B only, in bytes."""
+        """Bytes of the blocks that only B has, minus those that only A has."""
         return self.bytes - self.resized
 
     @property
@@ -184,7 +188,7 @@ class Change:
 
 
 def changes_of(a: Held, b: Held, by: str) -> tuple[Change, ...]:
-    """Return the changes of all owners from A to B, largest first."""
+    """Return the change of each owner's memory from A to B, largest first."""
     first, second = _Owned(a, by), _Owned(b, by)
     named = moved_lines(first.indices, second.indices) if by in ("line", "stack", "module") else {}
     moved = {was: now for now, was in named.items()}

@@ -9,7 +9,7 @@ import pytest
 
 from allocsim.analysis.explain import OomWatch, Shortage, shortages_of
 from allocsim.analysis.explain.cause import Figures
-from allocsim.analysis.explain.shortage import Findings, moment_cause
+from allocsim.analysis.explain.shortage import Findings, most_specific_cause
 from allocsim.recording import Action, Recording, load
 from allocsim.replaying import replay
 from allocsim.simulation import DeviceRun
@@ -88,7 +88,7 @@ def test_blocks_give_a_more_specific_cause_than_sizes(
     figures: Figures, late: int, private: bool, cause: str
 ) -> None:
     findings = Findings({}, 0, late, private, None, {})
-    assert moment_cause(figures, findings) == cause
+    assert most_specific_cause(figures, findings) == cause
 
 
 def test_shortage_of_a_what_if_replay_has_the_sizes_of_the_replay(recording: Recording) -> None:

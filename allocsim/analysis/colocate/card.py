@@ -1,9 +1,8 @@
-"""Card on which several programs run, each with its own allocator or all with one.
+"""Replay of several programs on one card, each in its own process or all as threads of one.
 
-A process holds its CUDA context, from its first phase on, and the memory of its allocator.  While
-one process runs, the memory of all others counts as in use on its device, so a request fails if
-they hold the memory, after the allocator has released its own cache.  The first request that fails
-and did not fail in the recording ends the run.
+A process holds its CUDA context, from the first phase of its program on, and the memory of its
+allocator.  While one process runs, the memory of all others counts as in use on its device.  The
+run ends at the first request that fails although it succeeded in the recording.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from allocsim.units import round_up
 class PhaseRun:
     """Memory of the card during one phase of a program, in bytes.
 
-    A program may sleep at the end of a phase: it then releases memory until its next phase.
-    peak: largest use of the card.
+    A program may sleep at the end of a phase: it releases memory until its next phase begins.
+    peak: largest use of the card by all processes.
     own_peak: largest use by the program's process, with its CUDA context.
     kept: use by the process after the phase and its sleep, or at the failure.
-    released: bytes that the program released for its sleep.
-    woken: bytes that the program took again at its start, after a sleep.
+    released: bytes that the program released when it fell asleep after the phase.
+    woken: bytes that a sleeping program obtained again when the phase began.
     host_copy: bytes of host memory that hold a copy of the released memory.
-    retries: number of requests that released the cache of the program first.
+    retries: number of requests for which the allocator first released its cache.
     """
 
     phase: Phase
@@ -50,8 +49,8 @@ class Failure:
 
     phase: number of the phase.
     entry: entry of the program's recording; None if the program failed to start or to wake.
-    wanted: bytes that failed: of the request, of the memory to take again after a sleep, or of
-        the CUDA context.
+    wanted: size of the failed request.  If the program failed to start or to wake: memory that it
+        needed for this.
     held: use of the card by each process.
     needed: smallest card on which the request would have succeeded in the same state.
     message: text of PyTorch's error; "" without one.
@@ -93,12 +92,6 @@ class CardRun:
 
 @dataclass(slots=True)
 class _Process:
-    """Process of one program on the card.
-
-    context: bytes of its CUDA context.
-    asleep: bytes of its memory that are released while it sleeps.
-    """
-
     drive: Drive
     context: int
     is_started: bool = False
@@ -114,7 +107,7 @@ class _Process:
 
 
 class _StopError(Exception):
-    """Exception that ends a run at its first failure."""
+    pass
 
 
 class Card(Observer):

@@ -1,7 +1,7 @@
 """Replay several recorded programs on one card, and find the smallest card for them.
 
-Rule: each figure is of a replay of all programs.  Only `any_order` is a sum: on a card of that size
-no program ever sees a full card, so every order of the requests succeeds.
+Each size comes from a replay of all programs together, except `Colocation.any_order`, which is a
+sum.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Watch = Callable[[str], Progress | None]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Result for the programs with one change, such as expandable segments.
+    """Memory that the programs need, as given or with one change.
 
-    name: change of the program or the settings; "as given" for none.
+    name: the change, such as "expandable_segments:True"; "as given" for none.
     peak: largest use of an unlimited card, in bytes; None if a request fails there.
     smallest: bytes of the smallest card on which every request succeeds; None if unknown.
     """
@@ -53,8 +53,11 @@ class Colocation(Shown):
     phases: in order; one for each program if they run at recorded times.
     threads: the programs are threads of one process with one allocator.
     by_time: the programs run at once, at the recorded times.
-    ways: the programs as given, and changes that may need less; empty without a search.
-    any_order: bytes of a card on which every order of the requests succeeds; None for threads.
+    run: replay on the given card.
+    ways: needed memory of the programs as given, and with changes that may reduce it; empty if the
+        smallest card was not searched.
+    any_order: sum of the memory that each program needs alone, in bytes.  On a card of this size
+        every order of the requests succeeds.  None for threads.
     """
 
     programs: tuple[Program, ...]
@@ -187,11 +190,6 @@ class _Question:
     watch: Watch | None
 
     def on(self, memory: int | None, name: str) -> CardRun | None:
-        """Replay the programs on a card of `memory` bytes; None for an unlimited card.
-
-        name: name of the group of replays, for `watch`.
-        Return None if the card cannot hold the memory from before the first entries.
-        """
         progress = None if self.watch is None else self.watch(name)
         try:
             card = Card(self.programs, self.phases, self.turns, memory, threads=self.threads)
@@ -203,7 +201,6 @@ class _Question:
 
 
 def _ways(ask: _Question, free: CardRun) -> Iterator[Way]:
-    """Yield the result for the programs as given, and for each change that applies to them."""
     given = "as given"
     yield Way(given, free.peak if free.failure is None else None, _smallest(ask, free, given))
     changed = []
@@ -229,7 +226,6 @@ def _ways(ask: _Question, free: CardRun) -> Iterator[Way]:
 
 
 def _smallest(ask: _Question, free: CardRun, name: str) -> int | None:
-    """Return the bytes of the smallest card on which every request succeeds; None if unknown."""
     if free.failure is not None:
         return None
     depends = any(each.prepared.depends_on_device(each.setting) for each in ask.programs)

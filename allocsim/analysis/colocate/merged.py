@@ -77,11 +77,7 @@ def merged(
 
 
 class _Renamed:
-    """Steps of one program, with its blocks, streams and pools renamed for the shared plan.
-
-    pools, changes: pools and changes of settings in the shared plan; the program's are added.
-    """
-
+    # The constructor appends the program's pools and changes of settings to `pools` and `changes`.
     def __init__(
         self, number: int, program: Program, pools: list[PoolId], changes: list[Change]
     ) -> None:
@@ -106,10 +102,10 @@ class _Renamed:
         self._scopes = _scopes(self.steps)
 
     def entering(self, step: int) -> Steps:
-        """Return the steps that must precede `step` when the program continues there.
+        """Return the steps to insert when the program continues at `step`.
 
-        They open the pool again whose use the program had begun.  Before the first step, they
-        allocate the blocks that were in use before the recording.
+        They select the pool that the program was using.  Before the first step, they also allocate
+        the blocks that were in use before the recording.
         """
         at = bisect_right(self._scopes, step - 1, key=lambda each: each[0]) - 1
         pool, stream = self._scopes[at][1:] if at >= 0 else (-1, 0)
@@ -120,10 +116,7 @@ class _Renamed:
 
 
 def _scopes(steps: Steps) -> list[tuple[int, int, int]]:
-    """Return (step, pool, stream) for each step that begins or ends the use of a pool.
-
-    The pool is -1 at an end.
-    """
+    # Items are (step, pool, stream); the pool is -1 where the use of a pool ends.
     found: list[tuple[int, int, int]] = []
     for at in np.flatnonzero(any_of(steps.kind, _OF_POOLS)).tolist():
         pool, stream = int(steps.size[at]), int(steps.stream[at])
@@ -135,7 +128,6 @@ def _scopes(steps: Steps) -> list[tuple[int, int, int]]:
 
 
 def _live_steps(number: int, program: Program, pools: list[PoolId], plan: Plan) -> list[Planned]:
-    """Return steps that allocate a program's blocks from before its first entry."""
     rows: list[Planned] = []
     apart = number << _APART
     ordered = sorted(program.prepared.start, key=lambda s: (s.pool_id, s.stream, s.address))

@@ -47,7 +47,7 @@ class Program:
 
     @cached_property
     def plan(self) -> Plan:
-        """Steps of the program, without the recorded answers of the driver."""
+        """Plan of the program, without the recorded results of driver calls."""
         return self.prepared.plan_under(self.setting, self.prepared.free_plan)
 
     def __len__(self) -> int:
@@ -77,10 +77,10 @@ class Program:
 
     @cached_property
     def mempools(self) -> tuple[PoolId, ...]:
-        """MemPools of the program, in order of creation; a sleeping vLLM engine releases them.
+        """MemPools of the program, in order of creation.
 
-        A recording without marks does not separate MemPools from handles of `graph_pool_handle`,
-        so all pools that the program created itself count (their ids are (0, n)).
+        Without marks, MemPools look like handles of `graph_pool_handle`, so all pools with an id
+        (0, n), which the program created itself, count.
         """
         made = [m.value for m in self.prepared.marks if m.kind is MarkKind.POOL_CREATED]
         found = [each for each in made if isinstance(each, tuple)]
@@ -190,7 +190,7 @@ class Turn:
 
 
 def sleeps_of(texts: Sequence[str], programs: Sequence[Program]) -> tuple[Sleep, ...]:
-    """Parse `KIND` for all programs and `B:KIND` for one; return the sleep of each program."""
+    """Return the sleep of each program, from texts such as "level1" (all) and "B:level1" (one)."""
     found = dict.fromkeys((each.letter for each in programs), Sleep.NONE)
     for text in texts:
         letter, _, kind = text.rpartition(":")
@@ -270,8 +270,8 @@ def phases_at_once(programs: Sequence[Program], sleeps: Sequence[Sleep]) -> tupl
 def turns_by_time(programs: Sequence[Program]) -> tuple[list[Turn], bool]:
     """Return the turns of programs that run at the same time, in the order of the recorded times.
 
-    Also returns True if the recorded times overlap.  If they do not, all programs are assumed to
-    begin at the same moment.
+    The second result is False if the recorded times do not overlap; then the recorded times are
+    shifted so that all programs begin at the same moment.
     """
     times = [program.times for program in programs]
     spans = [(each[0], each[-1]) for each in times if len(each)]

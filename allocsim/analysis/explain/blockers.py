@@ -57,7 +57,7 @@ class Blockers:
 
 
 def blockers_of(state: StateAtError) -> Blockers | None:
-    """Return the cheapest set of blocks for the failed request of `state`.
+    """Return the cheapest set of live blocks to free so that the failed request would succeed.
 
     Return None if freeing every block would not suffice, or if no block is in the way.
     """
@@ -82,13 +82,15 @@ def _cheapest_run(state: StateAtError, blocks: Sequence[BlockState]) -> Blockers
             count -= blocks[first].state == ALLOCATED
             first += 1
         if size >= state.rounded_bytes and (best is None or (cost, count) < best[:2]):
-            merged = sum(each.size for each in blocks[slice(*_widened(blocks, first, last))])
+            merged = sum(
+                each.size for each in blocks[slice(*_with_free_neighbours(blocks, first, last))]
+            )
             if state.accepts(merged):
                 best = (cost, count, first, last)
     if best is None:
         return None
     cost, _, first, last = best
-    start, stop = _widened(blocks, first, last)
+    start, stop = _with_free_neighbours(blocks, first, last)
     return Blockers(
         way="run",
         cost_bytes=cost,
@@ -98,8 +100,7 @@ def _cheapest_run(state: StateAtError, blocks: Sequence[BlockState]) -> Blockers
     )
 
 
-def _widened(blocks: Sequence[BlockState], first: int, last: int) -> tuple[int, int]:
-    """Extend the index range `first` to `last` by free neighbours; return it as [start, stop)."""
+def _with_free_neighbours(blocks: Sequence[BlockState], first: int, last: int) -> tuple[int, int]:
     while first > 0 and blocks[first - 1].state == INACTIVE:
         first -= 1
     while last + 1 < len(blocks) and blocks[last + 1].state == INACTIVE:
@@ -157,11 +158,7 @@ def _needed(state: StateAtError) -> int:
 
 
 def _units(state: StateAtError, segment: SegmentState, *, counts_reserved: bool) -> Iterator[_Unit]:
-    """Yield the parts of a segment that return to the driver as a whole: itself, or its handles.
-
-    counts_reserved: count the pages of reserved memory, as a limit does; otherwise count the pages
-        that the driver receives.
-    """
+    # A limit counts reserved bytes.  Otherwise the pages that the driver receives count.
     if not state.is_returnable(segment):
         return
     live = [block for block in segment.blocks if block.state == ALLOCATED]
@@ -186,18 +183,14 @@ def _units(state: StateAtError, segment: SegmentState, *, counts_reserved: bool)
 
 
 def _price(blocks: Sequence[BlockState]) -> int:
-    """Return a number that orders sets of blocks by their bytes, then by their count."""
     return sum(block.size for block in blocks) * _ONE + len(blocks)
 
 
 def _knapsack(units: Sequence[_Unit], pages: int) -> list[_Unit]:
-    """Return the cheapest units with at least `pages` pages.
-
-    Dynamic programming over the units with two tables: `left[j]` and `taken[j]` are the lowest
-    price of j pages without and with the current unit.  A block shared by two adjacent taken units
-    is counted once.  A block that spans three handles is counted twice if only the outer handles
-    are taken.  This is never the cheapest choice, since the middle handle would cost nothing more.
-    """
+    # Dynamic programming: `left[j]` and `taken[j]` are the lowest price of j pages without and with
+    # the current unit.  A block shared by two adjacent taken units is counted once.  A block that
+    # spans three handles is counted twice if only the outer handles are taken, but this is never
+    # the cheapest choice, since the middle handle would cost nothing more.
     left = np.full(pages + 1, _NEVER, dtype=np.int64)
     taken = left.copy()
     left[0] = 0
@@ -210,17 +203,16 @@ def _knapsack(units: Sequence[_Unit], pages: int) -> list[_Unit]:
         was_taken.append((taken < left, after_taken < after_left))
         left = np.minimum(left, taken)
         taken = np.minimum(np.minimum(after_left, after_taken), _NEVER)
-    return _traced(units, was_taken, pages, is_taken=bool(taken[pages] < left[pages]))
+    return _units_taken(units, was_taken, pages, is_taken=bool(taken[pages] < left[pages]))
 
 
-def _traced(
+def _units_taken(
     units: Sequence[_Unit],
     was_taken: Sequence[tuple[NDArray[np.bool_], NDArray[np.bool_]]],
     pages: int,
     *,
     is_taken: bool,
 ) -> list[_Unit]:
-    """Return the chosen units by following the decisions of the knapsack backwards."""
     chosen = []
     for unit, (before_left, before_taken) in zip(reversed(units), reversed(was_taken), strict=True):
         if is_taken:

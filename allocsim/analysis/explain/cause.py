@@ -90,7 +90,7 @@ class Figures:
 
     @property
     def unallocated(self) -> int | None:
-        """Capacity minus allocated bytes, an upper bound of idle and free memory."""
+        """Total minus allocated memory, in bytes; idle plus free memory cannot exceed it."""
         if self.capacity is None or self.allocated_bytes is None:
             return None
         return max(0, self.capacity - self.allocated_bytes)
@@ -102,7 +102,7 @@ class Figures:
 
     @property
     def limited(self) -> int | None:
-        """Bytes that count against the limit: reserved bytes, or the best known substitute."""
+        """Bytes to compare with the limit: reserved, else process, else allocated bytes."""
         held = (self.reserved, self.process_bytes, self.allocated_bytes)
         return next((size for size in held if size is not None), None)
 
@@ -113,7 +113,7 @@ class Figures:
         return limit if limit is not None and (total is None or limit < total) else None
 
     def doubt(self, *values: int | None) -> float:
-        """Return the largest rounding error in bytes of a sum of `values`; 0 if sizes are exact."""
+        """Return the rounding error in bytes of the sum of printed values; 0 if exact."""
         return sum(rounding_of(value) for value in values if value) if self.printed else 0
 
 
@@ -145,14 +145,11 @@ def cause_of(figures: Figures) -> str:
 
 
 def _comparisons(figures: Figures) -> Iterator[bool]:
-    """Yield True or False for each of `MESSAGE_CAUSES`, except the last.
-
-    An unknown size is nan, so every comparison with it is False.
-    """
+    # An unknown size is nan, so every comparison with it is False.
     tried, capacity = _known(figures.tried_bytes), _known(figures.capacity)
     free = _known(figures.free_bytes)
     yield tried > capacity or tried > _known(figures.largest_bytes)
-    yield _spilled(figures) is not None
+    yield _size_over_capacity(figures) is not None
     yield _known(figures.limited) + tried > _known(figures.real_limit)
     # One byte of tolerance, since the rounding errors are rounded themselves.
     yield free - tried >= max(0, figures.doubt(figures.tried_bytes, figures.free_bytes) - 1)
@@ -162,8 +159,7 @@ def _comparisons(figures: Figures) -> Iterator[bool]:
     yield figures.free_bytes is not None or tried > _known(figures.unallocated)
 
 
-def _spilled(figures: Figures) -> str | None:
-    """Return the size that exceeds the device's memory, with its name; None if no size does."""
+def _size_over_capacity(figures: Figures) -> str | None:
     for name, size in (("allocated", figures.allocated_bytes), ("reserved", figures.reserved)):
         over = _known(size) - _known(figures.capacity)
         if over > 0 and over >= figures.doubt(size, figures.capacity):
@@ -182,7 +178,7 @@ def arithmetic_of(cause: str, figures: Figures) -> str:
         case "impossible":
             line = _too_large_line(tried, figures)
         case "host_fallback":
-            return f"{_spilled(figures)} > {_total(figures)}"
+            return f"{_size_over_capacity(figures)} > {_total(figures)}"
         case "fraction_limit" if figures.real_limit is not None and figures.limited is not None:
             return _limit_line(tried, figures.limited, figures.real_limit, figures)
         case "free_above_request":

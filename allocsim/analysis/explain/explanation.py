@@ -47,16 +47,16 @@ from allocsim.units import format_size, parse_size
 
 @dataclass(frozen=True, slots=True)
 class Cure:
-    """Result of a search for a setting that avoids out-of-memory errors, on one device.
+    """Replays of one device under other settings, in search of one without out-of-memory errors.
 
-    baseline: trial of the present settings.
-    trials: trials of the settings that PyTorch accepts.
-    best: trial of the recommended setting; None if no setting is recommended.
+    baseline: result of the replay under the present setting.
+    trials: results of the replays under settings that PyTorch accepts.
+    best: result under the recommended setting; None if no setting is recommended.
     entries_left: number of entries after the last recorded error; None if the recording has no such
         error.
     is_withheld: True if nothing is recommended because the replay differs from the recorded run.
-    needs: releases that read the best setting as intended, in words; None if these include every
-        release that may have written the recording.
+    needs: releases that support the best setting, in words; None if every release that may have
+        written the recording supports it.
     """
 
     device: int
@@ -106,8 +106,8 @@ class Remedy:
     conf: value of PYTORCH_CUDA_ALLOC_CONF in the replay.
     device_memory: device memory in the replay, in bytes.
     smaller_fails_at: entry that fails on a device that is 2 MiB smaller; only for "device_memory".
-    needs: releases that read `conf` as intended, in words; None if these include every release
-        that may have written the recording.
+    needs: releases that support `conf`, in words; None if every release that may have written the
+        recording supports it.
     """
 
     kind: str
@@ -120,16 +120,18 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DeviceExplanation(Shown):
-    """Explanation of one device of a recording.
+    """Explanation of the out-of-memory errors of one device.
 
     device_run: baseline replay of the device.
+    shortages: one for each error.
     remedies: changes with which every request succeeds, best first; empty if the baseline differs
         from the recorded run.
-    tried: trials of all settings that were replayed.
+    tried: results of all replays under other settings.
     entries_left: number of entries after the last recorded error; None if there is no such error.
     advice: sentences for each error in `shortages`.
     recommendation: recommended setting for all devices of the program.
-    savings: changes of the program for the last error, if the card was full.
+    savings: changes of the program that would have reduced memory at the last error, if the device
+        was full.
     """
 
     device_run: DeviceRun
@@ -222,8 +224,11 @@ def explain_device(
 ) -> DeviceExplanation:
     """Return the errors of one replayed device, the changes that avoid them, and advice.
 
-    run, recommendation: baseline replay and recommended setting of all devices.
-    index: index of the device in `run` and in the trials of `recommendation`.
+    case: the device with its baseline replay; more replays test the changes.
+    run: baseline replay of all devices.
+    shortages: out-of-memory errors of the device.
+    recommendation: recommended setting for all devices.
+    index: index of the device in `run` and in each offer of `recommendation`.
     """
     device_run = case.device_run
     remedies: tuple[Remedy, ...] = ()

@@ -111,24 +111,22 @@ def find_messages(text: str) -> tuple[OomMessage, ...]:
         floor = span.end
     # A class name without sizes may be a line of source code; drop it if there are real errors.
     found = [message for message, is_strong in messages if is_strong or message.has_figures]
-    found = [each for each, later in zip_longest(found, found[1:]) if not _warns_of(each, later)]
-    return tuple(found or [message for message, _ in messages[:1]] or _translated(text))
+    found = [
+        each for each, later in zip_longest(found, found[1:]) if not _is_warning_before(each, later)
+    ]
+    return tuple(found or [message for message, _ in messages[:1]] or _errors_in_other_words(text))
 
 
-def _warns_of(message: OomMessage, later: OomMessage | None) -> bool:
-    """Return True for the allocator's warning before the error `later`."""
+def _is_warning_before(message: OomMessage, later: OomMessage | None) -> bool:
     if later is None or _WARNING.match(message.text) is None:
         return False
     tried, printed = message.figures.tried_bytes, later.figures.tried_bytes
     return tried is not None and printed is not None and abs(tried - printed) <= printed // 100
 
 
-def _translated(text: str) -> Iterator[OomMessage]:
-    """Yield the error whose words are not known, such as a translated one.
-
-    Its sizes are those of PyTorch in their order, around the number of the GPU, and they add up to
-    at most the device's memory.
-    """
+def _errors_in_other_words(text: str) -> Iterator[OomMessage]:
+    # The sizes of PyTorch's message keep their order around the number of the GPU in any language,
+    # and the parts add up to at most the device's memory.
     for match in _GPU.finditer(text[: _LONGEST * 4]):
         lead = max(0, match.start() - _NEAR)
         sizes = [size for _, size in sizes_in(text[lead : match.end() + _APART])]
@@ -169,7 +167,6 @@ def _spans(text: str) -> Iterator[_Span]:
 def _continues(
     text: str, current: _Span, last: int, match: re.Match[str], has_request: bool
 ) -> bool:
-    """Return True if the opening words `match` belong to the current error."""
     start = match.start()
     between = text[last : min(start, last + _APART)]
     if start - last >= _APART or start - current.start >= _LONGEST:
@@ -212,7 +209,6 @@ def _message(text: str, span: _Span, floor: int, line: int) -> OomMessage:
 
 
 def _backend(lead: str, words: str) -> str:
-    """Return the backend that the text names, preferably directly before "out of memory"."""
     # Other names are less reliable, since ROCm prints "torch.cuda" as well.
     found = _NAMED.findall(lead + words) or _BACKEND.findall(lead)[-1:]
     found = found or _BACKEND.findall(words[:_LEAD])
@@ -220,11 +216,8 @@ def _backend(lead: str, words: str) -> str:
 
 
 def _best_reading(raw: str) -> tuple[str, Reading]:
-    """Return the words of an error on one line, and the sizes in them.
-
-    A terminal may break lines within a word, so lines are joined without a blank if more sizes are
-    recognised that way.
-    """
+    # A terminal may break lines within a word, so lines are joined without a blank if more sizes
+    # are recognised that way.
     lines = _ESCAPED.sub("\n", _COLOUR.sub("", raw)).split("\n")
     lines = [_SUFFIX.sub("", _PREFIX.sub("", line)) for line in lines]
     spaced = " ".join(" ".join(lines).split())
@@ -242,10 +235,12 @@ def _best_reading(raw: str) -> tuple[str, Reading]:
 class Situation:
     """One error with everything known about it.
 
+    figures: sizes that the text prints, and sizes that the user gave.
     cause: name of the cause, one of `CAUSES`.
     config: settings in force; None if the user gave none.
     release: release given by the user, or recognised from the words of the error; None if unknown.
-    other_total: memory in bytes of another device, to say if the request would fit there; or None.
+    other_total: memory in bytes of another device on which the request might fit; None if none is
+        given.
     """
 
     message: OomMessage
@@ -286,10 +281,10 @@ class Situation:
 
 
 def outside_of(message: OomMessage, figures: Figures) -> str:
-    """Name the holders of memory outside this process's PyTorch, with its size; "" if it is little.
+    """Return a clause such as "process 41 held 12 GiB of the card", or "" if it is not the cause.
 
-    It decides if it is a tenth of the device, if the driver, with it free, could have served the
-    request, and if no limit of this process refused it.
+    It is the cause if this memory is at least a tenth of the device, if the driver could have
+    served the request without it, and if no limit of this process refused the request.
     """
     capacity, free, tried = figures.capacity, figures.free_bytes, figures.tried_bytes
     if capacity is None or free is None or tried is None or message.backend == "MPS":

@@ -1,8 +1,8 @@
 """Explanations without a replay: of a snapshot without entries, and of pinned host memory.
 
-For a snapshot, the model is put into the recorded state and receives a request.  The result is its
-answer, and the blocks in the way of the request.  Without entries the ages of blocks are unknown,
-and no replay can prove a remedy.
+For a snapshot, an allocator is put into the recorded state and receives one request.  The result
+shows whether the request succeeds, and which live blocks prevent it.  Without entries the ages of
+blocks are unknown, and no replay can prove a remedy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from allocsim._repr import Shown
 from allocsim.analysis.explain.cause import Figures
-from allocsim.analysis.explain.shortage import Blocker, Findings, findings_of, moment_cause
+from allocsim.analysis.explain.shortage import Blocker, Findings, findings_of, most_specific_cause
 from allocsim.analysis.explain.state_at_error import StateAtError
 from allocsim.core import CachingAllocator, finds_free_block
 from allocsim.errors import OutOfMemoryError
@@ -138,7 +138,7 @@ def _refusal(
     return Refusal(
         rounded_bytes=error.rounded_bytes,
         tried_bytes=error.tried_bytes,
-        cause=moment_cause(figures, findings),
+        cause=most_specific_cause(figures, findings),
         figures=figures,
         findings=findings,
         blockers=_blockers(findings, trace),
@@ -202,7 +202,7 @@ class HostExplanation:
 
 
 def explain_host(path: str, trace: Trace) -> HostExplanation:
-    """Return why the pinned memory in the trace of `load_host` grew."""
+    """Return the reasons why pinned memory grew in `trace`, which `load_host` read from `path`."""
     course = follow(trace)
     causes: Counter[GrowthCause] = Counter()
     sizes: Counter[int] = Counter()

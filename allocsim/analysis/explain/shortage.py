@@ -120,7 +120,7 @@ class Shortage:
 
     @property
     def missing_bytes(self) -> int | None:
-        """Bytes that a full card lacks for the request; None for another cause."""
+        """Request minus idle and free bytes, if the cause is "full"; None for other causes."""
         reach = self.figures.within_reach if self.cause == "full" else None
         return None if reach is None else self.tried_bytes - reach
 
@@ -140,10 +140,11 @@ def shortages_of(
 ) -> tuple[Shortage, ...]:
     """Return every out-of-memory error in the replay of one device, in order.
 
-    trace: recording of the device.  It adds entries and code, and recorded errors that the baseline
-        replay does not have.  Such requests were refused by something that is not recorded (a
-        memory fraction set while the program ran, another process, the driver).
-    watch: observer of the replay.
+    trace: recording of the device, for entry numbers and code.  With it, the result includes
+        recorded errors of requests that succeed in the baseline replay: something that is not
+        recorded refused them (a memory fraction set while the program ran, another process, the
+        driver).
+    watch: observer of the replay, which examined the blocks; None if there was none.
     """
     ooms = list(device_run.ooms)
     if trace is not None and device_run.fidelity is not None:
@@ -193,11 +194,10 @@ def _shortage(
     if findings is not None and findings.blockers is not None:
         blockers = _resolved(findings, findings.blockers, trace, oom.entry)
     code = None if trace is None else code_at(trace, oom.entry)
-    return Shortage(oom, moment_cause(figures, findings), figures, findings, blockers, code)
+    return Shortage(oom, most_specific_cause(figures, findings), figures, findings, blockers, code)
 
 
-def moment_cause(figures: Figures, findings: Findings | None) -> str:
-    """Return the cause that the sizes show, or a more specific cause that the blocks prove."""
+def most_specific_cause(figures: Figures, findings: Findings | None) -> str:
     by_figures = cause_of(figures)
     if findings is None or by_figures in ("impossible", "host_fallback"):
         return by_figures
@@ -211,15 +211,14 @@ def findings_of(state: StateAtError) -> Findings:
     return Findings(
         kinds=kinds_of(state),
         largest_request_bytes=state.largest_request_bytes,
-        late_bytes=_late(state),
+        late_bytes=_largest_pending_or_free(state),
         holds_in_private_pool=_holds_in_private_pool(state),
         blockers=blockers_of(state),
         recorded_addresses=state.recorded_addresses,
     )
 
 
-def _late(state: StateAtError) -> int:
-    """Return the bytes of the largest run of free and pending blocks that would have served."""
+def _largest_pending_or_free(state: StateAtError) -> int:
     usable = [segment for segment in state.segments if state.may_use(segment)]
     runs = (
         sum(block.size for block in run)

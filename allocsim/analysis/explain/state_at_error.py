@@ -79,7 +79,7 @@ class StateAtError:
     ) -> StateAtError:
         """Copy the state of `allocator` after a request of `rounded` bytes failed.
 
-        recorded: blocks in use, by their address in the recording.
+        recorded: blocks in use, by their address in the recording, which differs from the replay's.
         others: bytes of the device that other processes hold.
         """
         device, config = allocator.device, allocator.config
@@ -121,7 +121,6 @@ class StateAtError:
         )
 
     def accepts(self, size: int) -> bool:
-        """Return True if a free block of `size` bytes can serve the request (semantics 1.5)."""
         return self.config.accepts(self.rounded_bytes, size)
 
     def driver_bytes(self, segment: SegmentState) -> int:
@@ -157,9 +156,9 @@ If several apply to a byte, it counts for the first.
 
 
 def kinds_of(state: StateAtError) -> dict[str, int]:
-    """Return the bytes of each use in `KINDS`, including uses with 0 bytes.
+    """Return the bytes of the device by kind of memory (`KINDS`), including kinds with 0 bytes.
 
-    Each use is summed separately and none is a remainder, so the sum can be checked.
+    Each is summed separately and none is a remainder, so the sum can be checked.
     """
     kinds: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
     for segment in state.segments:

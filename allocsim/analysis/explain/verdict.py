@@ -43,7 +43,7 @@ class Verdict(Shown):
 
     @property
     def outside(self) -> str:
-        """Memory outside this process's PyTorch that decides, with its holder; "" if none does."""
+        """Clause about memory outside this PyTorch that caused the error; "" if it did not."""
         return outside_of(self.message, self.figures)
 
     def headline(self) -> str:
@@ -97,7 +97,7 @@ def _judge(
 
 
 def _settings(conf: str | None, release: TextRelease | None) -> tuple[AllocatorConfig | None, bool]:
-    """Parse `conf`; the second result is True if it selects the cudaMallocAsync backend."""
+    # The second result is True if `conf` selects the cudaMallocAsync backend.
     if conf is None:
         return None, False
     native, count = _ASYNC.subn("", conf)

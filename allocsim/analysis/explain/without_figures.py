@@ -34,7 +34,6 @@ _BARE = (
 
 
 def without_figures(situation: Situation) -> list[str]:
-    """Return advice on a text that does not show enough sizes to decide the cause."""
     message, figures = situation.message, situation.figures
     if message.backend == "CPU":
         return ["This is the host's memory, not a GPU's: no setting of the GPU can help.", SMALLER]

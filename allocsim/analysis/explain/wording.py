@@ -35,7 +35,9 @@ _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")
 class TextRelease:
     """Properties of a release that the advice depends on.
 
-    rules: modelled release whose rules parse a conf; the oldest if this release is not modelled.
+    rules: release whose rules parse a conf: this release if it is modelled, else the oldest.
+    options: names of the options that the release has.
+    prints_limit: the error text of the release contains the memory limit.
     """
 
     rules: Release
@@ -197,8 +199,9 @@ class Reading:
     """Sizes that were recognised in one text.
 
     others: (process id, bytes) of other processes.
+    count: number of recognised sizes.
     end: position of the end of the last size.
-    understood: number of characters in the words that name the sizes.
+    understood: number of characters in the recognised words next to sizes, to compare readings.
     """
 
     figures: Figures
@@ -216,16 +219,16 @@ def sizes_in(text: str) -> Iterator[tuple[int, int]]:
 
 
 def read_figures(text: str) -> Reading:
-    """Return the sizes in `text`, the words of one error.
+    """Return the sizes in the text of one error.
 
-    Reading stops where `text` names the size of a second request.
+    If the text contains the sizes of a second request, those and all later sizes are left out.
     """
     found: dict[str, int] = {}
     others: list[tuple[int, int]] = []
     end = understood = 0
     ending = _ENDING.search(text)
     last = ending.start() if ending else len(text)
-    for figure, match, words in _named(text):
+    for figure, match, words in _named_sizes(text):
         size = _bytes(match)
         if end and (match.start() - end > _FARTHEST or match.start() > last):
             break
@@ -243,11 +246,8 @@ def read_figures(text: str) -> Reading:
     return Reading(_figures(found, others), tuple(others), count, end, understood)
 
 
-def _named(text: str) -> Iterator[tuple[str, re.Match[str], str]]:
-    """Yield each size in an error's text whose meaning its neighbouring words give.
-
-    Each item is (name as in `Figures`, match of the size, these words).
-    """
+def _named_sizes(text: str) -> Iterator[tuple[str, re.Match[str], str]]:
+    # Yields (name as in `Figures`, match of the size, words that give its meaning).
     for match in _SIZE.finditer(text):
         before = text[max(0, match.start() - _BESIDE) : match.start()]
         beside = _JOINED.search(before) if _CONNECTED.search(before[-_SHORT:]) else None
@@ -264,7 +264,7 @@ def _figures(found: dict[str, int], others: list[tuple[int, int]]) -> Figures:
     if process is None and "rest" in found and "allocated" in found:
         process = found["allocated"] + found["rest"]
     if process is None and others:
-        process = _own(found, [size for _, size in others])
+        process = _guessed_process_bytes(found, [size for _, size in others])
     names = ("tried", "total", "allocated", "reserved", "idle", "free", "pool", "largest")
     return Figures(
         **{f"{name}_bytes": found.get(name) for name in names},
@@ -284,12 +284,9 @@ def _of_others(
     return sum(sizes) if sizes else None
 
 
-def _own(found: dict[str, int], sizes: list[int]) -> int | None:
-    """Return the bytes of this process, guessed from the sizes of the listed processes.
-
-    In a container the driver's process ids differ from the program's, so the smallest process that
-    holds at least PyTorch's memory is taken.
-    """
+def _guessed_process_bytes(found: dict[str, int], sizes: list[int]) -> int | None:
+    # In a container the driver's process ids differ from the program's, so this process is guessed:
+    # the smallest listed process that holds at least PyTorch's memory.
     held = found.get("reserved", found.get("allocated", 0) + found.get("idle", 0))
     return min((size for size in sizes if size >= held), default=max(sizes))
 

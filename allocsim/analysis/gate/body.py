@@ -37,8 +37,8 @@ _ALL_DEVICES = -1  # device number of an annotation that names no device
 class HeldBefore:
     """Requested bytes of the blocks that are live when the measured part begins.
 
-    kept_bytes: bytes of the blocks that are still live at the last request.
-    left_bytes: bytes of the blocks that are freed sooner.
+    kept_bytes: bytes of the blocks that are still live at the last request of the part.
+    left_bytes: bytes of the blocks that are freed before that request.
     """
 
     kept_bytes: int
@@ -49,9 +49,10 @@ class HeldBefore:
 class Body:
     """Measured part of a recording.
 
-    first: first entry of the part, as an entry of the recording.
-    start: blocks held when the part begins, each in a separate segment.
-    held: sums of these blocks, and of the ignored blocks.
+    first: entry of the recording at which the part begins.
+    trace, plan: entries of the part, and the plan to replay them.
+    start: blocks to allocate before the part, each in a separate segment.
+    held: sums of the blocks that are live when the part begins, whether in `start` or not.
     """
 
     first: int
@@ -72,7 +73,7 @@ def body_of(
 
     at: one of `PLACES` and a name: ("step", "2"), ("phase", "forward"), ("mark", "prefill"),
         ("entry", "1200"); None for the whole recording.
-    counts_held: include the blocks that are held from before the part until its last request.
+    counts_held: include the blocks that are live from before the part until its last request.
     annotations: annotations of the recording, which may name the place.
     Raises RecordingError if the recording has no such place.
     """
@@ -107,7 +108,6 @@ def body_of(
 def _requested_before(
     trace: Trace, first: int, rounded: Callable[[int], int]
 ) -> tuple[SegmentState, ...]:
-    """Return the live blocks before entry `first`, each in a separate segment."""
     live: dict[int, SegmentState] = {}
     columns = (trace.action, trace.addr, trace.size, trace.stream)
     for action, addr, size, stream in zip(*(c[:first].tolist() for c in columns), strict=True):
@@ -162,7 +162,6 @@ def _plan(prepared: Prepared, first: int) -> Plan:
 
 
 def _place(prepared: Prepared, kind: str, which: str, annotations: Sequence[Annotation]) -> int:
-    """Return the entry at which a place of the program begins, such as step 2."""
     trace, path = prepared.trace, prepared.path
     if kind not in PLACES:
         raise ValueError(f"{kind!r} is not one of {', '.join(PLACES)}")

@@ -45,9 +45,9 @@ class Baseline:
     path: path of the baseline file or of the recording.
     at: place where the measured part of the recording begins, such as ("step", "2"); None for the
         beginning of the recording.
-    counts_held: True if memory counts that is held when the measured part begins.
+    counts_held: True if the peaks include blocks that were allocated before the measured part.
     conf, torch_version: settings and release of the replay.
-    driver_calls: number of allocations from the driver, without those for held memory.
+    driver_calls: number of allocations from the driver in the measured part.
     owners: requested bytes of the blocks allocated at the peak, by line of code.
     """
 
@@ -301,7 +301,7 @@ class LimitCheck:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Gate(Shown):
-    """Result of all checks.
+    """Result of comparing measured memory with limits and a baseline.
 
     tolerance: share by which sizes may exceed the baseline.
     growth: change of memory of every line of code since the baseline; empty without a baseline.

@@ -1,10 +1,11 @@
-"""Checks of the entries and of PYTORCH_CUDA_ALLOC_CONF.
+"""Checks of a recording's entries and of PYTORCH_CUDA_ALLOC_CONF.
 
-Entries: lost entries, mixed processes, clock changes and shared devices.  A finding reports only
-facts that the recording proves.
+The checks of entries find lost entries, entries of several processes, jumps of the clock and
+devices that are shared with other processes.  A finding reports only facts that the recording
+proves.
 
-PYTORCH_CUDA_ALLOC_CONF: options that a release refuses, unsafe and inert options.
-`AllocatorConfig` of the model has the rules for options.
+The checks of PYTORCH_CUDA_ALLOC_CONF find options that a release refuses, that are unsafe, or that
+have no effect.  `AllocatorConfig` has the rules for options.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ _LEAP = timedelta(days=1)
 
 
 def about_history(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Finding]:
-    """Yield findings about a consistent trace; `start` has the segments before its first entry."""
+    """Yield findings about a trace whose entries do not contradict each other.
+
+    start: segments before its first entry.
+    """
     yield from _leaps(trace)
     yield from _other_holders(trace, start)
     requests = trace.action == Action.ALLOC
@@ -91,9 +95,9 @@ def _other_holders(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Fi
 
 
 def about_processes(recording: Recording, errors: dict[int, Defect]) -> Iterator[Finding]:
-    """Yield findings that show several processes in one file.
+    """Yield findings that show entries of several processes in one file.
 
-    errors: first error of each inconsistent device, by device number.
+    errors: first contradiction in the entries of each device, by device number.
     """
     if len(recording.processes) > 1:
         named = ", ".join(each or "one without a number" for each in recording.processes[:8])
@@ -144,9 +148,9 @@ _SHOWN = 120
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Value of PYTORCH_CUDA_ALLOC_CONF, and the name of the environment variable.
+    """Value of PYTORCH_CUDA_ALLOC_CONF that the user wants to set.
 
-    variable: name of the variable; "" if the user gave only a value.
+    variable: name of the environment variable, which may be an alias; "" if only a value was given.
     """
 
     conf: str
@@ -263,7 +267,7 @@ def about_recorded(recording: Recording, release: Release) -> Iterator[Finding]:
 
 
 def about_replaying_as(recording: Recording, release: Release) -> Iterator[Finding]:
-    """Yield a finding if `release`, chosen in place of the recorded one, refuses its conf."""
+    """Yield a finding if `release`, which the user chose to model, refuses the recorded conf."""
     conf = "" if recording.settings is None else recording.settings.conf
     for each in _about_string(conf, conf, release, has_limit=True):
         if each.check == "option_refused":

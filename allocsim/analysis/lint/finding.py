@@ -1,7 +1,7 @@
-"""Checks of lint and their findings.
+"""Findings of `allocsim lint`, and the table `CHECKS` of all checks.
 
-`CHECKS` has the severity of each check and its meaning for a replay.  A finding adds the place and
-the value that was found.
+`CHECKS` has the severity of each check and its consequence for a replay.  A finding adds the place
+and the value that was found.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ERROR, WARNING, NOTE = "error", "warning", "note"
 class LintRule:
     """Severity and meaning of one check.
 
-    severity: severity of the findings, unless `allocsim.recording` reports an error.
+    severity: severity of its findings.  A defect that makes a replay impossible is always an error.
     meaning: consequence for a replay, as a sentence.
     of_error: consequence if the finding is an error; "" if it is the same as `meaning`.
     """
@@ -131,13 +131,11 @@ CHECKS: dict[str, LintRule] = {
 def found(
     check: str, text: str, *, device: int | None = None, entry: int | None = None, value: str = ""
 ) -> Finding:
-    """Return a finding of `check`, with the severity and meaning from `CHECKS`."""
     row = CHECKS[check]
     return Finding(check, row.severity, text, row.meaning, device, entry, value)
 
 
 def gathered(recording: Recording, findings: Iterable[Defect]) -> Iterable[Finding]:
-    """Convert defects that the reader of recordings found into lint findings."""
     for each in findings:
         row = CHECKS[each.check]
         is_error = each.severity == "error"
