@@ -21,7 +21,6 @@ from statistics import median
 from typing import Any
 
 from allocsim import load, replay
-from allocsim.cli.reference import between_marks
 from allocsim.fitting import CONFIGURATIONS
 from allocsim.fitting.formulas import (
     BLOCKS,
@@ -42,6 +41,7 @@ from allocsim.phantom import CONTEXT_MEMORY_SEEN
 from allocsim.units import GIB, MIB
 from benchmarks.measured.__main__ import as_printed
 from benchmarks.measured.__main__ import figures as measured_figures
+from tests.reference import between_marks
 
 __all__ = ["PAGE", "figures", "page"]
 

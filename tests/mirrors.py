@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from allocsim.cli.reference import between_marks
+from tests.reference import between_marks
 
 __all__ = ["PAGE", "SAME_NAMES", "Mirror", "lines", "mirrors", "rewritten", "same_names", "table"]
 

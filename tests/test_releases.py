@@ -19,12 +19,12 @@ import pytest
 
 from allocsim.analysis.explain import explain
 from allocsim.cli.options import expanded
-from allocsim.cli.reference import commands
 from allocsim.core import RELEASES, CachingAllocator
 from allocsim.errors import OutOfMemoryError
 from allocsim.phantom.wheel import PUBLISHED
 from allocsim.recording.recording import LAYOUTS
 from allocsim.units import GIB
+from tests.reference import commands
 
 ROOT = Path(__file__).parents[1]
 FIRST, *_, NEWEST = RELEASES

@@ -23,7 +23,6 @@ from allocsim.analysis.lint import CHECKS
 from allocsim.analysis.step import Request
 from allocsim.cli import main
 from allocsim.cli.output import SCHEMA_VERSION, versioned
-from allocsim.cli.reference import commands
 from allocsim.phantom import ProcessRecording, Recorded, RecordedProgram, find_gpu
 from allocsim.recording import Action
 from allocsim.report.crosscheck import document as crosscheck_document
@@ -32,6 +31,7 @@ from allocsim.report.step import document as step_document
 from allocsim.units import MIB
 from allocsim.verify import Report, Script
 from allocsim.verify.comparison import Difference, Divergence
+from tests.reference import commands
 from tests.schemas import FOLDER, RECORDED, SHARED, keys, schema_of, schemas, wrong_with
 
 ROOT = Path(__file__).parents[1]

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from allocsim.cli.reference import between_marks
 from allocsim.errors import AllocsimError
 from allocsim.fitting import Ran, run_program
 from allocsim.phantom import find_gpu
 from allocsim.simulation import DeviceRun
+from tests.reference import between_marks
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"

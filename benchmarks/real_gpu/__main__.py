@@ -18,10 +18,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from allocsim.cli.reference import between_marks
 from benchmarks.driver_times import H200
 from benchmarks.real_gpu.comparison import comparison_lines, sections, summary
 from benchmarks.real_gpu.predictions import RESULTS, predictions_of, read_predictions
+from tests.reference import between_marks
 
 ROOT = Path(__file__).parents[2]
 PAGE, README = ROOT / "docs" / "evidence" / "real-gpu.md", ROOT / "README.md"

@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from allocsim.cli.reference import between_marks
 from allocsim.errors import AllocsimError
 from allocsim.fitting import Served, held_of, serve
 from allocsim.fitting.formulas import Logged, options_in, version_of
 from allocsim.phantom import Gpu, find_gpu
 from allocsim.units import GIB, parse_size
+from tests.reference import between_marks
 
 HERE = Path(__file__).parent
 _RESULTS = HERE.parent / "results" / "serving.md"

@@ -20,13 +20,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from allocsim.cli.reference import between_marks
 from allocsim.errors import AllocsimError
 from allocsim.fitting import start
 from allocsim.fitting.formulas import version_of
 from allocsim.phantom import Gpu
 from allocsim.units import GIB
 from benchmarks.serving.__main__ import HERE, Row, gpu_of, rows
+from tests.reference import between_marks
 
 _RESULTS = HERE.parent / "results" / "serving_started.json"
 _PAGE = HERE.parents[1] / "docs" / "evidence" / "serving.md"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.cli.reference import INDEX, commands, main, page, rewritten, section
 from allocsim.cli.usage import UsageError
+from tests.reference import INDEX, commands, main, page, rewritten, section
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMMANDS = commands()
@@ -25,7 +25,7 @@ def test_reference_has_every_command() -> None:
 def test_reference_page_has_the_options_of_the_parser(command: str) -> None:
     text = (DOCS / page(command)).read_text()
     assert text == rewritten(text, section(COMMANDS[command])), (
-        f"docs/{page(command)} is behind the parser: run python -m allocsim.cli.reference docs"
+        f"docs/{page(command)} is behind the parser: run python -m tests.reference docs"
     )
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from allocsim.cli.reference import commands
 from allocsim.report.answer import HEIGHT
 from allocsim.report.layout import WIDTH
 from tests.explain.test_report_forms import FORMS
+from tests.reference import commands
 
 Cli = Callable[..., Any]
 TRACES = Path(__file__).parents[2] / "traces"

@@ -1,7 +1,7 @@
 """Options of every command as Markdown, generated from its parser.
 
-    python -m allocsim.cli.reference            print them
-    python -m allocsim.cli.reference docs       write them into the pages of that folder
+    python -m tests.reference            print them
+    python -m tests.reference docs       write them into the pages of that folder
 
 A page has two marks (HTML comments). The text between the marks is generated; all other text is
 kept. Options that several commands have with the same text are explained once, on the page INDEX.
@@ -119,7 +119,7 @@ def _cell(text: str) -> str:
 
 def rewritten(text: str, options: str) -> str:
     """Return the page `text` with `options` between its marks; ValueError for missing marks."""
-    return between_marks(text, "options", "python -m allocsim.cli.reference docs", options)
+    return between_marks(text, "options", "python -m tests.reference docs", options)
 
 
 def between_marks(text: str, name: str, command: str, made: str) -> str:
