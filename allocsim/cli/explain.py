@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
 from allocsim.cli.output import ProgressBar, write_report
-from allocsim.cli.owners import owners_of
 from allocsim.cli.usage import Parser, UsageError, is_there, memory_size
 
 if TYPE_CHECKING:
@@ -144,6 +143,7 @@ def _explain_file(arguments: argparse.Namespace) -> None:
 
 def _explain_recording(arguments: argparse.Namespace, recording: Recording) -> None:
     from allocsim.analysis.explain import explain_prepared  # noqa: PLC0415
+    from allocsim.analysis.top import top_of_replay  # noqa: PLC0415
     from allocsim.replaying import prepare, with_proof, with_range  # noqa: PLC0415
     from allocsim.report import explain as report  # noqa: PLC0415
 
@@ -156,7 +156,7 @@ def _explain_recording(arguments: argparse.Namespace, recording: Recording) -> N
             progress=bar.stage("replaying"),
             watch=bar.trying,
         )
-        top = None if arguments.json else owners_of(prepared, run)
+        top = None if arguments.json else top_of_replay(prepared, run)
         run = with_range(with_proof(run))  # before output, because both may need replays
         devices = tuple(
             replace(each, device_run=device_run)

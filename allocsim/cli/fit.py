@@ -17,7 +17,6 @@ from allocsim.cli.fit_served import add_serving, refuse_out, run_served, run_sta
 from allocsim.cli.fit_ways import Way, refuse_ineffective, way_of
 from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import ProgressBar, say, write, write_json, write_report
-from allocsim.cli.owners import held_at_failure, held_at_peak, spilled_in_fit
 from allocsim.cli.usage import Parser, UsageError, count, positive
 
 if TYPE_CHECKING:
@@ -350,7 +349,9 @@ def _shown(found: Fit | Estimate, how: dict[str, Any]) -> tuple[Any, ...]:
             advice = advise(found, **{name: how[name] for name in how if name != "engine"})
     if not isinstance(found, Fit):
         return (advice,)
-    return advice, held_at_peak(found), spilled_in_fit(found), held_at_failure(found)
+    from allocsim.analysis.top import tops_of_fit  # noqa: PLC0415
+
+    return (advice, *tops_of_fit(found))
 
 
 def _find(arguments: argparse.Namespace, way: Way, task: Task, gpus: list[Gpu]) -> int:

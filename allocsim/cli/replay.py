@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, edited_by, hints_of
 from allocsim.cli.output import ProgressBar, write_report
-from allocsim.cli.owners import owners_of, spilled_owners_of
 from allocsim.cli.usage import Parser, UsageError, count
 from allocsim.errors import InvariantError
 
@@ -52,6 +51,7 @@ def add_to(commands: Commands[Parser]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.analysis.explain import OomWatch, shortages_of  # noqa: PLC0415
+    from allocsim.analysis.top import top_of_replay, top_of_spill  # noqa: PLC0415
     from allocsim.recording import load  # noqa: PLC0415
     from allocsim.replaying import (  # noqa: PLC0415
         prepare,
@@ -100,9 +100,9 @@ def run(arguments: argparse.Namespace) -> int:
                 insists=bool(arguments.cure),
                 in_full=arguments.json or arguments.verbose,
             )
-        top = None if arguments.json or edited else owners_of(devices, result)
+        top = None if arguments.json or edited else top_of_replay(devices, result)
         if arguments.host_spill:
-            top = spilled_owners_of(devices, result.devices)
+            top = top_of_spill(devices, result.devices)
         result = with_range(with_proof(result))  # before output, because both may need replays
     write_report(arguments, report, result, shortages, found, top, edited)
     if arguments.strict and not all(d.fidelity and d.fidelity.is_exact for d in result.devices):

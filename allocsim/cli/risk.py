@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import ProgressBar, write_report
-from allocsim.cli.owners import owners_of
 from allocsim.cli.usage import Parser
 
 _SUMMARY = "report how close a run comes to running out of memory"
@@ -34,6 +33,7 @@ def add_to(commands: Commands[Parser]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.analysis.risk import risk_of  # noqa: PLC0415
+    from allocsim.analysis.top import top_of_replay  # noqa: PLC0415
     from allocsim.recording import load  # noqa: PLC0415
     from allocsim.replaying import with_proof, with_range  # noqa: PLC0415
     from allocsim.report import risk as report  # noqa: PLC0415
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         top = None
         if not (arguments.json or arguments.verbose):
-            top = owners_of([risk.prepared], risk.run)
+            top = top_of_replay([risk.prepared], risk.run)
         # Before output, because both may need replays.
         known = with_range(with_proof(risk.run))
         risk = replace(risk, run=known, device_run=known.devices[0])

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, dask_executor, hints_of
 from allocsim.cli.output import ProgressBar, write_report
-from allocsim.cli.owners import owners_of
 from allocsim.cli.usage import Parser, UsageError, processes
 
 if TYPE_CHECKING:
@@ -131,9 +130,10 @@ def _tried_edits(arguments: argparse.Namespace, tuning: Tuning) -> Sequence[Edit
 def _owners(tuning: Tuning) -> Top | None:
     if tuning.prepared is None:
         return None
+    from allocsim.analysis.top import top_of_replay  # noqa: PLC0415
     from allocsim.replaying import replay_prepared  # noqa: PLC0415
 
-    return owners_of([tuning.prepared], replay_prepared([tuning.prepared]))
+    return top_of_replay([tuning.prepared], replay_prepared([tuning.prepared]))
 
 
 def _progress(done: int, total: int, rate: float) -> str:

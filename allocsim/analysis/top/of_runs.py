@@ -1,0 +1,75 @@
+"""Owners of the memory (lines of code or categories) in the answers of other commands.
+
+Rule: owners are known for the recorded run only. Blocks of a what-if replay have no stacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from allocsim.analysis.top.top import Top, top_of_run
+from allocsim.replaying import Prepared
+from allocsim.simulation import DeviceRun, Run
+
+if TYPE_CHECKING:
+    from allocsim.fitting import Fit
+
+
+def top_of_replay(devices: Sequence[Prepared], run: Run) -> Top | None:
+    """Return the lines of code that hold the memory of one device, at its error or at its peak.
+
+    A device that ran out of memory is chosen first, then the device with the highest peak. Returns
+    None for a what-if replay, or if nothing was allocated.
+    """
+    pairs = [
+        (prepared, device_run)
+        for prepared, device_run in zip(devices, run.devices, strict=True)
+        if device_run.fidelity is not None and device_run.peak_allocated_bytes
+    ]
+    if not pairs:
+        return None
+    prepared, device_run = max(
+        pairs, key=lambda pair: (bool(pair[1].ooms), pair[1].peak_allocated_bytes)
+    )
+    return top_of_run(prepared, device_run)
+
+
+def top_of_spill(
+    devices: Sequence[Prepared], runs: Sequence[DeviceRun], by: str = "line"
+) -> Top | None:
+    """Return the owners of memory that was requested after the card was full.
+
+    The driver moves memory to the host when the card is full; moved bytes are called spilled. The
+    moment is the entry with the most spilled bytes, on the device with the most of them.
+
+    by: kind of owner, "line" or "category".
+    Returns None if nothing was spilled, or most was spilled before the first entry.
+    """
+    pairs = [
+        (device_run.spill.most_bytes, prepared, device_run, device_run.spill)
+        for prepared, device_run in zip(devices, runs, strict=True)
+        if device_run.spill is not None and device_run.spill.began is not None
+    ]
+    if not pairs:
+        return None
+    _, prepared, device_run, spill = max(pairs, key=lambda pair: pair[0])
+    if spill.worst < 0:
+        return None
+    return top_of_run(prepared, device_run, spill.worst, by=by, since=spill.began or 0)
+
+
+def tops_of_fit(found: Fit) -> tuple[Top, Top | None, Top | None]:
+    """Return the memory of a simulated run by category, at three moments.
+
+    They are the peak, the moment with the most memory spilled to the host, and the failed request.
+    The second or third is None if nothing was spilled or failed.
+    """
+    ran, failure = found.ran, found.failure
+    peak = top_of_run(ran.prepared, ran.device_run, ran.busiest, by="category")
+    spilled = failed = None
+    if found.unlimited is not None and found.lent is not None:
+        spilled = top_of_spill([found.unlimited.prepared], [found.lent], by="category")
+    if failure is not None:
+        failed = top_of_run(ran.prepared, ran.device_run, failure.entry, by="category")
+    return peak, spilled, failed
