@@ -70,7 +70,6 @@ def rank_in_name(path: str) -> int | None:
 
 
 def _by_difference(paths: Sequence[str]) -> list[int | None] | None:
-    """Return the only number that differs between the paths, for each path."""
     numbers = [[int(each) for each in _NUMBER.findall(path)] for path in paths]
     if len(paths) == 1 or len({_NUMBER.sub("#", path) for path in paths}) > 1:
         return None
@@ -130,7 +129,7 @@ class RankRun:
 def run_of(
     path: str, conf: str | None = None, torch_version: str | None = None, *, smallest: bool = False
 ) -> RankRun:
-    """Load a recording and replay its busiest device; see `ranks` for the parameters.
+    """Load a recording and replay the device with the most entries; see `ranks` for the parameters.
 
     Raises RecordingError for an invalid recording, ConfigError for a setting that the release
     refuses.
@@ -234,7 +233,7 @@ class Ranks(Shown):
     def allocated_imbalance(self) -> float:
         """Largest peak allocated memory divided by the mean over all ranks.
 
-        It does not include memory that only the allocator reserves.
+        Unlike `imbalance`, it does not depend on fragmentation and cached memory.
         """
         return _imbalance([run.allocated_bytes for run in self.runs])
 

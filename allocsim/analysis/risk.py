@@ -50,7 +50,7 @@ _SPANS = 12
 
 @dataclass(frozen=True, slots=True)
 class HeadroomPoint:
-    """Memory after a request that obtained memory from the driver.
+    """Memory after a request for which the driver provided memory.
 
     entry: entry of the request.
     free_bytes: free device memory, within the limit of a memory fraction.
@@ -68,7 +68,7 @@ class HeadroomPoint:
 
     @property
     def headroom_bytes(self) -> int:
-        """Bytes that a request could still have obtained from the driver."""
+        """Free device memory plus memory that PyTorch could return to the driver."""
         return self.free_bytes + self.returnable_bytes
 
 
@@ -141,7 +141,8 @@ def largest_entry(trace: Trace) -> int | None:
 class Need:
     """Smallest device that suffices under one setting.
 
-    capacity: proved size; None if the release refuses the setting or no device suffices.
+    capacity: its size, proved by a replay; None if the release refuses the setting or no device
+        suffices.
     """
 
     conf: str

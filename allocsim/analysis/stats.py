@@ -24,14 +24,14 @@ class DeviceSummary:
     """Contents of a recording for one device; sizes are bytes.
 
     actions: number of entries of each action, by PyTorch's name ("alloc", "free_requested", …).
-    begins: state before the first entry: "empty" if no memory is held; "mid_run" if memory is held;
-        "state" if there are no entries; "unsound" if the entries contradict the state; "requests"
-        if the file contains only requests and frees.
+    begins: "empty" if no memory is held before the first entry, "mid_run" if some is held.  Other
+        values: "state" without entries; "unsound" if the entries contradict the recorded segments;
+        "requests" if the file contains only requests and frees.
     start_segments, start_bytes: number and bytes of segments before the first entry; None if
         unknown.
     first_us, last_us: times of the first and last entry in microseconds; None if not recorded.
     peak_reserved_bytes, peak_requested_bytes: peaks of reserved memory and of live requests; None
-        if the entries are missing or contradict the state.
+        if the entries are missing or contradict the recorded segments.
     segments, reserved_bytes, allocated_bytes, active_bytes: state at the end.
     requested_bytes: bytes of the active blocks at the end, before rounding.
     blocks: number of allocated blocks at the end.

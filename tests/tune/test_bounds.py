@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocsim.analysis.tune.lower_bound import LivePeak, _once
+from allocsim.analysis.tune.lower_bound import LivePeak, _without_equal_periods
 from allocsim.core import RELEASES, parse_conf
 from allocsim.metrics.lifetimes import Lifetimes
 from allocsim.units import KIB, MIB
@@ -69,7 +69,7 @@ def moves_left(*rows: tuple[int, int, int], length: int) -> int:
     )
     sizes = np.unique(blocks.size)
     moves = np.concatenate([2 * np.searchsorted(sizes, blocks.size) + ends for ends in (0, 1)])
-    return len(_once(moves[blocks.turns], blocks.moments, length * np.arange(9)))
+    return len(_without_equal_periods(moves[blocks.turns], blocks.moments, length * np.arange(9)))
 
 
 def test_once_keeps_one_of_equal_rounds() -> None:

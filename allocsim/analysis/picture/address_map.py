@@ -29,14 +29,14 @@ _Floats = NDArray[np.floating[Any]]
 def coverage(
     left: _Floats, right: _Floats, low: _Floats, high: _Floats, shape: tuple[int, int]
 ) -> NDArray[np.float32]:
-    """Return the share of each pixel that rectangles cover, from 0 to 1.
+    """Return the share of each pixel that is covered by rectangles, from 0 to 1.
 
     left, right, low, high: sides of the rectangles in pixels, clipped to the grid.
     shape: (rows, columns); row i extends from i to i + 1.
     """
     rows, columns = shape
     grid = np.zeros((rows + 2) * (columns + 2))
-    across, along = _ends(low, high, rows), _ends(left, right, columns)
+    across, along = _coverage_changes(low, high, rows), _coverage_changes(left, right, columns)
     for row, row_weight in across:
         for column, column_weight in along:
             at = row * (columns + 2) + column
@@ -46,11 +46,11 @@ def coverage(
     return share
 
 
-def _ends(first: _Floats, last: _Floats, length: int) -> list[tuple[NDArray[np.int64], _Floats]]:
-    """Return the sides of the intervals [first, last) as (pixel, weight) pairs.
-
-    The running sum of the weights is the covered length of each of `length` pixels.
-    """
+def _coverage_changes(
+    first: _Floats, last: _Floats, length: int
+) -> list[tuple[NDArray[np.int64], _Floats]]:
+    # Items are (pixel, weight).  The running sum of the weights is the covered length of each
+    # pixel.
     found = []
     for side, sign in ((first, 1.0), (last, -1.0)):
         end = np.clip(side, 0, length)
@@ -66,9 +66,9 @@ _Addresses = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AddressAxis:
-    """Axis of addresses without the gaps between ranges.
+    """Axis of addresses, with the addresses that were never reserved left out.
 
-    start, length: first address and bytes of each contiguous range.
+    start, length: first address and bytes of each contiguous range of reserved addresses.
     offset: position of each range on the axis, in bytes.
     """
 
@@ -108,9 +108,12 @@ _Shares = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AddressMap:
-    """Shares from 0 to 1 for each pixel; row 0 has the lowest addresses, column 0 the first entry.
+    """Picture of memory: for each pixel, the reserved share of its area, from 0 to 1.
 
-    layers: share of each layer's blocks, by its name; the sum is at most `reserved`.
+    Row 0 has the lowest addresses and column 0 the first entries.
+    layers: name of each layer, with the share of each pixel that its blocks cover.  For each pixel,
+        the shares of all layers add up to at most `reserved`.
+    axis_bytes: length of the address axis.
     """
 
     reserved: _Shares
@@ -169,7 +172,7 @@ _Layer = tuple[str, NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]
 
 
 def _layers(blocks: Blocks, table: FrameTable, colouring: str) -> list[_Layer]:
-    """Return (name, mask of the blocks, first entry and end of each block) of each layer."""
+    # Items are (name, mask of the blocks, first entry and end of each block).
     if colouring == "state":
         everything = np.ones(len(blocks), dtype=bool)
         waits = blocks.completed > blocks.freed

@@ -1,6 +1,6 @@
-"""Replays of one device with the data that charts and pages need.
+"""Replays of one device with the data for charts and for HTML pages.
 
-The replay equals the replay of `allocsim replay`.  What-if replays use the same device, device
+The replay gives the results of `allocsim replay`.  What-if replays use the same device, device
 memory and release.
 """
 
@@ -40,7 +40,7 @@ from allocsim.simulation import DeviceRun, Observer, Progress, Run, Setting, Tim
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Picture(Shown):
-    """Replay of one device, with the data for charts and pages.
+    """Replay of one device, with the data for charts and HTML pages.
 
     lives: lifetimes of all blocks and segments.
     curve: memory after every entry.
@@ -113,10 +113,10 @@ def picture_prepared(
     progress: Progress | None = None,
     others: Sequence[int] = (),
 ) -> Picture:
-    """Replay a device of a recording and collect the data for charts and pages.
+    """Replay a device of a recording and collect the data for charts and HTML pages.
 
     setting, device_memory: None for the recorded setting and device memory (bytes).
-    observers: further observers of the same replay.
+    observers: objects that are also called during the replay.
     others: numbers of the recording's other devices.
     Raises RecordingError if the device has no entries.
     """
@@ -142,7 +142,7 @@ def picture_of(
     device: int | None = None,
     progress: Progress | None = None,
 ) -> Picture:
-    """Replay one device of a recording for charts and pages.
+    """Replay one device of a recording for charts and HTML pages.
 
     conf, device_memory, torch_version, progress: see `replay`.
     device: device number; None for the first device with entries.
@@ -185,7 +185,7 @@ class WhatIf:
     """Replay under one setting.
 
     trial: peaks, driver calls and errors of the replay.
-    reserved: lowest and highest reserved bytes in consecutive groups of entries.
+    reserved: lowest and highest reserved bytes in each group of consecutive entries, for a chart.
     """
 
     trial: Trial

@@ -1,12 +1,12 @@
 """Lifetimes of blocks and segments in a replay, and the states of memory that follow from them.
 
-A row of the columns in `Lives` is one block or segment, which is live after entry e if
+`Lives` has columns with one row for each block or segment.  It is live after entry e if
 `born <= e < end`.  If it is older than the recording, `born` is -1; if it outlives the recording,
-it ends at `n_entries`.  The live blocks after an entry are disjoint and inside the live segments.
-If the replay serves a request that failed in the recording, its block has no row.
+it ends at `n_entries`.  The live blocks after an entry do not overlap and are inside live segments.
+A request that failed in the recording has no row, even if the replay serves it.
 
-The space between two active blocks of a segment counts as one free block.  `Still` is the state of
-a snapshot without entries, whose sizes are those of the recorded blocks.
+The space between two active blocks of a segment counts as one free block.  `Still` is the state in
+a snapshot without entries, with the recorded blocks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _Addresses = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentLives:
-    """Segments, and mapped ranges of expandable segments.
+    """Lifetimes of segments, and of mapped ranges of expandable segments.
 
     born, died: entries at which the memory was reserved and returned to the driver.
     pool: index into `Lives.pools`; -1 for the default pool.
@@ -62,9 +62,10 @@ class SegmentLives:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lives:
-    """Blocks and segments of one device.
+    """Lifetimes of the blocks and segments of one device.
 
     n_entries: number of replayed entries.
+    pools: ids of the private pools.
     """
 
     blocks: Blocks
@@ -134,9 +135,9 @@ def _segments(history: History, n_entries: int) -> SegmentLives:
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """Segments of a device after one entry, by address.
+    """All segments of a device after one entry, with their blocks, in order of address.
 
-    entry: entry number; None if only this state is recorded.
+    entry: entry number; None if the recording contains only this state.
     """
 
     entry: int | None
@@ -154,7 +155,7 @@ class Instant:
 def instant_of(lives: Lives, entry: int, *, is_expandable: bool) -> Instant:
     """Return the segments and blocks after `entry`.
 
-    is_expandable: join adjacent ranges, which belong to one expandable segment.
+    is_expandable: join adjacent mapped ranges into one expandable segment.
     """
     segments, blocks = lives.segments, lives.blocks
     there = np.flatnonzero((segments.born <= entry) & (entry < segments.died))
@@ -251,7 +252,6 @@ def memory_curve(lives: Lives) -> MemoryCurve:
 
 
 def _level(born: _Column, end: _Column, size: _Column, n: int) -> _Column:
-    """Return the sum of `size` of everything that is live after each of `n` entries."""
     moved = np.zeros(n + 1, dtype=np.int64)
     np.add.at(moved, np.maximum(born, 0), size)
     np.subtract.at(moved, np.clip(end, 0, n), size)
@@ -279,7 +279,8 @@ class BlockSizes:
 
     edges: bin i contains sizes from `edges[i]` up to, but not including, `edges[i + 1]`.  Edges are
         powers of two from 512 bytes, the smallest block size (semantics 1.2).
-    handed_out: number of blocks allocated over the run; of live blocks if the run is not recorded.
+    handed_out: number of blocks in each bin that were allocated over the run.  Without entries,
+        number of live blocks.
     used_bytes, free_bytes: bytes of live and of free blocks at the moment.
     """
 
@@ -319,7 +320,7 @@ STILL_KINDS = {
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Still(Shown):
-    """State of one device.
+    """State of one device of a snapshot without entries.
 
     instant: segments and blocks.
     others: numbers of the recording's other devices.
@@ -350,7 +351,7 @@ class Still(Shown):
 
     @property
     def kinds(self) -> dict[str, int]:
-        """Reserved bytes of each use in `STILL_KINDS`, including uses with 0 bytes."""
+        """Reserved bytes by use, such as allocated or free, for each name in `STILL_KINDS`."""
         kinds: Counter[str] = Counter(dict.fromkeys(STILL_KINDS, 0))
         for segment in self.instant.segments:
             idle = "whole_segments" if segment.is_idle else "interleaved"
@@ -366,9 +367,9 @@ class Still(Shown):
 
 
 def still_of(recording: Recording, device: int) -> Still:
-    """Return the state of a device.
+    """Return the final state of a device in a snapshot.
 
-    Raises RecordingError if the device is missing or its state is inconsistent.
+    Raises RecordingError if the device is missing or its entries contradict its segments.
     """
     trace = recording.device(device)
     refuse_contradictions(recording)

@@ -65,7 +65,7 @@ class Rule:
 class Moved:
     """Statistic that a request changed, with its values before and after the request.
 
-    key: key of the statistic in torch.cuda.memory_stats().
+    key: name of the statistic in torch.cuda.memory_stats().
     """
 
     key: str

@@ -67,8 +67,6 @@ def explain_malloc(
 
 
 class _Malloc:
-    """Finished malloc, with the observed states from which its rules are derived."""
-
     def __init__(self, allocator: CachingAllocator, seen: Observed) -> None:
         self.seen = seen
         self.allocator = allocator
@@ -188,7 +186,6 @@ class _Malloc:
         return Rule("no fit", BEST_FIT, f"{text}: too small")
 
     def _refused(self, candidate: Candidate) -> Rule:
-        """Return the rule by which an option refuses the best fit."""
         # A refusal ends the search (semantics 1.6).
         size, limit = f"{candidate.size:,} bytes fit, but", self.config.max_split_size
         if limit != UNLIMITED and self.rounded < limit <= candidate.size:

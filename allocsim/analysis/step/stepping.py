@@ -1,7 +1,7 @@
 """Run one request at a time and explain the allocator's decision.
 
-An explanation uses only the states before and after the request, the entries that the request
-added, and the work of the allocator that added each entry (`CachingAllocator.witness`).
+An explanation uses only the states before and after the request, and the entries that the request
+added.  For each entry, `CachingAllocator.witness` names the method of the allocator that added it.
 """
 
 from __future__ import annotations
@@ -197,8 +197,9 @@ def _ask(allocator: CachingAllocator, request: Request) -> None:
 
 
 def walk_on(walk: Walk) -> tuple[int, Decision] | None:
-    """Send the next request of a recording to the allocator of `walk`.
+    """Send the next request of a recording to the allocator of `walk` and explain the decision.
 
+    walk: replay of a recording that advances one request at a time.
     Return the request's entry and the allocator's decision; None at the end of the recording.
     """
     upcoming = walk.upcoming()

@@ -48,8 +48,8 @@ class Course:
     step_starts: first entry of each step; empty if no steps are known.  The first step begins at 0
         unless the program marked its steps.
     step_numbers: number of each step.
-    phase_starts: first entry of each phase.
-    phase: phase that begins at each of `phase_starts`, as an index into `phases`.
+    phase_starts: first entry of each range of entries in one phase.
+    phase: phase of each of these ranges, as an index into `phases`.
     phases: names of phases; the first name, "", means an unknown phase.
     """
 
@@ -61,7 +61,10 @@ class Course:
 
 
 def course_of(scene: Scene, n_entries: int) -> Course:
-    """Return the steps and phases of the first `n_entries` entries of `scene`."""
+    """Return the steps and phases in the first `n_entries` entries.
+
+    scene: blocks of the recording, each with its phase.
+    """
     after = ~scene.is_before
     born, phase = scene.blocks.born[after], scene.phase[after]
     # The phase of an entry is that of its last allocation, as in `Scene.phase_at`.
@@ -88,7 +91,7 @@ class TopRow:
 
     category: category of most of the bytes.
     where: line that holds most of the bytes; if owners are categories, the part of the model.
-    reason: if owners are categories, the reason why these blocks have the category; else "".
+    reason: why the blocks have this category, if owners are categories; else "".
     """
 
     owner: str
@@ -103,9 +106,10 @@ class TopRow:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Memory of the blocks with one stack and category.
+    """Memory of all blocks with the same stack and category.
 
-    silent: description used in place of a missing stack; "" if there is a stack.
+    frames: Python frames of the stack, innermost first.
+    silent: "" if the stack was recorded, else a text such as "no stack recorded".
     """
 
     frames: tuple[Frame, ...]
@@ -126,7 +130,7 @@ class Top(Shown):
     categories: bytes of each category, largest first.
     holdings: the same memory, grouped by stack and category.
     notes: sentences about what was inferred, not recorded.
-    savings: changes that need less memory then, at an out-of-memory error.
+    savings: changes of the program that would reduce memory; only at an out-of-memory error.
     """
 
     path: str
@@ -163,7 +167,8 @@ class StackAnswers:
     """Owners of memory at one moment in several groupings, and the run's steps and phases.
 
     tops: one result for each requested grouping, in the requested order.
-    scene: all blocks of the run.
+    course: training steps and phases.
+    scene: all blocks of the run, each with its phase.
     """
 
     tops: tuple[Top, ...]
@@ -171,10 +176,10 @@ class StackAnswers:
     scene: Scene
 
     def categories_of(self, born: _Column, address: NDArray[np.uint64]) -> _Column:
-        """Return the index in `CATEGORIES` of blocks, given by the entries that allocated them.
+        """Return the category of each block, as an index into `CATEGORIES`.
 
-        born: entry of each block, -1 for one from before the recording.
-        address: address of each block; identifies those from before the recording.
+        born: entry that allocated the block; -1 if it is older than the recording.
+        address: address of the block, which identifies a block that is older than the recording.
         """
         blocks, known = self.scene.blocks, categories_of(self.scene)
         unknown = CATEGORIES.index(UNKNOWN)
@@ -346,7 +351,6 @@ def _row(held: Held, sizes: Sequence[int], owner: str, members: Sequence[int], b
 
 
 def _sums(names: Iterable[str], sizes: Sequence[int]) -> dict[str, int]:
-    """Return the sum of the sizes of each name, largest first."""
     found: dict[str, int] = {}
     for name, size in zip(names, sizes, strict=True):
         found[name] = found.get(name, 0) + size
@@ -363,8 +367,8 @@ def top_host(
 ) -> Top:
     """Return the owners of the pinned memory that the program used at a moment.
 
-    trace: result of `load_host` for the file at `path`.
-    at: "peak" (default) for most bytes in use, "end", or an entry number.
+    path, trace: file, and its contents as `load_host` returns them.
+    at: "peak" for most bytes in use, "end", or an entry number; None means "peak".
     by, frames: as for `top`.
     Raises RecordingError if there is no such moment.
     """

@@ -31,15 +31,17 @@ SearchProgress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class Search:
-    """Search for the best setting that is under way: its parameters, workers and results.
+    """Search for the best setting: its parameters, workers and results up to now.
 
     parts: all devices of all recordings; a setting must suit each of them.
     device_memory: bytes of the smallest device; None if no device memory is known.
     knows_device: False if device memory was only estimated from refused requests.
     by_device: prefer the smallest sufficient device instead of the lowest peak.
-    results: results file; None if trials are not saved.
+    crew: worker processes.
+    results: file for finished trials; None if trials are not saved.
+    rows: results of each setting.
     duplicates: (setting that was not replayed, replayed setting with the same effect).
-    known: number of trials taken from the results file.
+    known: number of trials that were read from the results file.
     """
 
     parts: tuple[Target, ...]
@@ -59,9 +61,9 @@ class Search:
     _done: int = 0
 
     def whole(self, settings: Sequence[Setting], baseline: Setting | None = None) -> None:
-        """Replay each setting to the end and find its smallest device.
+        """Replay each setting to the end, find its smallest device, and add the results to `rows`.
 
-        A duplicate gets a copy of the row of its equivalent.
+        Settings with the same effect on the recordings are replayed once.
         baseline: setting to replay exactly as recorded, if it is among the settings.
         """
         fresh = self._distinct(settings)
@@ -74,23 +76,27 @@ class Search:
             self.rows[baseline] = replace(self.rows[baseline], same_as=None, is_baseline=True)
 
     def each(self, settings: Sequence[Setting]) -> None:
-        """Replay each setting to the end, even if a finished setting is better."""
+        """Replay each setting to the end, even if a finished setting is better; add the results."""
         fresh = self._distinct(settings)
         self._run(fresh, len(fresh) + self._done, is_whole=False, drops=False)
 
     def grid(self, settings: Sequence[Setting]) -> None:
-        """Replay each setting until its end, or until it is worse than a finished setting."""
+        """Replay each setting until its end, or until it is worse than a finished setting.
+
+        The results are added to `rows`.
+        """
         fresh = self._distinct(settings)
         if not self.by_device:
-            fresh.sort(key=self._promise)
+            fresh.sort(key=self._order_of_trials)
         total = len(fresh) + self._done
         for batch in _batches(fresh):
             self._run(batch, total, is_whole=False)
 
     def bounds(self) -> Callable[[], Bounds]:
-        """Start computing the bounds in the background; return a function that waits for them.
+        """Start to compute the memory that the requests need under any setting, in the background.
 
-        The computation takes as long as several replays.  Each bound is the largest of any device.
+        Return a function that waits for the result, the maximum over all devices.  It takes as long
+        as several replays.
         """
         each = [self.crew.beside(bounds_for, job) for job in self._of_parts()]
 
@@ -104,10 +110,11 @@ class Search:
         return known
 
     def partings(self) -> Callable[[], None]:
-        """Start comparing the baseline replays with the recordings in the background.
+        """Start to compare the baseline replay of each device with its recording in the background.
 
         Return a function that waits for the results and stores them in the prepared devices.  If
-        the device is the recorded one, the baseline trial makes this comparison, so no job starts.
+        the search uses the recorded device, the baseline trial makes this comparison and no job
+        starts.
         """
         under_way = [
             (part.prepared, self.crew.beside(parting_for, job))
@@ -126,8 +133,8 @@ class Search:
         baseline = self.parts[0].prepared.recorded
         return self._jobs(baseline, (), None, is_whole=True, as_recorded=True)
 
-    def _promise(self, setting: Setting) -> int:
-        """Return a sort key that puts settings first that are likely good."""
+    def _order_of_trials(self, setting: Setting) -> int:
+        # A lower key is tried earlier: these settings usually need the least memory.
         try:
             config = setting.config(self.release)
         except ConfigError:
@@ -138,7 +145,7 @@ class Search:
         return 2 - config.expandable_segments - (config.expandable_segments and is_long)
 
     def confirm(self, settings: Sequence[Setting]) -> None:
-        """Find, with extra replays, the smallest device on which the driver refuses no call."""
+        """Find for each setting the smallest device without a refused driver call, by replays."""
         if not self.by_device:
             self._run(settings, len(settings) + self._done, is_whole=True)
 
@@ -156,7 +163,6 @@ class Search:
         )
 
     def _distinct(self, settings: Sequence[Setting]) -> list[Setting]:
-        """Return the settings whose effect no earlier setting has."""
         fresh = []
         for setting in settings:
             try:
@@ -170,11 +176,8 @@ class Search:
                 self.duplicates.append((setting, like))
         return fresh
 
-    def _bar(self) -> tuple[SettingRow, ...]:
-        """Return the best finished settings; a replay that is worse than one of them ends early.
-
-        These are the Pareto front of the settings that do not call the driver all the time.
-        """
+    def _best_finished(self) -> tuple[SettingRow, ...]:
+        # Replays that are worse than one of these settings end early.
         if not self.tricks.drop or self.by_device:
             return ()
         good = [row for row in self.rows.values() if row.survives and not row.cost.is_thrashing]
@@ -196,16 +199,11 @@ class Search:
         drops: bool = True,
         baseline: Setting | None = None,
     ) -> None:
-        """Replay settings and add their rows.
-
-        total: number of all settings, for the progress callback.
-        is_whole: replay to the end and find the smallest device.
-        drops: end replays early that are worse than a finished setting.
-        baseline: setting to replay exactly as recorded.
-        """
         jobs: list[Job] = []
         found: dict[str, Trial] = {}
-        bar, within = (self._bar(), self._within()) if drops and not is_whole else ((), None)
+        bar, within = (
+            (self._best_finished(), self._within()) if drops and not is_whole else ((), None)
+        )
         jobs_of = {
             s: self._jobs(s, bar, within, is_whole=is_whole, as_recorded=s == baseline)
             for s in settings
@@ -297,7 +295,6 @@ def lost_trial(job: Job, error: BaseException) -> Trial:
 
 
 def _batches(settings: Sequence[Setting]) -> Iterator[Sequence[Setting]]:
-    """Yield batches of 4, 8, 16, … settings."""
     # Replays of later batches can end early.  Large batches keep all workers busy.
     start, length = 0, _FIRST_CHUNK
     while start < len(settings):

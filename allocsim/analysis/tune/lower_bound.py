@@ -77,7 +77,7 @@ _Peaks = tuple[tuple[int, int], ...]
 
 
 class Demand:
-    """Requests of a recording, prepared for computing the bound under many settings.
+    """Requests of a recording, prepared to compute a lower bound of the peak under many settings.
 
     size: size of each entry in bytes.
     group: number of the (pool, stream) pair of each entry.
@@ -103,7 +103,6 @@ class Demand:
         self._known: dict[tuple[tuple[int, ...], int], dict[int, _Peaks]] = {}
 
     def _changes_of_groups(self, prepared: Prepared) -> list[NDArray[np.int32]]:
-        """Return the allocations and frees of each (pool, stream), encoded as in `_Changes`."""
         lifetimes = lifetimes_of(prepared.trace)
         rows = np.flatnonzero((lifetimes.start >= 0) & (self.size[lifetimes.start] > 0))
         asked = lifetimes if len(rows) == len(lifetimes) else lifetimes.take(rows)
@@ -111,10 +110,10 @@ class Demand:
         changes = _changes_of(np.searchsorted(self._sizes, self.size[start]), order)
         moment, rounds = asked.moments, period_starts(prepared)
         if len(self._is_private) == 1:
-            return [_once(changes, moment, rounds)]
+            return [_without_equal_periods(changes, moment, rounds)]
         group = np.tile(self.group[start], 2)[order]
         own = (np.flatnonzero(group == g) for g in range(len(self._is_private)))
-        return [_once(changes[rows], moment[rows], rounds) for rows in own]
+        return [_without_equal_periods(changes[rows], moment[rows], rounds) for rows in own]
 
     def floor(self, config: AllocatorConfig) -> Floor | None:
         fresh = AllocatorConfig(config.release)
@@ -138,7 +137,7 @@ class Demand:
         return Floor(self, classes, oversize, largest)
 
     def _peaks(self, rounded: NDArray[np.int64], oversize: int) -> dict[int, _Peaks]:
-        """Return the peaks of each request class, whose number is 3 * group + size class."""
+        # The number of a request class is 3 * group + size class.
         size_class = np.where(rounded <= SMALL_SIZE, _SMALL, _LARGE)
         size_class[rounded >= min(oversize, 1 << 62)] = _OVERSIZE
         pages = -(-rounded // ROUND_LARGE) * ROUND_LARGE
@@ -149,7 +148,6 @@ class Demand:
         }
 
     def _changes_by_class(self, size_class: NDArray[np.int64]) -> dict[int, _Changes]:
-        """Return the allocations and frees of each request class."""
         key = size_class.tobytes()
         if key not in self._sorted:
             if len(self._sorted) == _SORTED:
@@ -176,8 +174,8 @@ class Demand:
 class _Changes(NamedTuple):
     """Allocations and frees of one request class, in order.
 
-    rows: 2 * s for an allocation and 2 * s + 1 for a free of the size with index s.  The code
-        includes the sign, so that one table lookup gives the signed sizes under a setting.
+    rows: 2 * s for an allocation and 2 * s + 1 for a free of a block with the size at index s, so
+        that one table lookup gives the signed sizes under a setting.
     present: indices of the sizes that occur.
     """
 
@@ -186,25 +184,16 @@ class _Changes(NamedTuple):
 
 
 def _changes_of(which: NDArray[np.intp], turns: NDArray[np.intp]) -> NDArray[np.int32]:
-    """Return the allocations and frees of blocks in order of time, encoded as in `_Changes`.
-
-    which: index of each block's size.
-    turns: positions that sort all allocations, followed by all frees, by time.
-    """
+    # `turns` are positions that sort all allocations, followed by all frees, by time.
     starts = (2 * which).astype(np.int32)
     return np.concatenate((starts, starts + 1))[turns]
 
 
-def _once(
+def _without_equal_periods(
     changes: NDArray[np.int32], moment: NDArray[np.int64], rounds: NDArray[np.int64]
 ) -> NDArray[np.int32]:
-    """Drop repeated rounds (such as training steps) that cannot change a peak.
-
-    If a round equals the previous round, and each allocates and frees the same number of blocks of
-    every size, both reach the same live bytes.
-    moment: entry of each row in `changes`.
-    rounds: first entry of each round.
-    """
+    # A period that equals the previous one, and frees as many blocks of each size as it allocates,
+    # reaches the same live bytes, so it cannot change a peak and is dropped.
     once = np.ones(len(changes), dtype=bool)
     n_codes = 2 * (int(changes.max(initial=0)) // 2 + 1)  # two codes for each size
     for first, end, length in equal_periods(moment, rounds):
@@ -226,10 +215,7 @@ def _peak_of(rows: NDArray[np.int32], held: NDArray[np.int64]) -> int:
 
 
 def _peaks_of(changes: _Changes, held: NDArray[np.int64], *, is_large: bool) -> _Peaks:
-    """Return (request size, peak of live bytes in requests of at least this size) for a few sizes.
-
-    held: block size in bytes for each size index.
-    """
+    # Items are (request size, peak of live bytes in requests of at least this size).
     signed = _signed(changes.rows, held)
     peaks = [(0, int(np.cumsum(signed).max(initial=0)))]
     own = distinct(held[changes.present])[1:]
@@ -242,16 +228,12 @@ def _peaks_of(changes: _Changes, held: NDArray[np.int64], *, is_large: bool) -> 
 
 
 def _present(which: NDArray[np.integer[Any]]) -> NDArray[np.intp]:
-    """Return the distinct values, which must be small integers."""
     return np.flatnonzero(np.bincount(which))
 
 
 def _oversize_from(config: AllocatorConfig, rounded: NDArray[np.int64]) -> int:
-    """Return the size in bytes from which requests are oversize; UNLIMITED if none are.
-
-    If the segment of a smaller request can reach max_split_size_mb, it may also serve oversize
-    requests, so oversize is not a separate class.  Expandable segments can grow to any size.
-    """
+    # If the segment of a smaller request can reach max_split_size_mb, it may also serve oversize
+    # requests, so oversize is not a separate class.  Expandable segments can grow to any size.
     limit = config.max_split_size
     if limit == UNLIMITED or config.expandable_segments:
         return UNLIMITED
@@ -332,18 +314,19 @@ class Floor:
 
 
 def needed_of(trace: Trace) -> Lifetimes:
-    """Return the lifetimes of a trace's blocks, which end when their frees are requested.
+    """Return the lifetimes of a trace's blocks, each up to the request of its free.
 
-    No allocator can reuse the memory of a block earlier.
+    An allocator cannot reuse the memory earlier, so this gives a lower bound for all allocators.
     """
     return lifetimes_of(trace, until=Action.FREE_REQUESTED)
 
 
 class LivePeak:
-    """Peak of a recording's live bytes, as a function of how a setting rounds sizes.
+    """Peak of a recording's live bytes, depending on how a setting rounds request sizes.
 
-    No replay under the setting reserves less.  Blocks from before the recording keep their sizes.
-    rounds: first entries of the rounds (such as training steps) that may repeat.
+    A replay under the setting reserves at least this much.  Blocks from before the recording keep
+    their sizes.
+    rounds: first entry of each period (such as a training step); equal periods are counted once.
     """
 
     def __init__(self, lifetimes: Lifetimes, rounds: NDArray[np.int64]) -> None:
@@ -352,12 +335,12 @@ class LivePeak:
         self._sizes = distinct(size)
         # Drop repeated rounds once here, since a search computes the peak for every setting.
         changes = _changes_of(np.searchsorted(self._sizes, size), lifetimes.turns)
-        self._changes = _once(changes, lifetimes.moments, rounds)
+        self._changes = _without_equal_periods(changes, lifetimes.moments, rounds)
         self._plain = _peak_of(self._changes, np.abs(self._sizes))
         self._known: dict[tuple[int, ...], int] = {}
 
     def under(self, config: AllocatorConfig | None) -> int:
-        """Return the peak in bytes under the rounding of `config`; None rounds up to 512 bytes."""
+        """Return the peak in bytes with the rounding of `config`; None rounds up to 512 bytes."""
         if config is None or not config.rounds_to_power2:
             return self._plain
         if config.release.one_division_keeps_size and 1 in config.roundup_power2_divisions:

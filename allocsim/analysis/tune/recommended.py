@@ -1,8 +1,8 @@
 """Recommendation of `tune`, and the reason why the best setting helps or does not.
 
-`tune` uses the rule of all commands (`allocsim.recommend`).  The settings to choose from are always
-replayed to the end.  Other settings of the search may be better, but they are only shown, since
-their values are fitted to the recordings.
+`allocsim.recommend` chooses the setting, as for other commands, among candidates that were replayed
+to the end.  Other settings of the search may be better, but they are only shown, since their values
+are fitted to the recordings.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _FURTHER = 20
 def propose(search: Search, baseline: Setting, *, expandable: bool) -> tuple[Setting, ...]:
     """Replay to the end, and return, the settings that may be recommended.
 
-    If the run fails under all of them, further settings are added that may avoid the error.
+    If a request fails under each of them, settings that may avoid the error are added.
+    expandable: include settings with expandable segments.
     """
     config = parse_conf(baseline.conf, search.release)
     prepared = [part.prepared for part in search.parts]
@@ -106,13 +107,13 @@ def judge(
         how = "as recorded" if baseline.is_as_recorded else "under the recorded settings"
         return True, f"{how} the run fails; under this setting it succeeds"
     if best.is_baseline:
-        return False, f"no proposed setting is better by 1 %; {_room(baseline, bounds)}"
+        return False, f"no proposed setting is better by 1 %; {_possible_saving(baseline, bounds)}"
     what, saved, before = _saved(search, baseline, best)
     if saved * MIN_SAVING_DIVISOR >= before:
         return True, what
     if best.num_alloc_retries < baseline.num_alloc_retries:
         return True, "fewer requests have to empty the cache first"
-    return False, f"the best saves less than 1 %; {_room(baseline, bounds)}"
+    return False, f"the best saves less than 1 %; {_possible_saving(baseline, bounds)}"
 
 
 def _saved(search: Search, baseline: SettingRow, best: SettingRow) -> tuple[str, int, int]:
@@ -140,8 +141,7 @@ def _nothing_survives(search: Search, bounds: Bounds) -> str:
     return f"{format_size(live)} live at once, and {why}"
 
 
-def _room(baseline: SettingRow, bounds: Bounds) -> str:
-    """Return the part of a sentence that says how much of the peak could be saved at most."""
+def _possible_saving(baseline: SettingRow, bounds: Bounds) -> str:
     above = bounds.above_ideal(baseline.peak_reserved_bytes)
     share = above / max(baseline.peak_reserved_bytes, 1)
     if share < _MOSTLY_LIVE:

@@ -27,10 +27,10 @@ from allocsim.simulation import Setting
 
 @dataclass(frozen=True, slots=True)
 class SettingRow:
-    """Results of one setting.
+    """Results of one setting; each number is the worst over all devices of all recordings.
 
     memory_fraction: memory fraction in force; None if none is set.
-    parts: trial on each device of each recording.
+    parts: result of the replay on each device of each recording.
     cost: highest estimated time of driver calls on any device.
     same_as: equivalent setting that was replayed instead; None if `setting` itself was replayed.
     is_baseline: True for the recorded settings.
@@ -49,7 +49,7 @@ class SettingRow:
 
     @property
     def is_as_recorded(self) -> bool:
-        """True if every trial was a replay as recorded, compared with the recording."""
+        """True if every replay had the recorded setting and device and was compared."""
         return all(part.was_compared for part in self.parts)
 
     @property
@@ -59,7 +59,10 @@ class SettingRow:
 
     @property
     def dropped_at(self) -> int | None:
-        """Entry at which the replay was ended early, where all numbers end too; else None."""
+        """Entry at which the search ended the replay early; None if it did not.
+
+        All numbers of the row then describe the entries before it.
+        """
         return next((p.dropped_at for p in self.parts if p.dropped_at is not None), None)
 
     @property
@@ -79,9 +82,9 @@ class SettingRow:
 
     @property
     def peak_range(self) -> tuple[int, int] | None:
-        """Lowest and highest peak reserved bytes that the state at the first entry allows.
+        """Lowest and highest peak reserved bytes, if memory held at the first entry is uncertain.
 
-        None if this state has no effect on the peak.
+        None if this uncertainty does not affect the peak.
         """
         if all(part.peak_range is None for part in self.parts):
             return None
@@ -129,13 +132,13 @@ class SettingRow:
 
     @property
     def point(self) -> Point:
-        """Peak reserved bytes, driver calls and retries, as a point of the Pareto front."""
+        """Peak reserved bytes, driver calls and retries, to find the Pareto front."""
         calls = self.num_device_alloc + self.num_device_free
         return Point(self.peak_reserved_bytes, calls, self.num_alloc_retries)
 
     @property
     def device_point(self) -> Point | None:
-        """Smallest device, with driver calls and retries of a replay on it; None if unknown."""
+        """Bytes of the smallest device, and driver calls and retries on it; None if unknown."""
         at = [part.at_min for part in self.parts if part.at_min is not None]
         memory = _highest([part.min_device_memory for part in self.parts])
         if memory is None or len(at) < len(self.parts):
@@ -144,11 +147,12 @@ class SettingRow:
         return Point(memory, calls, max(retries for retries, _, _ in at))
 
     def rank(self, *, by_device: bool = False) -> tuple[object, ...]:
-        """Return the key that sorts rows, best first: errors, thrashing, retries, then memory.
+        """Return the key that sorts rows, best first.
 
-        A setting thrashes if it keeps calling the driver instead of reusing memory.
+        Rows are ordered by errors, then thrashing, retries and memory.  A setting thrashes if it
+        keeps calling the driver instead of reusing memory.
 
-        by_device: compare the smallest device instead of the peak.
+        by_device: order by the smallest device instead of the peak.
         """
         point = self.point
         if by_device:
@@ -193,7 +197,8 @@ class Results:
 
     known: trials that the file held when it was opened, by the key of their job.
 
-    asked: JSON object that identifies the search, written to the first line.
+    asked: JSON object that describes the search, such as recordings and release.  It is the first
+        line of the file.
     Raises ConfigError if the file is not a results file, or belongs to another search.
     """
 
@@ -280,7 +285,7 @@ class TriedSetting:
 
     @property
     def point(self) -> Point:
-        """Numbers that the Pareto front compares."""
+        """Peak reserved bytes, driver calls and retries, which the Pareto front compares."""
         return Point(self.peak_reserved_bytes, self.driver_calls, self.num_alloc_retries)
 
 
@@ -317,7 +322,6 @@ def read_tried(path: str) -> SavedTrials:
 
 
 def _rows(text: str) -> Iterable[dict[str, Any]]:
-    """Yield the results of each setting, from a JSON document or a JSON Lines file."""
     try:
         document = json.loads(text)
     except ValueError:

@@ -34,7 +34,8 @@ class Target:
     """One device of one recording.
 
     name: path of the recording, for messages.
-    path: file that worker processes read.
+    path: file from which worker processes read the recording.
+    sizes: request sizes of the device.
     assumed_memory: memory of the recorded device in bytes as given by the user, or None.
     memory: device memory in bytes of the replays; None for unlimited or not yet chosen.
     """
@@ -92,7 +93,7 @@ def parts_of(
             torch_version = torch_version or prepared.release.version
             prepared = prepared.on(device_memory)
             keep(path, prepared, torch_version, device_memory)
-            sizes = _looked_through(prepared)
+            sizes = _sizes_and_periods(prepared)
             found.append(
                 Target(recording.path, path, recording, each, prepared, sizes, device_memory)
             )
@@ -104,7 +105,7 @@ def parts_of(
 def edited_sources(
     sources: Sequence[Source], edits: Sequence[str], torch_version: str | None, hints: Hints | None
 ) -> list[Source]:
-    """Return the recordings that the edited programs would have left; see `replay_edited`."""
+    """Apply `edits` to the recorded programs; return recordings of the edited programs."""
     return [
         edited_recording(
             each if isinstance(each, Recording) else load(each),
@@ -116,11 +117,9 @@ def edited_sources(
     ]
 
 
-def _looked_through(prepared: Prepared) -> Sizes:
-    """Return the requested sizes, and find the repeated training steps ahead of the replays.
-
-    Worker processes inherit the repeated steps from the cache of `prepared`.
-    """
+def _sizes_and_periods(prepared: Prepared) -> Sizes:
+    # Finds the repeated training steps too.  Worker processes inherit them from the cache of
+    # `prepared`.
     if len(prepared.trace) < LONG:
         period_starts(prepared)
         return sizes_of(prepared)

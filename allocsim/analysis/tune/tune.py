@@ -54,10 +54,10 @@ class Tuning(Shown):
     """Result of `tune`.
 
     device_memory: bytes of the smallest device; None for unlimited devices.
-    baseline: results of the recorded settings, as recorded unless another device was given.
+    baseline: results of the recorded settings; on the recorded device unless another was given.
     rows: results of all settings, best first.
     best: recommended setting, or the baseline if no setting helps; the first of `rows` with
-        `by_device`.  None if neither survives, or if `warnings` is not empty.
+        `by_device`.  None if both run out of memory, or if `warnings` is not empty.
     front: Pareto front of memory, driver calls and retries.
     duplicates: (setting that was not replayed, replayed setting with the same effect).
     bounds: lower bounds of the memory that the recorded requests need.
@@ -67,11 +67,11 @@ class Tuning(Shown):
     entries_replayed: number of entries in all replays.
     entries_skipped: number of entries that replays skipped because steps repeat.
     seconds: duration of the search.
-    by_device: True if the smallest sufficient device decides, and not the peak.
-    known: number of trials taken from the results file.
+    by_device: True if settings are compared by the smallest sufficient device, and not the peak.
+    known: number of trials that were read from the results file.
     warnings: differences of baselines from recorded runs; with any, the search proves nothing.
-    needs: releases that read the best setting as intended, in words; None if these include every
-        release that may have written the first recording.
+    needs: releases that support the best setting, in words; None if every release that may have
+        written the first recording supports it.
     recommendation: recommendation that other commands would make too; None with `by_device`.
     further: setting that reserves at least 5 % less than `best`, or None.  It is not recommended,
         since its values are fitted to these recordings.
@@ -173,7 +173,7 @@ def tune(
         if edits:  # the edited recordings contain the calls of the hints
             sources, hints = edited_sources(sources, edits, torch_version, hints), None
         parts = parts_of(sources, torch_version, scratch, device, device_memory=named, hints=hints)
-        parts = _with_memory(parts, named)
+        parts = _with_device_memory(parts, named)
         if tricks is None:
             # If a recorded program changes settings while it runs, no shortcut is valid.
             changes = any(part.prepared.plan.changes for part in parts)
@@ -205,8 +205,8 @@ def tune(
         return _tuning(search, baseline, proposed, bounds(), begin)
 
 
-def _with_memory(parts: tuple[Target, ...], named: int | None) -> tuple[Target, ...]:
-    """Return the devices with the memory of their replays; `named` is that of the user, or None."""
+def _with_device_memory(parts: tuple[Target, ...], named: int | None) -> tuple[Target, ...]:
+    # `named` is the memory that the user gave, or None.
     found = [replace(part, memory=named or device_of(part.prepared)[0]) for part in parts]
     least = min((part.memory for part in found if part.memory is not None), default=None)
     for number, part in enumerate(found):
@@ -259,7 +259,6 @@ def _ranked(search: Search) -> list[SettingRow]:
 
 
 def _front(search: Search) -> list[SettingRow]:
-    """Return the rows of the Pareto front; of rows with equal results, the best ranked."""
     points: dict[Point, SettingRow] = {}
     for row in _ranked(search):
         point = row.device_point if search.by_device else row.point

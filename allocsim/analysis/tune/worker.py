@@ -76,14 +76,15 @@ class Job:
     """One setting to replay on one device of one recording.
 
     key: name of the job in a results file.
+    path: file of the recording.
     device_memory: bytes; None for an unlimited device.
     bar: results of finished settings; a replay ends early when one of them is better.
     finds: find the smallest sufficient device.
     within: device memory in bytes; the job ends early if the setting fails on it; or None.
     confirms: find the smallest device without a refused driver call, even if this takes extra
         replays.
-    known: earlier trial on `device_memory`, or None.
-    as_recorded: replay exactly as recorded if setting and device are the recorded ones.
+    known: result of an earlier replay on `device_memory`, or None.
+    as_recorded: if setting and device are the recorded ones, compare the replay with the recording.
     assumed_memory: memory of the recorded device in bytes, as given by the user.
     hints: facts about the recorded program that the recording does not contain.
     """
@@ -177,14 +178,6 @@ def parting_for(job: Job) -> Parting | None:
 
 
 class _Watch(Observer):
-    """Observer that measures peak device memory and ends hopeless replays early.
-
-    least: lower bound of peak reserved bytes, raised by `floor` during the replay.
-    bar: results of finished settings; the replay ends when one of them is better.
-    gives_up: end the replay at the first out-of-memory error.
-    at_retry: end the replay at the first request that the driver refuses.
-    """
-
     def __init__(
         self,
         bar: Bar = (),
@@ -265,7 +258,6 @@ def _empties(prepared: Prepared, drive: Drive) -> bool:
 
 
 def _as_recorded(prepared: Prepared, job: Job) -> Trial | None:
-    """Return the trial of the replay under the recorded setting, release and device."""
     memory = job.device_memory
     asked = None if memory == device_of(prepared)[0] else memory
     is_same = job.setting == prepared.recorded and prepared.is_own_release
@@ -289,8 +281,6 @@ def _as_recorded(prepared: Prepared, job: Job) -> Trial | None:
 
 
 class _Devices:
-    """Search for a job's smallest sufficient device; `tight` is its trial on `within` bytes."""
-
     def __init__(self, kept: _Kept, job: Job, tight: Trial | None) -> None:
         self._kept = kept
         self._prepared = prepared = kept.prepared
