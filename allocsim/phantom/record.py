@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import astuple, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -310,6 +310,11 @@ def _environment(
 def _caches_of_engines(gpu: Gpu) -> dict[str, str]:
     # A server starts in half the time with a warm cache.
     place = cache_root() / "engines" / "".join(filter(str.isalnum, gpu.name))
+    infos, shared = place / "vllm" / "modelinfos", place.parent / "modelinfos"
+    with suppress(OSError):  # only saves the time in which vLLM describes a model for each card
+        infos.parent.mkdir(parents=True, exist_ok=True)
+        shared.mkdir(exist_ok=True)
+        infos.symlink_to(shared)  # fails if it is there
     return {
         "VLLM_CACHE_ROOT": str(place / "vllm"),
         "FLASHINFER_WORKSPACE_BASE": str(place),

@@ -20,7 +20,13 @@ import pytest
 from allocsim.phantom import UnavailableError
 from allocsim.phantom.at_exit import leave_out_frames
 from allocsim.phantom.gpu import Gpu, find_gpu
-from allocsim.phantom.record import Recorded, RecordedProgram, find_torch, record
+from allocsim.phantom.record import (
+    Recorded,
+    RecordedProgram,
+    _caches_of_engines,
+    find_torch,
+    record,
+)
 from allocsim.recording import Mark, MarkKind, load, load_host
 from allocsim.replaying import replay
 from allocsim.units import GIB
@@ -172,6 +178,20 @@ def test_compiler_cache_is_of_one_run_on_a_phantom(
         record(RecordedProgram(command, pretend / "snapshot.pickle", gpu=find_gpu("A100 80GB")))
     first, second = file.read_text().split()
     assert first == second == own if own is not None else first != second
+
+
+def test_cards_share_what_an_engine_knows_of_models(
+    pretend: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders of the engine's other caches differ, because its kernels depend on the card."""
+    monkeypatch.setenv("ALLOCSIM_CACHE", str(pretend / "cache"))
+    places = [
+        Path(_caches_of_engines(find_gpu(name))["VLLM_CACHE_ROOT"])
+        for name in ("T4", "H100", "H100")
+    ]
+    (places[0] / "modelinfos" / "llama.json").write_text("{}")
+    assert (places[1] / "modelinfos" / "llama.json").read_text() == "{}"
+    assert places[0] != places[1] == places[2]
 
 
 def test_recording_is_compressed_if_its_name_ends_in_gz(pretend: Path) -> None:
