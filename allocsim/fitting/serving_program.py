@@ -31,7 +31,7 @@ from allocsim.units import KIB, MIB
 _DTYPES = ("dtype", "torch_dtype")
 _CHARGES = (MIB, 4 * KIB)
 """Bytes of the driver for a loaded kernel, and for a node of a CUDA graph."""
-_SEEN = ((750 * KIB, 2800 * KIB), (2800, 4400))
+_SEEN = ((750 * KIB, 2800 * KIB), (2800, 7500))
 """Least and most of these bytes in public logs (docs/evidence/serving.md)."""
 
 
@@ -63,6 +63,7 @@ class Started(Shown):
     hollow, invented: kernels that did nothing, and values that were invented; "" for none.
     torch_version: release of PyTorch.
     driver: number of kernels that one card loaded, and of the nodes of its CUDA graphs.
+    local_bytes: local memory of the kernel with the largest stack, beyond that of the context.
     searched: option whose largest value was searched; "" for none.  `arguments` has its value.
     """
 
@@ -82,6 +83,7 @@ class Started(Shown):
     torch_version: str
     seconds: float
     driver: tuple[int, int] = (0, 0)
+    local_bytes: int = 0
     searched: str = ""
 
     @property
@@ -119,8 +121,8 @@ class Started(Shown):
     @property
     def driver_range(self) -> tuple[int, int]:
         """Least and most bytes that the driver takes for kernels and nodes, by public logs."""
-        low, high = zip(*_SEEN, strict=True)
-        return sum(map(mul, self.driver, low)), sum(map(mul, self.driver, high))
+        low, high = (sum(map(mul, self.driver, each)) for each in zip(*_SEEN, strict=True))
+        return self.local_bytes + low, self.local_bytes + high
 
     @property
     def room(self) -> tuple[int, int] | None:
@@ -128,7 +130,7 @@ class Started(Shown):
         tokens, size = self.sizes.get("kv_cache_tokens"), self.sizes.get("kv_cache_bytes")
         if not tokens or not size:
             return None
-        charged = sum(map(mul, self.driver, _CHARGES))
+        charged = self.local_bytes + sum(map(mul, self.driver, _CHARGES))
         low, high = ((charged - taken) * tokens / size for taken in reversed(self.driver_range))
         return round(tokens + low), round(tokens + high)
 
@@ -194,6 +196,7 @@ def start(
             raise ConfigError(failure)
     version = printed.version if printed is not None else ""
     assert recorded.torch is not None
+    threads = gpu.multiprocessors * gpu.limits.threads
     return Started(
         model=found.name,
         address=model if "/" in model else hub_name(found.name),
@@ -210,7 +213,8 @@ def start(
         invented=_joined(each.invented for each in recorded.processes),
         torch_version=recorded.torch.version,
         seconds=time.perf_counter() - began,
-        driver=_driver(recorded),
+        driver=(_most(recorded, "kernels"), _most(recorded, "nodes")),
+        local_bytes=threads * max(_most(recorded, "stack") - 1024, 0),
     )
 
 
@@ -286,12 +290,8 @@ def _keep(recorded: Recorded, keep: Path) -> None:
         shutil.copyfile(process.file, keep.with_name(keep.stem + name + keep.suffix))
 
 
-def _driver(recorded: Recorded) -> tuple[int, int]:
-    counts = [each.driver for each in recorded.processes]
-    kernels, nodes = (
-        max((each.get(name, 0) for each in counts), default=0) for name in ("kernels", "nodes")
-    )
-    return kernels, nodes
+def _most(recorded: Recorded, name: str) -> int:
+    return max((each.driver.get(name, 0) for each in recorded.processes), default=0)
 
 
 def _out_of_memory(model: str, server: str, gpu: Gpu, cards: int, phase: Phase) -> Refusal:

@@ -311,7 +311,7 @@ def _caches_of_engines(gpu: Gpu) -> dict[str, str]:
     # A server starts in half the time with a warm cache.
     place = cache_root() / "engines" / "".join(filter(str.isalnum, gpu.name))
     infos, shared = place / "vllm" / "modelinfos", place.parent / "modelinfos"
-    with suppress(OSError):  # only saves the time in which vLLM describes a model for each card
+    with suppress(OSError):  # saves time: vLLM describes a model once for all cards
         infos.parent.mkdir(parents=True, exist_ok=True)
         shared.mkdir(exist_ok=True)
         infos.symlink_to(shared)  # fails if it is there

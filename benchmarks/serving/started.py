@@ -141,7 +141,7 @@ def table(results: Sequence[dict[str, Any]]) -> Iterator[str]:
         begin = f"| {row['row']} | {row['model']} | {row['card']} | {row['release']} "
         begin += f"| {each.get('engine', '').removeprefix('vLLM ')} |"
         if "error" in each:
-            yield f"{begin} | | {each['error']} | |"
+            yield f"{begin} | | {each['error'].partition('. Tried')[0]} | |"
         for name, printed, found in figures_of(row, each):
             digits = ",.0f" if name == "tokens" else ".2f"
             error = f"{found / printed - 1:+.2%}" if printed else ""

@@ -1,0 +1,104 @@
+"""Start vLLM with models of several architectures on a phantom GPU, and replay the recordings.
+
+    python -m benchmarks.serving.architectures --python PATH [MODEL ...]
+    python -m benchmarks.serving.architectures --docs
+
+A start takes minutes, so results are kept in results/serving_architectures.json, and --docs writes
+them to docs/evidence/serving.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from allocsim.errors import AllocsimError
+from allocsim.fitting import start
+from allocsim.phantom import find_gpu
+from allocsim.recording import load
+from allocsim.replaying import replay
+from allocsim.units import GIB
+from benchmarks.serving.__main__ import HERE
+from benchmarks.serving.started import keep_in, kept_in
+from tests.reference import between_marks
+
+_RESULTS = HERE.parent / "results" / "serving_architectures.json"
+_PAGE = HERE.parents[1] / "docs" / "evidence" / "serving.md"
+_COMMAND = "python -m benchmarks.serving.architectures --docs"
+
+_EAGER = ("--max-model-len", "8192", "--enforce-eager")
+CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
+    "meta-llama/Llama-3.2-1B": ("H100", 1, _EAGER),
+    "Qwen/Qwen2.5-0.5B-Instruct": ("RTX 4090", 1, _EAGER),
+    "Qwen/Qwen3-0.6B": ("H100", 1, _EAGER),
+    "Qwen/Qwen3-30B-A3B": ("H100", 2, _EAGER),
+    "google/gemma-3-1b-it": ("RTX 4090", 1, _EAGER),
+    "mistralai/Mistral-Small-24B-Instruct-2501": ("H100", 2, _EAGER),
+    "openai/gpt-oss-20b": ("H100", 1, _EAGER),
+    "deepseek-ai/DeepSeek-V2-Lite": ("H100", 1, _EAGER),
+}
+"""Card, number of cards and arguments of each model."""
+
+
+def started(model: str, python: str) -> dict[str, Any]:
+    """Start a model and replay its recording; return the sizes in GiB, or the error."""
+    card, cards, words = CASES[model]
+    result: dict[str, Any] = {"row": model, "card": card, "cards": cards, "options": list(words)}
+    with TemporaryDirectory() as place:
+        out = Path(place) / "start.pickle"
+        try:
+            found = start(model, "vllm", find_gpu(card), arguments=words, python=python,
+                          cards=cards, keep=out)  # fmt: skip
+        except AllocsimError as error:
+            return result | {"engine": "vLLM", "error": str(error)}
+        result |= {"engine": found.engine, "seconds": round(found.seconds)}
+        if not found.fits:
+            return result | {"error": found.failure}
+        device = replay(load(out)).devices[0]
+    sizes = {name: round(size / GIB, 2) for name, size in found.parts()}
+    return result | {
+        "sizes": sizes,
+        "tokens": found.sizes["kv_cache_tokens"],
+        "entries": device.entries,
+        "is_whole": device.parting is None,
+    }
+
+
+def table() -> Iterator[str]:
+    """Yield the table of all results."""
+    yield "| model | cards | options | weights | KV cache | tokens | entries, replayed |"
+    yield "|---|---|---|---:|---:|---:|---|"
+    for each in kept_in(_RESULTS):
+        options = " ".join(each["options"])
+        line = f"| {each['row']} | {each['cards']} x {each['card']} | {options} |"
+        if "error" in each:
+            yield f"{line} {each['error']} | | | |"
+            continue
+        sizes, whole = each["sizes"], "whole" if each["is_whole"] else "not whole"
+        yield (
+            f"{line} {sizes['weights']:.2f} GiB | {sizes['KV cache']:.2f} GiB | "
+            f"{each['tokens']:,.0f} | {each['entries']:,}, {whole} |"
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.serving.architectures", description=__doc__)
+    parser.add_argument("models", metavar="MODEL", nargs="*")
+    parser.add_argument("--python", metavar="PATH")
+    parser.add_argument("--docs", action="store_true")
+    given = parser.parse_args(arguments)
+    for model in given.models or (CASES if given.python else ()):
+        result = started(model, given.python)
+        keep_in(_RESULTS, result)
+        print(json.dumps(result), flush=True)
+    if given.docs:
+        text = "\n".join(table())
+        _PAGE.write_text(between_marks(_PAGE.read_text(), "architectures", _COMMAND, text))
+
+
+if __name__ == "__main__":
+    main()
