@@ -30,7 +30,7 @@ def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("allocsim.fitting.by_engine.find_python", find_python)
 
 
-def task(name: str = "Qwen3-0.6B", **more: object) -> Task:
+def task(name: str = "SmolLM3-3B", **more: object) -> Task:
     return Task(model=model_of(name), **more)  # type: ignore[arg-type]
 
 
@@ -90,7 +90,7 @@ def test_fit_never_replaces_a_requested_interpreter_or_engine() -> None:
 
 @pytest.mark.usefixtures("no_torch")
 def test_fit_by_formula_refuses_to_keep_a_recording(cli: Cli) -> None:
-    done = cli("fit", "Qwen3-0.6B", "--gpu", "H100", "-o", "run.pickle")
+    done = cli("fit", "SmolLM3-3B", "--gpu", "H100", "-o", "run.pickle")
     assert done.code == 2
     assert "a formula makes no recording to keep" in done.err
 
@@ -152,7 +152,7 @@ def test_a_range_fits_only_with_its_upper_end() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("Qwen3-0.6B", "--lora", "8"),
+        ("SmolLM3-3B", "--lora", "8"),
         ("Qwen3-8B", "--engine", "formula"),
         ("Mixtral-8x7B", "--engine", "formula", "--checkpointing"),
         ("DeepSeek-V3", "--checkpointing"),
