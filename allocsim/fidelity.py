@@ -2,8 +2,8 @@
 
 All entries must be equal, in the same order; annotations and snapshots are ignored.  The final
 segments must be equal, block by block.  The requested size of an inactive block is ignored, because
-a recording that starts mid-run does not show it.  After the first different entry, only addresses
-of requests are compared further.  Source: semantics 6.2.
+a recording that starts while the program runs does not show it.  After the first different entry,
+only addresses of requests are compared further.  Source: semantics 6.2.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ class Compared:
         return len(self.entry)
 
     def row_of(self, entry: _Ints) -> NDArray[np.intp]:
-        """Return the index of each entry number, or of the next compared entry if it is ignored."""
+        """Return the index of each entry number, or of the next entry that is compared."""
         if len(self) and self.entry[-1] == len(self) - 1:  # every entry is compared
             return entry
         return np.searchsorted(self.entry, entry)
 
     @property
     def is_completed_next(self) -> NDArray[np.bool_]:
-        """Mask of the entries whose next entry is the free_completed of the same free."""
+        """Mask of the free_requested entries directly before their own free_completed."""
         is_it = np.zeros(len(self), dtype=bool)
         is_it[:-1] = any_of(self.action[1:], (Action.FREE_COMPLETED,))
         for column in (self.addr, self.size, self.stream):
@@ -90,16 +90,15 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """Recorded entries of each plain step of a plan; other steps have `is_recorded` False.
+    """Recorded entries that each plain step of a plan is expected to cause.
 
-    A plain step is a step whose entries follow from its kind, its columns and the address of its
-    block.  If a replay places the block at its recorded address, the entries are equal to the
+    If a replay places the block of a plain step at its recorded address, its entries equal the
     recorded ones, and need not be created.
 
     compared: entries of the recording.
     count: number of entries of each step.
     end: index in `compared` after the last entry of each step.
-    is_recorded: True if the recording has the entries that follow from the step.
+    is_recorded: True for a plain step whose entries are in the recording; False for other steps.
     address: recorded address of each step's block.
     n_answered: number of `alloc` entries before each compared entry.
     answers: addresses of all `alloc` entries.
@@ -142,12 +141,13 @@ class Expected:
     def matched(
         self, first: int, placed: PlacedSteps, row: int, history: Sequence[TraceEntry]
     ) -> int | None:
-        """Return the number of entries of a batch of steps if all equal the recording, else None.
+        """Return the number of entries of a batch of steps, if all of them equal the recorded ones.
 
-        None is possible for equal entries too, if a step is not plain.
+        Return None if an entry differs, or if a step is not plain: its entries must be created.
         first: number of the first step.
+        placed: addresses of the blocks of the steps.
         row: index in `compared` of the first entry.
-        history: entries of the steps that ran singly.
+        history: entries of the steps that ran one at a time.
         """
         chunk = slice(first, first + len(placed))
         count, singly = self.count[chunk], placed.singly
@@ -181,7 +181,7 @@ class Expected:
 
 
 class FidelityCheck:
-    """Incremental comparison in batches, so that the whole history is never in memory.
+    """Comparison of a replay with the recording in batches, which keep few entries in memory.
 
     A batch is passed to `history` as entries, or to `steps` as steps with the addresses of their
     blocks, which saves a third of the time of a replay.
@@ -203,15 +203,15 @@ class FidelityCheck:
         return self._mismatch is not None
 
     def exclude_last_alloc(self, pending: Sequence[TraceEntry]) -> None:
-        """Exclude the last `alloc`, which the recording lacks, from the comparison of addresses.
+        """Exclude the last `alloc` of the replay from the comparison of addresses.
 
-        pending: entries that the next call of `history` passes.
+        The recording does not contain this entry, because the request failed when it was recorded.
+        pending: entries that will be passed to the next call of `history`.
         """
         allocs = sum(entry.action == _ALLOC for entry in pending)
         self._excluded.append(sum(map(len, self._placed)) + allocs - 1)
 
     def history(self, entries: Sequence[TraceEntry]) -> None:
-        """Compare the next entries of the replay."""
         if not entries:
             return
         actions, addresses, *others, _ = zip(*entries, strict=True)
@@ -237,6 +237,7 @@ class FidelityCheck:
         """Compare the next steps of the replay with the recording.
 
         first: number of the first step in the plan.
+        placed: addresses of the blocks of the steps.
         history: entries of the steps that ran one at a time and not in a batch.
         """
         expected = self._expected
@@ -284,7 +285,7 @@ class FidelityCheck:
         return int(np.count_nonzero(recorded[:n] == placed[:n]))
 
     def result(self, allocator: ReplayAllocator) -> Fidelity:
-        """Compare the final segments of `allocator`; return the result of the whole comparison."""
+        """Compare the final segments of `allocator`, and return the result for the whole replay."""
         if self._mismatch is None and self._matched < len(self._compared):
             self._note_mismatch(self._compared.row(self._matched), None)
         return Fidelity(
@@ -342,7 +343,6 @@ _Segment = tuple[tuple[object, ...], ...]
 
 
 def _comparable(segment: SegmentState) -> _Segment:
-    """Return the values to compare: of the segment, then of each block."""
     where = segment.address, segment.total_size, segment.stream
     pool = "small" if segment.is_small else "large", segment.pool_id
     blocks = [

@@ -84,7 +84,7 @@ class HeadroomWatch(Observer):
 
     @property
     def tightest(self) -> HeadroomPoint | None:
-        """First point with the least headroom; None if the driver served no request."""
+        """First measurement with the least headroom; None if no request needed the driver."""
         return min(self.points, key=lambda point: point.headroom_bytes, default=None)
 
     def grew(self, allocator: CachingAllocator, entry: int) -> None:
@@ -180,7 +180,7 @@ class Risk(Shown):
 
     @property
     def most_unusable(self) -> HeadroomPoint | None:
-        """First point with the most unusable memory; None if the driver served no request."""
+        """First measurement with the most unusable memory; None if no request needed the driver."""
         return max(self.points, key=lambda point: point.unusable_bytes, default=None)
 
     def headline(self) -> str:

@@ -1,8 +1,8 @@
 """Possible causes of a return of memory to the driver, as steps of a plan.
 
-A gap is the effects between two steps of the program (`gaps.py`).  An explanation is a hypothesis:
-steps that may have caused these effects.  `search.py` replays the steps and compares the result
-with the recording; `likelihood.py` decides which explanation is tried first.
+A gap consists of the entries between two steps of the program (`gaps.py`).  An explanation is a
+hypothesis: steps that may have caused these entries.  `search.py` replays the steps and compares
+the result with the recording; `likelihood.py` decides which explanation is tried first.
 
 Evidence that distinguishes the causes (semantics 1.8, 2.4, 2.5):
 
@@ -47,9 +47,10 @@ class Cause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Steps that may explain a gap.
+    """Steps of a plan that may have caused the entries of a gap.
 
-    refused: reserved bytes that the request would have needed, if the device was full; else None.
+    refused: bytes that would have been reserved if a request had not been refused by a full device;
+        None if the explanation contains no such request.
     """
 
     cause: Cause
@@ -58,7 +59,7 @@ class Explanation:
 
 
 def plain_explanation(gap: Gap) -> Explanation:
-    """Return the explanation without an inferred call.
+    """Return the explanation of a gap without an inferred call.
 
     Frees complete and memory is obtained in the recorded order.  If the request failed, the frees
     complete after it, because it waited for them.
@@ -80,9 +81,9 @@ def called_explanation(gap: Gap) -> Explanation:
 
 
 def known_explanation(gap: Gap) -> Explanation | None:
-    """Return the explanation that `gap.calls` caused the effects.
+    """Return the explanation of a gap by the known calls of the program in it.
 
-    None if the gap is open (`Gap.is_open`) and no known call can have returned memory.
+    Return None if an inferred call may be the cause and no known call can return memory.
     """
     if not gap.is_open:
         return plain_explanation(gap)
@@ -90,7 +91,10 @@ def known_explanation(gap: Gap) -> Explanation | None:
 
 
 def explanations(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> list[Explanation]:
-    """Return the possible explanations of `gap`, most likely first."""
+    """Return the possible explanations of a gap, most likely first.
+
+    allocator: replay at the beginning of the gap.
+    """
     ways = _inferred(gap, allocator, facts)
     if not facts.empties:
         ways = [each for each in ways if each.cause is not Cause.EMPTY_CACHE]
@@ -102,13 +106,12 @@ def explanations(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> list[Exp
 
 
 def _inferred(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> list[Explanation]:
-    """Return the explanations without known calls, most likely first."""
     step = gap.step
     # The request failed although the device had room, so a limit or another process caused it.
     had_room = step is not None and step.action == Action.OOM and step.size <= allocator.device.free
     if not gap.released and not had_room and not (gap.free and gap.is_request):
         return [plain_explanation(gap)]
-    requests = list(_requests(gap, allocator, facts))
+    requests = list(_by_request(gap, allocator, facts))
     if not gap.released:
         plain = [plain_explanation(gap)]
         return requests + plain if had_room and facts.memory is not None else plain + requests
@@ -131,7 +134,6 @@ def _by_known_calls(gap: Gap) -> Explanation:
 
 
 def _add_known_calls(explanation: Explanation, gap: Gap) -> Explanation:
-    """Insert the steps of the known calls after the free before the gap."""
     if explanation.cause is Cause.KNOWN:
         return explanation
     n_before = int(gap.free is not None)
@@ -145,10 +147,7 @@ def _known_calls(gap: Gap) -> Iterator[Planned]:
 
 
 def _by_calls(gap: Gap, allocator: ReplayAllocator) -> list[Explanation]:
-    """Return the explanations that empty_cache was called or, for private pools, a MemPool deleted.
-
-    The deletion of a MemPool returns only the memory of that pool (semantics 5.7).
-    """
+    # The deletion of a MemPool returns only the memory of that pool (semantics 5.7).
     first = next((i for i, entry in enumerate(gap.released) if entry.pool < 0), len(gap.released))
     empty = _by_call(gap, (), Cause.EMPTY_CACHE)
     if first == 0:
@@ -181,12 +180,9 @@ def _released_by(calls: Sequence[Planned], gap: Gap, cause: Cause) -> Explanatio
     return Explanation(cause, steps)
 
 
-def _requests(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> Iterator[Explanation]:
-    """Yield the explanations that the request itself returned memory to the driver.
-
-    They differ in the memory that the driver could provide, and in the frees that the request
-    waited for.
-    """
+def _by_request(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> Iterator[Explanation]:
+    # The explanations differ in the memory that the driver could provide, and in the frees that the
+    # request waited for.
     step = gap.step
     if step is None or not gap.is_request:
         return
@@ -215,19 +211,15 @@ def _requests(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> Iterator[Ex
 
 
 def _may_grow_in_place(gap: Gap, allocator: ReplayAllocator) -> bool:
-    """Return True if the driver may refuse a request that is then served without new memory.
-
-    Mapped pages of an expandable segment (semantics 4.2) can serve it, although the search for a
-    free block excludes them as a block of max_split_size or more.  Options that the program has
-    just set may have the same effect.
-    """
+    # Mapped pages of an expandable segment (semantics 4.2) can serve the request, although the
+    # search for a free block excludes them as a block of max_split_size or more.  Options that the
+    # program has just set may have the same effect.
     config = allocator.config
     is_so = config.expandable_segments and config.max_split_size != UNLIMITED
     return is_so or has_just_set(gap)
 
 
 def _wait_options(gap: Gap, allocator: ReplayAllocator) -> tuple[bool, ...]:
-    """Return the possible answers to the question if the request waited for `gap.free`."""
     block, step = freed_block(gap, allocator), gap.step
     if gap.free is None or step is None:
         return (False,)
@@ -238,7 +230,6 @@ def _wait_options(gap: Gap, allocator: ReplayAllocator) -> tuple[bool, ...]:
 def _completed_counts(
     gap: Gap, allocator: ReplayAllocator, *, is_waited_for: bool
 ) -> Sequence[int]:
-    """Return possible numbers of frees completed before the request searched for a block."""
     n_all = len(gap.completed)
     if allocator.collects_garbage_above is not None:
         return tuple(dict.fromkeys((gap.n_early, 0, n_all)))
@@ -250,11 +241,8 @@ def _completed_counts(
 
 
 def _are_oversize(gap: Gap, allocator: ReplayAllocator) -> bool:
-    """Return True if only blocks of max_split_size or more were returned, on the request's stream.
-
-    A request that waits for frees returns all other cached memory too.  Without such memory, it is
-    still more likely that the frees completed than that the request waited for them.
-    """
+    # A request that waits for frees returns all other cached memory too.  Without such memory, it
+    # is still more likely that the frees completed than that the request waited for them.
     least, step = allocator.config.max_split_size, gap.step
     is_oversize = [entry.size >= least for entry in gap.released]
     streams = {entry.stream for entry in gap.released}
@@ -318,14 +306,14 @@ def _completions(entries: Sequence[RecordedEntry]) -> Iterator[Planned]:
 
 
 def _wait_order(entries: Sequence[RecordedEntry]) -> Iterator[Planned]:
-    """Yield an AWAIT step for each free in `entries`, in the order of a full device's waiting."""
+    # A full device waits for the frees in this order.
     if len(entries) > 1:
         for entry in entries:
             yield (StepKind.AWAIT, *_row(entry))
 
 
 def _ended_pools(gap: Gap) -> Iterator[Planned]:
-    """Yield steps that end private pools whose memory was returned; when they ended is unknown."""
+    # It is unknown when the pools ended, only that their memory was returned.
     for pool in dict.fromkeys(entry.pool for entry in gap.released if entry.pool >= 0):
         yield (StepKind.END_POOL, gap.last, 0, pool, 0)
 
@@ -338,7 +326,6 @@ def _final_step(gap: Gap, late: Sequence[RecordedEntry] = ()) -> Iterator[Planne
 
 
 def _split(gap: Gap) -> tuple[list[Planned], list[Planned]]:
-    """Return two lists: steps that prepare the step that ends the gap, and that step."""
     step = gap.step
     if step is None:
         return [], []

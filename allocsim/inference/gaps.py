@@ -1,8 +1,8 @@
 """Entries of a trace, split into plain steps of the program and gaps between the steps.
 
 The entries alloc, oom and free_requested are steps of the program; a free_completed right after its
-free_requested belongs to the same step.  All other entries are effects of the allocator.  A gap
-consists of the effects between two steps, and `causes.py` explains it.
+free_requested belongs to the same step.  The allocator itself causes all other entries.  A gap
+consists of such entries between two steps, and `causes.py` explains it.
 
 A known call is a call of the program that leaves no entry, but is recorded as a mark or given by a
 hint.  Source: semantics 6.2, 6.6.
@@ -32,7 +32,7 @@ _SETS = {MarkKind.FRACTION: StepKind.FRACTION, MarkKind.SETTINGS: StepKind.SETTI
 class RecordedEntry(NamedTuple):
     """Entry of the trace, with its number.
 
-    pool: number of the private pool; -1 for the default pool.
+    pool: index of the private pool; -1 for the default pool.
     """
 
     number: int
@@ -44,11 +44,12 @@ class RecordedEntry(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Known call of the program.
+    """Call of the program that leaves no entry, known from a mark or a hint.
 
     entry: number of entries before the call.
     kind: `StepKind`.
-    number: number of the private pool, or index into `Plan.changes`.
+    number: index of a private pool that the call deletes, or index into `Plan.changes` of the value
+        that the call sets.
     """
 
     entry: int
@@ -61,8 +62,8 @@ class EntryMasks:
     """Masks over the entries of a trace.
 
     is_immediate: a free_requested whose free_completed is the next entry.
-    is_held: an immediate free before memory was returned to the driver or a request failed.  The
-        allocator may have waited for it.
+    is_held: an immediate free after which memory was returned to the driver or a request failed.
+        The allocator may have waited for this free.
     is_plain: a step that needs no inference.
     is_growth: new segment for the plain request in the next entry.
     is_planned: part of a gap, or the step that ends a gap.
@@ -77,10 +78,9 @@ class EntryMasks:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Effects between two steps of the program, and the step that ends the gap.
+    """Entries that the allocator caused between two steps, and the step that ends the gap.
 
-    free: free before the gap that seems to have completed at once, but for which the allocator may
-        have waited; None if no such free is right before the gap.
+    free: immediate free right before the gap, for which the allocator may have waited; or None.
     completed: frees that completed in the gap.
     n_early: number of frees completed before the first entry of `released`.
     released: segments returned to the driver, in order.
@@ -88,7 +88,7 @@ class Gap:
     obtained: segments obtained after the first entry of `released`, or all if nothing was returned.
     step: step that ends the gap; None at the end of the trace.
     is_immediate: the step is a free that completes at once.
-    scope: number of the pool for this and later requests; None if it does not change.
+    scope: index of the pool for this and later requests; None if it does not change.
     calls: known calls of the program in the gap, in order.
     """
 
@@ -117,7 +117,8 @@ class Gap:
     def is_open(self) -> bool:
         """True if several causes are possible.
 
-        Memory was returned to the driver, or a request failed although the device had room.
+        That is so if memory was returned to the driver, or a request failed although the device had
+        room.
         """
         step = self.step
         if step is None or step.action != Action.OOM:
@@ -132,12 +133,13 @@ class Gap:
 def calls_of(
     marks: Sequence[Mark], pools: Sequence[PoolId]
 ) -> tuple[tuple[Call, ...], tuple[Change, ...]]:
-    """Return the known calls, and the values that they set at run time (`Plan.changes`).
+    """Return the program's calls that leave no entry, and the values that they set.
 
     marks: calls that are recorded or given by hints, ordered by entry.
-    pools: private pools by number.  Deletions of pools without any request are omitted.
-
-    A memory fraction set before the first entry is not a call: every replay starts with it.
+    pools: private pools, whose index is `Call.number`.  Deletions of pools without any request are
+        omitted.
+    The second result becomes `Plan.changes`.  A memory fraction set before the first entry is not a
+    call: every replay starts with it.
     """
     calls: list[Call] = []
     changes: list[Change] = []
@@ -155,7 +157,7 @@ def calls_of(
 
 
 def classify(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> EntryMasks:
-    """Return the masks of the entries of `trace`."""
+    """Return masks of the plain steps of a trace and of the entries that need inference."""
     action = trace.action
     is_requested = any_of(action, (Action.FREE_REQUESTED,))
     completes = completes_at_once(action, trace.addr)
@@ -193,11 +195,8 @@ def classify(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> Ent
 
 
 def _growths(action: NDArray[np.uint8], ends_step: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the mask of single segment entries between the end of a step and a request.
-
-    All items are False if memory was returned or a request failed anywhere in the trace, because
-    new segments then need an explanation.
-    """
+    # All items are False if memory was returned or a request failed anywhere in the trace, because
+    # new segments then need an explanation.
     is_growth = np.zeros(len(action), dtype=bool)
     if len(action) and not any_of(action, (*_SHRINKS, Action.OOM)).any():
         is_growth[:-1] = any_of(action[:-1], _GROWS) & any_of(action[1:], (Action.ALLOC,))
@@ -208,7 +207,7 @@ def _growths(action: NDArray[np.uint8], ends_step: NDArray[np.bool_]) -> NDArray
 def gaps_of(
     trace: Trace, pools: PoolColumn, masks: EntryMasks, calls: Sequence[Call] = ()
 ) -> Iterator[Gap]:
-    """Yield the gaps of a trace in order.  calls: known calls of the program, in order."""
+    """Yield the gaps of a trace in order.  calls: known calls of the program, in order of entry."""
     open_gap = _OpenGap()
     pending_calls = deque(calls)
     scope = -1
@@ -240,8 +239,6 @@ def gaps_of(
 
 
 class _OpenGap:
-    """Effects since the last step of the program."""
-
     def __init__(self, free: RecordedEntry | None = None) -> None:
         self._free = free
         self._completed: list[RecordedEntry] = []
@@ -281,7 +278,10 @@ class _OpenGap:
 
 
 def capacity_from_oom(trace: Trace, reserved_at_start: int) -> int | None:
-    """Return free plus reserved bytes at the first `oom` entry; None without such an entry."""
+    """Return free plus reserved bytes at the first `oom` entry; None without such an entry.
+
+    reserved_at_start: reserved bytes before the first entry.
+    """
     ooms = np.flatnonzero(any_of(trace.action, (Action.OOM,)))[:1]
     if not len(ooms):
         return None
@@ -290,11 +290,11 @@ def capacity_from_oom(trace: Trace, reserved_at_start: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class PlainSteps:
-    """Steps that follow from one entry each, without inference.
+    """Steps of a plan that follow from one entry each, without inference.
 
     kind: `StepKind` of each step.
     entry: number of the entry that each step comes from.  A DICTATE step comes from the entry of a
-        segment; the request that obtains the segment is the next entry.
+        new segment; the request that obtains it is the next entry.
     """
 
     kind: NDArray[np.uint8]
@@ -311,7 +311,10 @@ class PlainSteps:
         return cls(np.array(kinds, dtype=np.uint8).take(number), entry)
 
     def steps(self, trace: Trace, planned: Sequence[PlannedAt] = ()) -> Steps:
-        """Return the plain steps with the planned steps inserted."""
+        """Return the plain steps, with the steps that explain gaps inserted.
+
+        planned: steps of explanations, each with its position.
+        """
         if not len(self.entry):
             none, address = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint64)
             return joined(Steps(self.kind, self.entry, address, none, address), planned)

@@ -1,10 +1,10 @@
-"""Memory limit of the program, inferred from its garbage collections.
+"""Memory limit that the program set, inferred from garbage collections in the recording.
 
-The threshold in bytes is the option garbage_collection_threshold, a share, times the memory limit
-that the program set by a call.  A recording does not contain that call.  A request that needs new
-memory first frees cached blocks until reserved memory is below the threshold.  The blocks that it
-freed give an upper bound of the threshold, and the blocks that it kept give a lower bound.  The
-inferred limit agrees with the bounds of all requests.
+The option garbage_collection_threshold is a share of the memory limit, which the program set by a
+call that the recording does not contain.  A request that needs new memory first frees cached blocks
+until reserved memory is below the threshold.  The blocks that it freed give an upper bound of the
+threshold, and the blocks that it kept give a lower bound.  The inferred limit agrees with the
+bounds of all requests.
 Source: semantics 1.9.
 """
 
@@ -25,15 +25,15 @@ _MOST_TRIES = 40
 
 @dataclass(slots=True)
 class Threshold:
-    """Bounds of the threshold and the limit so far, in bytes.
+    """Bounds of the garbage collection threshold and of the memory limit, in bytes.
 
-    share: the option garbage_collection_threshold, from 0 to 1.
+    share: the option garbage_collection_threshold, from 0 to 1.  The threshold is `share` * limit.
     least_limit: highest reserved memory; the limit is not lower.
     memory: memory of the device; None if unknown.
-    limit: limit of the current replay; None before the first garbage collection.
+    limit: limit in the current replay; None before the first garbage collection.
     low, high: the threshold is at least `low` and less than `high`.
-    most_limit: lowest reserved memory that a request would have needed when it failed; the limit is
-        lower.
+    most_limit: the limit is lower than this: the least reserved bytes that a refused request would
+        have caused.
     """
 
     share: float
@@ -51,12 +51,12 @@ class Threshold:
 
     @property
     def in_force(self) -> int:
-        """Limit to replay with: `limit`, or without it a limit that no request reaches."""
+        """Limit to replay with: `limit`; if None, a limit that no request reaches."""
         return self.limit if self.limit is not None else (self.memory or UNLIMITED_DEVICE) - 1
 
     @property
     def found(self) -> int | None:
-        """Limit of the replay that reproduced the recording; None if no garbage was collected."""
+        """Limit with which the replay equals the recording; None if no garbage was collected."""
         if self.limit is not None:
             return self.limit
         was_reached = self.least_limit > int(self.share * self.in_force)
@@ -64,7 +64,7 @@ class Threshold:
 
     @property
     def limits(self) -> tuple[int, int] | None:
-        """Lowest and highest possible limit; None if they are equal or unbounded."""
+        """Lowest and highest limit within the bounds; None if they are equal or unbounded."""
         if self.limit is None or self.high == NO_LIMIT:
             return None
         least = max(-int(-self.low // self.share), self.least_limit)
@@ -73,7 +73,10 @@ class Threshold:
         return (ends[0], ends[-1]) if len(set(ends)) > 1 else None
 
     def learn(self, gap: Gap, allocator: CachingAllocator) -> None:
-        """Tighten the bounds by the request that ends `gap`.  allocator: in the state before it."""
+        """Tighten the bounds by the request that ends `gap`.
+
+        allocator: state before this request.
+        """
         reserved = allocator.reserved_bytes
         if gap.step is not None and gap.step.action == Action.OOM:
             self._refused(reserved, gap, allocator)
@@ -84,7 +87,7 @@ class Threshold:
         sizes = [sum(block.size for block in blocks) for blocks in passes]
         # Garbage is collected in passes until reserved memory is below the threshold, so the
         # threshold is between the reserved bytes before and after the last pass.
-        n_passes = _leading(passes, released)
+        n_passes = _n_complete_passes(passes, released)
         low, high = self.low, self.high
         if n_passes == 0:
             low = max(low, reserved) if passes else low
@@ -96,7 +99,7 @@ class Threshold:
             self.low, self.high = low, high
 
     def _refused(self, reserved: int, gap: Gap, allocator: CachingAllocator) -> None:
-        """Lower the highest possible limit after a request that failed although memory was free."""
+        # A request that failed although memory was free exceeded the limit.
         size = gap.step.size if gap.step is not None else 0
         left = reserved - sum(entry.size for entry in gap.released)
         if size <= allocator.device.free and left + size > self.least_limit:
@@ -124,8 +127,7 @@ class Threshold:
         return self.low <= int(self.share * limit) < self.high
 
 
-def _leading(passes: list[list[Block]], released: list[int]) -> int:
-    """Return the number of passes whose blocks are the first addresses of `released`, in order."""
+def _n_complete_passes(passes: list[list[Block]], released: list[int]) -> int:
     found = at = 0
     for blocks in passes:
         addresses = [block.ptr for block in blocks]

@@ -1,14 +1,14 @@
 """Calls of empty_cache that left no entry, and other plans with the same recording.
 
 A call of empty_cache that returns nothing to the driver leaves no entry, but under another setting
-it may return memory.  Steps after which a call would leave no entry are called quiet moments: the
-cache contains no unused segment and no unused page of an expandable segment.  If a recording has no
-segment_free or segment_unmap entry, its entries alone show when segments are unused.  Otherwise the
-recording is replayed, and the cache is examined after a sample of the steps.
+it may return memory.  A quiet moment is a point after a step at which a call would leave no entry,
+because the cache contains no unused segment and no unused page of an expandable segment.  If a
+recording has no segment_free or segment_unmap entry, its entries alone show when segments are
+unused.  Otherwise the recording is replayed, and the cache is examined after a sample of the steps.
 
 The what-if range covers plans with calls at quiet moments.  If the memory limit is inferred from
-garbage collections, several values are possible.  If the recording marks its empty_cache calls,
-there are no other calls.
+garbage collections, it also covers plans with other possible limits.  If the recording marks its
+empty_cache calls, the plans have no other calls.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Quiet:
 
     @property
     def share(self) -> float:
-        """Quiet moments as a share of the examined ones, from 0 to 1."""
+        """Share of the examined steps that are followed by a quiet moment, from 0 to 1."""
         return len(self.after) / max(self.n_examined, 1)
 
 
@@ -97,16 +97,16 @@ def _bases(trace: Trace) -> NDArray[np.uint64]:
 
 
 def _first_turns(trace: Trace) -> NDArray[np.intp]:
-    """Return, for each segment, the index of the first item of `by_address` at or above it."""
     return np.searchsorted(trace.by_address.addr, _bases(trace))
 
 
 def quiet_moments(
     device: RecordedDevice, plan: Plan, free_plan: Plan, device_memory: int | None
 ) -> Quiet:
-    """Return the quiet moments of a recording, from its entries or by a replay.
+    """Return the quiet moments of a recording, from its entries if they suffice, else by a replay.
 
-    free_plan: `plan` without the recorded answers of the driver; its steps number the moments.
+    plan: plan that contains the recorded results of driver calls.
+    free_plan: the same plan without these results; its steps number the moments.
     device_memory: bytes of the device as recorded or inferred; None for an unlimited device.
     """
     if entries_suffice(device.trace, plan):
@@ -125,7 +125,6 @@ def _from_entries(device: RecordedDevice, plan: Plan) -> Quiet:
 
 
 def _n_idle(trace: Trace, start: Sequence[SegmentState]) -> NDArray[np.int32]:
-    """Return the number of unused segments after each entry.  Needs `entries_suffice`."""
     turns, bases = trace.by_address, [segment.address for segment in trace.segments]
     n_turns = np.diff(_first_turns(trace), append=len(turns))
     # The smallest integer type, because most of the time is spent on new memory pages.
@@ -167,7 +166,6 @@ def _has_pending_free(
 
 
 def _from_drive(device: RecordedDevice, plan: Plan, device_memory: int | None) -> Quiet:
-    """Find the quiet moments by a replay; if it fails, only up to the failed step."""
     moments = moments_of(plan)
     quiet: list[int] = []
     try:
@@ -196,8 +194,8 @@ class Probe(Drive):
     """Replay that finds quiet moments.
 
     moments: numbers of the steps after which the cache is examined, in order.
-    quiet: indices in `moments` of the quiet moments found so far.
-    loud: indices of the other moments so far.
+    quiet: indices in `moments` of the quiet moments, filled by the replay.
+    loud: indices of the other moments, filled by the replay.
     """
 
     moments: Sequence[int] = ()
@@ -240,7 +238,7 @@ STEPS = 400_000
 class OtherPlan:
     """Plan of another program that would have left the same recording.
 
-    base: plan without the additional calls.
+    base: plan without additional empty_cache calls.
     calls: numbers of the steps of `base` after which the program calls empty_cache, in order.
     """
 
@@ -254,10 +252,9 @@ class OtherPlan:
 def open_plans(
     device: RecordedDevice, plan: Plan, quiet: Callable[[], Quiet]
 ) -> Iterator[OtherPlan]:
-    """Yield other plans that would have left the same recording.
+    """Yield other plans that would have left the same recording, for the what-if range.
 
-    Like `plan`, they leave the addresses and refusals of driver calls to the replay.
-    plan: the inferred plan.
+    plan: the inferred plan, without recorded results of driver calls, as are the other plans.
     quiet: function that returns the quiet moments; called only if the plans depend on them.
     """
     for limit in sorted({*(plan.limits or ())} - {plan.limit}):
@@ -273,28 +270,25 @@ def open_plans(
 def leaves_open(device: RecordedDevice, plan: Plan) -> bool:
     """Return True if the what-if range must be reported even if it is a single value.
 
-    This is so if the recording shows some empty_cache calls or a limit, but not all calls or the
-    exact limit.
+    That is so if the recording shows a memory limit but not its exact value, or some but not all
+    calls of empty_cache.
     """
     return plan.limits is not None or has_unseen_calls(device, plan)
 
 
 def has_unseen_calls(device: RecordedDevice, plan: Plan) -> bool:
-    """Return True if the program calls empty_cache an unknown number of times."""
+    """Return True if empty_cache calls were inferred, since more of them may have left no entry."""
     is_marked = any(mark.kind is MarkKind.EMPTY_CACHE for mark in device.marks)
     return plan.n_empty_cache > 0 and not is_marked
 
 
 def may_hide_calls(device: RecordedDevice, plan: Plan, quiet: Callable[[], Quiet]) -> bool:
-    """Return True if the recording shows no empty_cache call, but calls may have left no entry."""
+    """Return True if no empty_cache call is known, but many points could hide one."""
     return _shows_none(device, plan) and quiet().share >= HIDING
 
 
 def _shows_none(device: RecordedDevice, plan: Plan) -> bool:
-    """Return True if the recording shows no empty_cache call, but does not exclude calls.
-
-    `allocsim record` notes every call, so its recordings exclude them.
-    """
+    # `allocsim record` notes every call, so its recordings exclude calls without a mark.
     is_open = device.provenance is None and device.hints.empties
     return is_open and not plan.empties_cache
 
@@ -305,11 +299,8 @@ def needs_quiet_moments(device: RecordedDevice, plan: Plan) -> bool:
 
 
 def _with_calls_at_rate(plan: Plan, quiet: Quiet) -> Iterator[OtherPlan]:
-    """Yield `plan` with empty_cache calls at all quiet moments, then at random quiet moments.
-
-    The random calls are as frequent per step as the empty_cache calls that the recording shows.
-    A quiet moment is a point at which such a call leaves no entry.
-    """
+    # First with calls at all quiet moments, then at random ones, as frequent per step as the
+    # empty_cache calls that the recording shows.
     yield OtherPlan(plan, quiet.after)
     n_steps = len(plan.steps)
     # Moments that are not quiet show every call, so they give the number of calls per step.
@@ -329,7 +320,6 @@ def _with_single_calls(plan: Plan, quiet: Quiet) -> Iterator[OtherPlan]:
 
 
 def _n_drawn(plan: Plan, most: int) -> int:
-    """Return the number of random plans, at most `most`, so that they have `STEPS` steps in all."""
     return min(max(STEPS // max(len(plan.steps), 1), LEAST_DRAWN), most)
 
 

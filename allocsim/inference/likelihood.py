@@ -28,9 +28,9 @@ class Facts:
     memory: bytes of the device; None if unknown.
     max_reserved: highest reserved memory after any entry, in bytes.
     calls: numbers of segment_free and segment_unmap entries whose Python stack names empty_cache.
-    is_assumed: `memory` is an assumption.  Memory of other processes is then no explanation for a
+    is_assumed: `memory` is an assumption.  If it is, memory of other processes does not explain a
         full device.
-    empties: the program may have called empty_cache without a mark.
+    empties: False if a hint says that the program never called empty_cache.
     """
 
     memory: int | None
@@ -55,7 +55,7 @@ def was_called(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> bool:
 
 
 def is_limited(gap: Gap, allocator: ReplayAllocator) -> bool:
-    """Return True if a garbage collection, a memory limit or a new setting is a likely cause."""
+    """Return True if a garbage collection, a memory limit or a new setting may explain `gap`."""
     if has_just_set(gap):
         return True
     reserved, above = allocator.reserved_bytes, allocator.collects_garbage_above
@@ -73,12 +73,8 @@ def has_just_set(gap: Gap) -> bool:
 
 
 def _wanted(gap: Gap, allocator: ReplayAllocator) -> int:
-    """Return the bytes that the request first wanted from the driver.
-
-    Without expandable segments, they are the bytes that it obtained.  An expandable segment may
-    have mapped another range after memory was returned, so for it they are computed from the state
-    before.
-    """
+    # An expandable segment may have mapped another range after memory was returned, so the bytes
+    # are computed from the state before.
     got, step = sum(entry.size for entry in (*gap.before, *gap.obtained)), gap.step
     if step is None or _finds_free_block(gap, step, allocator):
         return got
@@ -86,7 +82,7 @@ def _wanted(gap: Gap, allocator: ReplayAllocator) -> int:
 
 
 def freed_block(gap: Gap, allocator: ReplayAllocator) -> Block | None:
-    """Return the block that `gap.free` frees, or None without such a free."""
+    """Return the block that the free right before the gap freed; None without such a free."""
     if gap.free is None:
         return None
     address = gap.free.addr
@@ -94,7 +90,6 @@ def freed_block(gap: Gap, allocator: ReplayAllocator) -> Block | None:
 
 
 def _finds_free_block(gap: Gap, step: RecordedEntry, allocator: ReplayAllocator) -> bool:
-    """Return True if a free block would serve the request after `gap.free` completes."""
     freed = freed_block(gap, allocator)
     if freed is None:
         return finds_free_block(allocator, step.size, step.stream)

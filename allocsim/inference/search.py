@@ -2,14 +2,13 @@
 
 The recording is split into steps and gaps (`gaps.py`), and each gap has one or more explanations
 (`causes.py`).  The search replays the recording with the most likely explanation of each gap.  At
-the first difference from the recording, the last gap that has a further explanation gets it, and
-the replay starts again.  If no combination reproduces the recording, the plan with the latest
-difference is kept.  If a full device seems to have refused requests, the whole recording must fit
-that device; otherwise no request was refused.
+the first difference from the recording, it goes back to the last gap with an untried explanation,
+takes that explanation, and replays again.  If no combination reproduces the recording, the plan
+with the latest difference is kept.  If an explanation assumes that a full device refused requests,
+the whole recording must fit that device; otherwise no request was refused.
 
-To limit the time, the search changes at most the last `LOOK_BACK` choices.  The total of all
-replays is limited to `DRIVES` times the entries of the recording, or `STEPS` entries if that is
-more.
+To limit the time, the search changes at most the last `LOOK_BACK` choices.  All replays together
+have at most `DRIVES` times the entries of the recording, or `STEPS` entries if that is more.
 """
 
 from __future__ import annotations
@@ -50,23 +49,23 @@ _EMPTY_CACHE = "empty_cache"
 def plan_of(device: RecordedDevice) -> Plan:
     """Return the plan of a recording, found by replays under `device.release`.
 
-    The room that an expandable segment has to grow depends on the device (semantics 4.1).  If the
-    size is unknown and an unlimited device does not reproduce the recording, the smallest possible
-    size in whole GiB is tried, then the smallest in half GiB.
+    The room that an expandable segment has to grow depends on the device's size (semantics 4.1).
+    If it is unknown and a replay without a limit does not reproduce the recording, the smallest
+    possible size in whole GiB is tried, then the smallest in half GiB.
     """
-    plan = _read(device, device.named_memory)
+    plan = _found_plan(device, device.named_memory)
     expands = device.config.expandable_segments
     if plan.is_whole or not expands or device.capacity_of(plan):
         return plan
     for memory in (round_up(plan.max_reserved, step) for step in (GIB, GIB // 2)):
-        found = _read(device, memory, is_assumed=True)
+        found = _found_plan(device, memory, is_assumed=True)
         if found.is_whole:
             return replace(found, fits=memory)
     return plan
 
 
-def _read(device: RecordedDevice, memory: int | None, *, is_assumed: bool = False) -> Plan:
-    """Read the plan.  If the recording has a provenance, first try without an inferred limit."""
+def _found_plan(device: RecordedDevice, memory: int | None, *, is_assumed: bool = False) -> Plan:
+    # A recording with a provenance has marks of memory limits, so first none is inferred.
     is_assumed |= device.assumed_memory is not None and not device.recorded_memory
     noted = () if device.provenance is None else (None,)
     for collects_at in dict.fromkeys((*noted, device.collects_at)):
@@ -79,13 +78,8 @@ def _read(device: RecordedDevice, memory: int | None, *, is_assumed: bool = Fals
 def _plan(
     device: RecordedDevice, memory: int | None, *, is_assumed: bool, collects_at: float | None
 ) -> Plan:
-    """Return the plan of a recording.
-
-    memory: bytes of the device; None if unknown.
-    is_assumed: `memory` is an assumption.
-    collects_at: garbage_collection_threshold, which is a share of a limit, if that limit must be
-        inferred; else None.
-    """
+    # `collects_at` is the option garbage_collection_threshold if its limit must be inferred, else
+    # None.
     trace = device.trace
     pools = pools_of(trace)
     calls, changes = calls_of(device.marks, pools.ids)
@@ -140,7 +134,6 @@ def _is_named(gap: Gap, explanation: Explanation, named: frozenset[int]) -> bool
 
 
 def _entries_naming_empty_cache(trace: Trace) -> frozenset[int]:
-    """Return the segment_free and segment_unmap entries whose Python stack names empty_cache."""
     rows = np.flatnonzero(any_of(trace.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)))
     stacks = trace.frames[rows]
     naming = [
@@ -155,8 +148,6 @@ Watch = Callable[[ReplayAllocator], None]
 
 
 class _Along(Drive):
-    """Replay that gets the steps of explanations one gap at a time, with plain steps in between."""
-
     def _entry(self) -> int:
         return -1
 
@@ -166,7 +157,6 @@ class _Along(Drive):
             self._compare()
 
     def explained(self, steps: Sequence[Planned], before_request: Watch | None) -> None:
-        """Run on the allocator the steps that explain a gap."""
         for kind, _, addr, size, stream in steps:
             if before_request is not None and kind in (StepKind.ALLOC, StepKind.OOM):
                 before_request(self.allocator)
@@ -187,28 +177,14 @@ class _Along(Drive):
 
 @dataclass(slots=True)
 class _Choice:
-    """Chosen explanation of a gap.
-
-    taken: number of the explanation, from 0 for the most likely.
-    ways: number of explanations of the gap.
-    """
-
     taken: int
     ways: int
 
 
 @dataclass(slots=True)
 class _Search:
-    """State of the search.
-
-    plan: plan of the plain steps only.
-    places: number of plain steps before each gap.
-    facts: facts about the device and the program.
-    path: explanations of the first gaps, as chosen so far.
-    choices: choice by number of the gap, for gaps with several explanations.
-    threshold: garbage collection threshold, if it must be inferred; else None.
-    """
-
+    # `places` is the number of plain steps before each gap; `path` has the chosen explanations of
+    # the first gaps; `choices` has a choice for each gap with several explanations.
     device: RecordedDevice
     plan: Plan
     gaps: tuple[Gap, ...]
@@ -238,12 +214,9 @@ class _Search:
         return True
 
     def check_device(self) -> int:
-        """Check that the recording fits the device that seems to have refused requests.
-
-        If it does not fit, no request was refused, and `path` is changed: empty_cache calls
-        explain the returned memory.  Returns the number of refused requests if the recording fits
-        and empty_cache calls would explain it too; else 0.
-        """
+        # Returns the number of refused requests if empty_cache calls would explain the recording
+        # too, else 0.  If the recording does not fit the device, `path` is changed: no request was
+        # refused.
         refused = [each.refused for each in self.path if each.refused is not None]
         if self.facts.memory is not None or not refused:
             return 0
@@ -279,12 +252,8 @@ class _Search:
         return False
 
     def _drive(self, *, is_checked: bool = True) -> int | None:
-        """Replay the recording with the explanations of `path`, and append those of the other gaps.
-
-        Returns the number of the gap whose explanation must be wrong, or None if the replay equals
-        the recording.
-        is_checked: stop at the first difference from the recording.
-        """
+        # Returns the number of the gap whose explanation must be wrong, or None if the replay
+        # equals the recording.
         device, trace = self.device, self.device.trace
         check = FidelityCheck(trace)
         allocator = device.allocator(

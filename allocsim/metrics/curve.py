@@ -42,9 +42,10 @@ class Measures:
     """Measures of one device's replay: bytes, and overheads as ratios (0: no overhead).
 
     slack_share: share of all bytes ever allocated that rounding and unsplit blocks added.
-    lower_bound_bytes, packed_bytes: `lower` and `packed` of the module docstring.
-    n_blocks: number of blocks that were packed.
-    n_online: number of these that were placed by best fit, without knowledge of later requests.
+    lower_bound_bytes: peak of requested bytes; no allocator needs less.
+    packed_bytes: memory that is enough if all requests are known in advance.
+    n_blocks: number of blocks for which `packed_bytes` was computed.
+    n_online: number of these blocks that were placed without knowledge of later requests.
     """
 
     peak_reserved_bytes: int
@@ -67,12 +68,12 @@ class Measures:
 
     @property
     def avoidable_bytes(self) -> int:
-        """Bytes of the reserved peak that a placement with knowledge of all requests saves."""
+        """Bytes of the reserved peak that can be saved if all requests are known in advance."""
         return max(self.peak_reserved_bytes - self.packed_bytes, 0)
 
     @property
     def open_bytes(self) -> int:
-        """Bytes for which it is unknown whether another placement could save them."""
+        """Packed bytes minus the lower bound: it is unknown if a placement could save them."""
         return self.packed_bytes - self.lower_bound_bytes
 
 
@@ -144,7 +145,7 @@ class Extremes:
 
 
 def extremes_of(values: _Column, step: int) -> Extremes:
-    """Return the minimum and maximum of each group of `step` consecutive values."""
+    """Return the lowest and highest of each group of `step` consecutive values."""
     if not len(values):
         return Extremes(step, values, values)
     starts = np.arange(0, len(values), step)
@@ -152,9 +153,10 @@ def extremes_of(values: _Column, step: int) -> Extremes:
 
 
 def levels_of(values: _Column, first: int, factor: int, enough: int) -> tuple[Extremes, ...]:
-    """Return the extremes for groups of `first` values, `first * factor` values, and so on.
+    """Return minima and maxima at several resolutions, to draw long curves.
 
-    The last level has at most `enough` groups.
+    The first level has groups of `first` values, and each next level has `factor` times larger
+    groups, until a level has at most `enough` groups.
     """
     levels: list[Extremes] = []
     step = first
@@ -167,7 +169,7 @@ def levels_of(values: _Column, first: int, factor: int, enough: int) -> tuple[Ex
 def turning_rows(values: _Column, most: int) -> NDArray[np.intp]:
     """Return the indices at which `values` changes, including index 0.
 
-    If there are more than `most`, they are divided into groups, and the indices of the first,
+    If there are more than about `most`, the changes are divided into groups, and only the first,
     lowest and highest value of each group are returned.
     """
     changed = np.flatnonzero(np.diff(values, prepend=values[:1] - 1))
@@ -184,7 +186,7 @@ def turning_rows(values: _Column, most: int) -> NDArray[np.intp]:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """Peaks in equally long parts of a recording.
+    """Peaks in equally long parts of a recording, for a small chart.
 
     entries: number of entries of the recording; a part may be shorter than one entry.
     reserved, allocated: peak bytes of each part.  The maximum of all parts is exactly the peak.
@@ -196,7 +198,10 @@ class Outline:
 
 
 def outline_of(timeline: Timeline, entries: int) -> Outline | None:
-    """Return the peaks in 120 parts of `entries` entries; None if the timeline is empty."""
+    """Divide a recording into 120 parts and return the peak of each; None if the timeline is empty.
+
+    entries: number of entries of the recording.
+    """
     if not len(timeline.entry) or not entries:
         return None
     edges = np.linspace(0, entries, _PARTS + 1)

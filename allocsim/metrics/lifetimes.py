@@ -1,10 +1,12 @@
 """Lifetimes of the blocks of a recording, its periods and its request sizes.
 
-Row i is a block that is live from entry `start[i]` up to, but not including, entry `end[i]`.  A
-block from before the recording starts at -1.  A block that is still live at the end has the number
-of entries as its end.  A block is live until its free completes, because its memory cannot be
-reused earlier without waiting for a stream.  An allocator that does wait can reuse it from the
-requested free on, so a lower bound for all allocators uses that entry as the end.
+Row i is a block that is live from entry `start[i]` up to, but not including, entry `end[i]`.  The
+start is -1 for a block from before the recording; the end is the number of entries for a block that
+is still live at the end.
+
+By default a block lives until its free completes.  A lower bound for all allocators ends it when
+its free is requested instead, because an allocator that waits for the stream can reuse the memory
+from then on.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ class Lifetimes:
 
     start, end: entry of the allocation and of the end of each block's life.
     size: bytes of the request, rounded up to 512.
-    in_order_of: lifetimes of the same blocks, whose starts and ends have the same order, so that
-        they need not be sorted again; None if there are none.
+    in_order_of: other lifetimes with the same order of starts and ends, which saves sorting them
+        again; None if there are none.
     """
 
     start: NDArray[np.int64]
@@ -64,7 +66,7 @@ class Lifetimes:
 
     @cached_property
     def turns(self) -> NDArray[np.intp]:
-        """Order of all starts and ends: index i < n is the start of row i, n + i the end of row i.
+        """Order of all starts and ends by entry: i < n is the start of row i, n + i its end.
 
         At the same entry ends come first, since the next block may take the same memory.
         """
@@ -82,7 +84,7 @@ class Lifetimes:
 
     @property
     def moments(self) -> NDArray[np.int64]:
-        """Entry of each start and end, in the order of `turns`."""
+        """Entries of all starts and ends, ascending."""
         moments: NDArray[np.int64] = np.concatenate((self.start, self.end))[self.turns]
         return moments
 
@@ -104,8 +106,8 @@ def lifetimes_of(
     """Return the lifetimes of a trace's blocks.
 
     stop: number of entries to consider; None for all.
-    answered: `oom` entries whose request a replay could serve.  They count as blocks that are freed
-        at once.
+    answered: `oom` entries whose request succeeds in the replay.  Each counts as a block that is
+        freed at once.
     until: action that ends a life: FREE_COMPLETED, or FREE_REQUESTED for a lower bound.
     """
     if stop in (None, len(trace)) and not len(answered):
@@ -157,7 +159,6 @@ def _lifetimes_of(trace: Trace, stop: int, answered: Sequence[int], until: Actio
 
 
 def _kept(trace: Trace, unfreed: NDArray[np.intp], states: Sequence[str]) -> list[int]:
-    """Return the bytes of each block that is live before and after all entries."""
     younger = set(trace.addr[unfreed].tolist())
     return [
         block.size
@@ -180,7 +181,7 @@ def period_starts(prepared: Prepared) -> _Ints:
 
 
 class EqualPeriods(NamedTuple):
-    """Rows [first, end) of consecutive periods with `length` rows each."""
+    """Rows [first, end) of consecutive periods that have `length` rows each."""
 
     first: int
     end: int
@@ -188,7 +189,7 @@ class EqualPeriods(NamedTuple):
 
 
 def equal_periods(moment: _Ints, periods: _Ints) -> Iterator[EqualPeriods]:
-    """Yield the rows of each sequence of at least two periods with equally many rows.
+    """Find consecutive periods with equally many rows; yield the rows of each such sequence.
 
     moment: entry of each row, ascending.
     periods: first entry of each period.
@@ -213,7 +214,7 @@ class Sizes:
     present: sizes of the segments and blocks from before the first entry.
     peak_live: peak of the live requests, each rounded up to 512.
     peak_middle: peak of the live requests above 1 MiB and below 10 MiB, each rounded up to 512.
-        They share segments of large_segment_size_mb.
+        Such requests share segments of large_segment_size_mb.
     recorded_peak: peak reserved bytes in the recording.
     living: request sizes, ascending, of blocks from before the first entry.
     """
@@ -227,7 +228,7 @@ class Sizes:
 
     @cached_property
     def asked(self) -> RequestedSizes:
-        """The sizes without counts and peaks."""
+        """Request sizes of the recording, including those of blocks from before the first entry."""
         counted = np.fromiter((size for size, _ in self.counts), np.int64, len(self.counts))
         return RequestedSizes(np.concatenate((counted, self.living)).astype(np.int64), self.present)
 

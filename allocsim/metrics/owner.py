@@ -1,15 +1,15 @@
 """Line of the user's program that caused an entry of a recording.
 
 The user's line is the innermost frame that is not in Python's library, an installed package or
-compiled code.  In a server, which has none, it is the innermost frame of a package other than
-PyTorch.  If a recording has file names without paths, only names of PyTorch's files are recognised
-as foreign.
+compiled code.  A server may run only installed packages; then it is the innermost frame of a
+package other than PyTorch.  If file names are recorded without paths, only PyTorch's own file names
+are recognised.
 
-An entry may have no frames: `oom` entries and allocations of autograd's threads have none.  Its
-line is then inferred from other entries, and marked as inferred:
+An entry may have no frames, such as `oom` entries and allocations of autograd's threads.  Its line
+is then inferred from other entries, and marked as inferred:
 
-1. If the stacks of the allocations before the entry occurred earlier in the same order, the line is
-   that of the allocation that followed them then.
+1. If the stacks of the preceding allocations occurred earlier in the same order, the line is that
+   of the allocation that followed them then.
 2. Else the line is that of the closest earlier allocation with frames.
 """
 
@@ -51,12 +51,12 @@ _MOST_ROWS = 2000  # largest number of earlier positions that are compared, from
 class Code:
     """Code that caused an entry.
 
-    frame: line of the user's program.  If all frames are foreign, the innermost frame of a package
-        other than PyTorch, else the innermost Python frame.
+    frame: line of the user's program.  If all frames are in Python, packages or compiled code: the
+        innermost frame of a package other than PyTorch, else the innermost Python frame.
     folded: number of frames that `frame` called, directly or indirectly.
     stack: all frames, innermost first.
-    inferred: "" if the entry has this stack; else the entry from which the stack was taken, in
-        words.
+    inferred: "" if the stack was recorded with the entry; else a text that names the entry from
+        which it was taken.
     """
 
     frame: Frame
@@ -69,7 +69,7 @@ class Code:
 
 
 def is_foreign(frame: Frame) -> bool:
-    """Return True if a frame belongs to an installed package, Python or compiled code."""
+    """Return True if a frame is in an installed package, Python's library or compiled code."""
     name = frame.filename.replace("\\", "/")
     if not name or name == "??" or name.startswith("<frozen") or name.endswith(_COMPILED):
         return True
@@ -80,7 +80,6 @@ def is_foreign(frame: Frame) -> bool:
 
 
 def _is_in_package(frame: Frame) -> bool:
-    """Return True if a frame belongs to an installed package other than PyTorch."""
     name = frame.filename.replace("\\", "/")
     return any(part in name for part in _PACKAGES) and "/torch/" not in name
 
@@ -92,7 +91,8 @@ def code_at(trace: Trace, entry: int) -> Code | None:
         return own
     before = np.flatnonzero(trace.action[:entry] == Action.ALLOC)
     followed = code_of(
-        _followed(trace, before), "what followed the same allocations earlier in the recording"
+        _stack_after_same_sequence(trace, before),
+        "what followed the same allocations earlier in the recording",
     )
     if followed is not None:
         return followed
@@ -103,8 +103,10 @@ def code_at(trace: Trace, entry: int) -> Code | None:
     return code_of(stack, f"the allocation before it, entry {int(known[-1]):,}")
 
 
-def _followed(trace: Trace, before: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Sequence[Frame]:
-    """Return the stack after the longest earlier sequence that equals the last stacks, or ()."""
+def _stack_after_same_sequence(
+    trace: Trace, before: np.ndarray[tuple[int], np.dtype[np.intp]]
+) -> Sequence[Frame]:
+    # The result is the stack that followed the longest earlier sequence of equal stacks.
     stacks = trace.frames[before]
     if len(stacks) < 2:
         return ()

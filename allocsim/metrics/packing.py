@@ -42,9 +42,8 @@ def best_fit(
     A block gets the smallest free range that is large enough, and the lowest of equally large
     ranges.  If no range is large enough, it is placed above all other blocks.
 
-    periods: first entry of each period that may repeat.  Once a period begins with the free ranges,
-        and the offsets of blocks still to be freed, of an earlier period, all later periods get the
-        same offsets.  Periods do not change the result; they are checked before use.
+    periods: first entry of each period.  If a period starts from the same placement as an earlier
+        one, later periods repeat its offsets.  This saves time and does not change the result.
     Raises AllocsimError if an offset exceeds 2**62.
     """
     order = stable_order(lifetimes.start)
@@ -70,12 +69,9 @@ def best_fit(
 
 
 def _events(blocks: Lifetimes) -> tuple[_Ints, _Ints]:
-    """Return the allocations and frees of all blocks in order, and the entry number of each event.
-
-    An event is one integer.  For n blocks, event b < n frees block b, n + b allocates block b, and
-    2n + b allocates and frees block b without another event in between.  At the same entry, frees
-    come first.
-    """
+    # An event is one integer.  For n blocks, event b < n frees block b, n + b allocates block b,
+    # and 2n + b allocates and frees block b without another event in between.  At the same entry,
+    # frees come first.
     n = len(blocks)
     turns, moment = blocks.turns, blocks.moments
     events = np.where(turns < n, turns + n, turns - n)
@@ -88,9 +84,9 @@ def _events(blocks: Lifetimes) -> tuple[_Ints, _Ints]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _EqualPeriods:
-    """Periods of equal events: events [first + i * length, first + (i + 1) * length) for i < count.
+    """Consecutive periods with equal allocations and frees, apart from the block numbers.
 
-    The periods differ only in the block numbers.
+    Period i < count consists of the events [first + i * length, first + (i + 1) * length).
     n_blocks: number of blocks allocated in each period.
     came: number of the first block allocated in the first period.
     freed: numbers of the blocks from before the first period that are freed during the periods.
@@ -107,7 +103,6 @@ class _EqualPeriods:
 def _equal_periods(
     events: _Ints, moment: _Ints, size: _Ints, periods: _Ints
 ) -> Iterator[_EqualPeriods]:
-    """Yield the periods that allocate and free the same sizes in the same order."""
     n = len(size)
     for first, end, length in equal_periods(moment, periods):
         table = events[first:end].reshape(-1, length)
@@ -131,16 +126,9 @@ def _equal_periods(
 
 
 class _Arena:
-    """Placed blocks and the free ranges between them.
-
-    offset: offset in bytes of each block.
-    top: highest end of any block that was placed, in bytes.
-
-    A free range is one integer, `size << shift | start`, so that a sorted list of integers is
-    ordered by size and then by start.  `run` is one loop without helper calls and tuples, which
-    took two thirds of its time.
-    """
-
+    # A free range is one integer, `size << shift | start`, so that a sorted list of integers is
+    # ordered by size and then by start.  `run` is one loop without helper calls and tuples, which
+    # took two thirds of its time.
     def __init__(self, size: _Ints, most: int | None) -> None:
         self._sizes: list[int] = size.tolist()
         total = sum(self._sizes)
@@ -154,11 +142,10 @@ class _Arena:
 
     @property
     def is_over(self) -> bool:
-        """True if a block ended above `most` bytes, after which no event is applied."""
         return self.top > self._most
 
     def run_periods(self, events: _Ints, periods: _EqualPeriods) -> int:
-        """Apply all events of equal periods, or a part; return the index of the next event."""
+        # Returns the index of the next event, since later periods that repeat are not run.
         before: deque[object] = deque(maxlen=_LOOKS_BACK)
         for number in range(periods.count):
             n_came = number * periods.n_blocks
@@ -178,7 +165,6 @@ class _Arena:
         return periods.first + periods.count * periods.length
 
     def run(self, events: _Ints) -> None:
-        """Apply events until a block ends above `most` bytes."""
         if self.is_over:
             return
         sizes, offset, most, shift = self._sizes, self.offset, self._most, self._shift
@@ -246,9 +232,9 @@ class Packing:
 def pack(
     lifetimes: Lifetimes, most_placed: int = MOST_PLACED, periods: NDArray[np.int64] | None = None
 ) -> Packing:
-    """Return the lower of two packings of all blocks.
+    """Place blocks so that live blocks never overlap; return the lower of two packings.
 
-    most_placed: largest number of blocks placed greedily.
+    most_placed: number of the largest blocks that are placed with knowledge of all requests.
     periods: first entry of each period that may repeat; see `best_fit`.
     """
     if not len(lifetimes):
@@ -256,17 +242,13 @@ def pack(
     online = best_fit(lifetimes, periods=periods)
     assert online is not None
     height = int((online + lifetimes.size).max())
-    foreseen = _foreseen(lifetimes, most_placed, height, periods)
+    foreseen = _largest_first(lifetimes, most_placed, height, periods)
     return Packing(online, height, len(lifetimes)) if foreseen is None else foreseen
 
 
-def _foreseen(
+def _largest_first(
     lifetimes: Lifetimes, most_placed: int, most: int, periods: NDArray[np.int64] | None
 ) -> Packing | None:
-    """Return the packing of the largest blocks placed greedily and the other blocks above them.
-
-    Return None if its height exceeds `most` bytes.
-    """
     length = lifetimes.end - lifetimes.start
     order = np.lexsort((lifetimes.start, -length, -lifetimes.size))
     foreseen, others = order[:most_placed], order[most_placed:]
@@ -296,7 +278,7 @@ def _by_size(rows: Lifetimes) -> NDArray[np.int64]:
 
 
 def _lowest_gap(low: NDArray[np.int64], high: NDArray[np.int64], size: int) -> int:
-    """Return the lowest offset at which `size` bytes overlap no [low, high); low is ascending."""
+    # `low` is ascending.
     if not len(low) or low[0] >= size:
         return 0
     filled = np.maximum.accumulate(high)

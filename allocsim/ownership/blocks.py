@@ -82,9 +82,11 @@ def blocks_of(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline)
 
 
 def paired(columns: Sequence[NDArray[Any]], n_entries: int, pools: tuple[PoolId, ...]) -> Blocks:
-    """Return the blocks of allocations and frees, each with its own frees.
+    """Return the blocks that rows of allocations and frees describe.
 
     columns: action, address, size, requested size, stream, pool, stack and entry of each row.
+    n_entries: number of entries of the recording.
+    pools: ids of the private pools.
     """
     action, address, size, requested, stream, pool, stack, entry = columns
     order = stable_order(address)
@@ -103,7 +105,9 @@ def paired(columns: Sequence[NDArray[Any]], n_entries: int, pools: tuple[PoolId,
         stack=stack[place],
         born=entry[place],
         freed=never[first],
-        completed=never[np.where(second >= 0, second, np.where(_ends(action, first), first, -1))],
+        completed=never[
+            np.where(second >= 0, second, np.where(_are_completions(action, first), first, -1))
+        ],
         n_entries=n_entries,
         pools=pools,
     )
@@ -143,12 +147,8 @@ def _frees_of(
     order: NDArray[np.intp],
     made: NDArray[np.intp],
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the rows of free_requested and free_completed of each block; -1 for a missing row.
-
-    order: rows sorted by address and time, so that the frees of a block follow its allocation.
-    made: positions of the allocations in `order`.
-    If a block has a free_completed without a free_requested, it is in the first array.
-    """
+    # The results are the rows of free_requested and free_completed of each block; -1 for a missing
+    # row.  A free_completed without a free_requested is in the first.
     padded = np.append(order, [-1, -1])
     first, second = padded[made + 1], padded[made + 2]
     here = address[order[made]]
@@ -156,20 +156,19 @@ def _frees_of(
     first = np.where(is_first, first, -1)
     completes = (second >= 0) & (address[second] == here)
     completes &= action[second] == Action.FREE_COMPLETED
-    return first, np.where(is_first & completes & ~_ends(action, first), second, -1)
+    return first, np.where(is_first & completes & ~_are_completions(action, first), second, -1)
 
 
-def _ends(action: NDArray[np.uint8], row: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Return a mask of the entry numbers in `row` that are a free_completed."""
+def _are_completions(action: NDArray[np.uint8], row: NDArray[np.intp]) -> NDArray[np.bool_]:
     found: NDArray[np.bool_] = (row >= 0) & (np.append(action, 255)[row] == Action.FREE_COMPLETED)
     return found
 
 
 def rows_of(segments: tuple[SegmentState, ...], pools: tuple[PoolId, ...]) -> list[NDArray[Any]]:
-    """Return the columns of `paired` for the allocated and pending blocks of segments.
+    """Return a row for `paired` for each block that is allocated or waits for its free.
 
-    The entry number of each row is -1.
-    pools: private pools, by number.
+    A waiting block has a second row, for its free.  The entry number of all rows is -1.
+    pools: private pools; a row contains the index in it, or -1 for the default pool.
     """
     rows = []
     number = {pool: index for index, pool in enumerate(pools) if pool != DEFAULT_POOL}

@@ -56,7 +56,7 @@ class Evidence:
 
     @cached_property
     def gradients(self) -> _Mask:
-        """Blocks that autograd allocated and that outlive the backward pass."""
+        """Blocks that autograd allocated in a backward pass and that outlive this pass."""
         scene, blocks = self.scene, self.blocks
         made = scene.born_in(Phase.BACKWARD) & ~scene.is_before
         made &= scene.came_from(Origin.ENGINE, Origin.NODE) | (
@@ -89,14 +89,14 @@ class Evidence:
 
     @cached_property
     def next_backward(self) -> _Column:
-        """First entry of the next backward pass after each block's allocation, or `NEVER`."""
+        """First entry of the first backward pass after each block's allocation, or `NEVER`."""
         return self.scene.backwards.next_first(self.blocks.born)
 
     @cached_property
     def trained(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Requested sizes of gradients, and for each size the highest number allocated at once.
+        """Distinct sizes of gradients, and the largest number of gradients of each size.
 
-        They are counted at the end of each backward pass.
+        The gradients that are allocated at the end of each backward pass are counted.
         """
         rows = np.flatnonzero(self.gradients)
         spans = self.scene.backwards.of(self.blocks.born[rows])
@@ -112,10 +112,10 @@ class Evidence:
 
     @cached_property
     def has_gradient(self) -> _Mask:
-        """Blocks of unknown purpose, from the setup, that have the size of a gradient.
+        """Blocks from before training that gradients of equal size identify as parameters.
 
-        If a size has n more gradients than known parameters, the first n blocks of that size are
-        selected.
+        If a size has n more gradients than known parameters, the first n blocks of that size with
+        an unknown purpose are selected.
         """
         scene, blocks = self.scene, self.blocks
         stays = self.lasts & (scene.born_in(Phase.SETUP) | scene.outlives_all)
@@ -130,9 +130,9 @@ class Evidence:
 
     @cached_property
     def all_train(self) -> bool:
-        """True if there are parameters and each has a gradient.
+        """True if every known parameter has a gradient.
 
-        A block without a gradient is no parameter then.
+        Then a block of unknown purpose is a parameter only if it has a gradient.
         """
         scene, blocks = self.scene, self.blocks
         known = blocks.requested[self.lasts & scene.came_from(*MADE_AS_PARAMETERS)]
@@ -143,9 +143,9 @@ class Evidence:
 
     @cached_property
     def repeats_a_buffer(self) -> _Mask:
-        """Blocks of a module's constructor as large as a tensor that was computed just before.
+        """Blocks of a module's constructor that copy a tensor computed just before.
 
-        Such a block is a copy of the tensor, which the module registers as a buffer.
+        The size is equal.  The module registers such a copy as a buffer.
         """
         scene, blocks = self.scene, self.blocks
         worked_out = self.lasts & scene.born_in(Phase.SETUP) & scene.came_from(Origin.OTHER)
@@ -158,10 +158,10 @@ class Evidence:
 
     @cached_property
     def kept_by_fate(self) -> _Mask:
-        """Blocks of a forward pass that the recording cuts off, and that backward would need.
+        """Blocks of the unfinished last forward pass that backward would need.
 
-        They are recognised by their stack: most of its blocks in earlier forward passes were kept
-        for backward.
+        A block is selected if most blocks with its stack were kept for backward in earlier forward
+        passes.
         """
         scene, blocks = self.scene, self.blocks
         forward = self.of_forward & ~scene.is_before
@@ -201,7 +201,8 @@ class Evidence:
     def piles_up(self) -> bool:
         """True if the last forward pass keeps more than half of its requested bytes.
 
-        Training that failed before its first backward pass does so; inference does not.
+        This indicates training that ran out of memory before its first backward pass; inference
+        frees most of its memory.
         """
         scene, blocks = self.scene, self.blocks
         if not len(scene.forwards) or scene.backwards.first.size:
@@ -214,27 +215,28 @@ class Evidence:
 
     @cached_property
     def call_end(self) -> tuple[_Column, _Column]:
-        """End of the latest forward pass and start of the next one, as entries, for each block.
+        """Entries, for each block, between two forward passes before and after its allocation.
 
-        The latest pass is the last that began at or before the block's allocation.
+        The first is the end of the latest forward pass that began before the allocation, the
+        second the start of the next forward pass.
         """
         last, _ = self.scene.span_end(self.scene.forwards)
         return last, self.scene.forwards.next_first(self.blocks.born)
 
     @cached_property
     def dies_within_later_call(self) -> _Mask:
-        """Blocks freed in a later forward pass than the one before their allocation."""
+        """Blocks that are freed during a later forward pass than the one of their allocation."""
         spans = self.scene.forwards
         later = spans.of(self.blocks.freed) > spans.of(self.blocks.born)
         return self.scene.dies_within(spans) & later
 
     @cached_property
     def from_before(self) -> tuple[_Mask, _Mask]:
-        """Masks of parameters and of optimizer state, among blocks from before the recording.
+        """Masks of parameters and of optimizer state among blocks from before the recording.
 
         n gradients of a size imply n parameters of that size and, if an optimizer is used, n or 2n
-        blocks of its state.  Parameters and state live to the end, or an optimizer's step replaces
-        the state.
+        blocks of its state.  These blocks live to the end, except state that an optimizer step
+        replaces.
         """
         scene, blocks = self.scene, self.blocks
         parameters = np.zeros(len(blocks), dtype=bool)

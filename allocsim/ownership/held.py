@@ -46,6 +46,8 @@ def moment_of(
 ) -> Moment:
     """Return the moment that the user selected.
 
+    path: file name for errors.
+    scene: blocks of the recording with their training phases, for the step and phase of the moment.
     at: "peak" (of allocated bytes), "oom" (the last out-of-memory error), "end" or an entry number.
         None for "oom" if the recording has an out-of-memory error, else "peak".
 
@@ -169,7 +171,7 @@ class Held:
 
 
 def scene_of_run(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline) -> Scene:
-    """Return the blocks of a recording, each with the phase and kind of code that requested it.
+    """Return the blocks of a recording, each with its training phase and kind of code.
 
     start: segments before the first entry.
     timeline: allocated bytes after each entry of the baseline replay.

@@ -102,10 +102,8 @@ def _kept_for_backward(known: Evidence) -> _Mask:
 
 
 def _recomputed(known: Evidence) -> _Mask:
-    """Return the mask of the blocks that activation checkpointing allocates again in backward.
-
-    Python code in autograd's thread allocated them, and autograd allocated more before their free.
-    """
+    # Python code in autograd's thread allocated the block, and autograd allocated more before its
+    # free.
     scene, blocks = known.scene, known.blocks
     again = scene.is_engine_thread & scene.born_in(Phase.BACKWARD) & ~scene.is_before
     engine = np.sort(blocks.born[scene.is_bare & ~scene.is_before])
@@ -295,11 +293,12 @@ def purposes_of(
     lives: Sequence[NDArray[np.int64]],
     n_entries: int,
 ) -> NDArray[np.int64]:
-    """Return the index in `CATEGORIES` of each block's category, for a program without a recording.
+    """Return the category of each block of a program that was not recorded.
 
-    Blocks are in order of allocation.  The position of a request or free among all requests and
-    frees of the program serves as its entry number.
+    A category is an index into `CATEGORIES`.  Blocks are in order of allocation.  Requests and
+    frees of the program are numbered in order, and these numbers serve as entries.
 
+    table: frames of the stacks.
     stack: stack number in `table` of each block.
     requested: bytes of each request.
     lives: entries of the allocations, and entries of the frees; `n_entries` for a block that is not

@@ -1,9 +1,10 @@
 """Training phase of each block's allocation, and the phases that the block outlived.
 
 Columns have one item per block, in order of allocation.  If the recording contains a backward pass,
-an allocation without Python frames belongs to autograd's thread, which runs no Python.  A program
-may have marked the begin of steps and phases in the recording.  Its marks number the steps, and
-give the phase of allocations whose stacks do not show it.
+an allocation without Python frames is attributed to autograd's thread, which runs no Python.
+
+A program may mark its steps and phases while it is recorded.  The marks number the steps, and
+determine the phase of allocations whose stacks show none.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _MARKED = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """Spans of one phase: each is a maximal sequence of consecutive allocations in the phase.
+    """Entries of one training phase: each span is a maximal sequence of allocations in this phase.
 
     first, last: entries of the first and last allocation of each span.
     after: entry of the first allocation after each span; `NEVER` if there is none.
@@ -58,20 +59,20 @@ class Spans:
         return found.astype(np.int64)
 
     def of(self, entry: _Column) -> NDArray[np.intp]:
-        """Return the index of the last span that begins at or before `entry`; -1 if none does."""
+        """Return, for each entry, the index of the last span that begins at or before it, or -1."""
         return np.searchsorted(self.first, entry, side="right") - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scene:
-    """Blocks of one device with the training phase and the kind of code that requested each.
+    """Blocks of one device, with the training phase and the kind of code that requested each.
 
     phase, origin: codes of `Phase` and `Origin` (kind of code), inferred from each block's stack.
     is_engine_thread: mask of blocks allocated by Python code in autograd's thread.
     is_without_grad: mask of blocks allocated while gradients were disabled.
     is_bare: mask of blocks allocated by autograd itself, or without Python frames.
     is_before: mask of blocks allocated before the first entry.
-    forwards, backwards, optimizers: spans of three phases.
+    forwards, backwards, optimizers: spans of the forward, backward and optimizer phase.
     last_alloc: entry of the last allocation.
     has_lives: True if the recording has entries; without entries lifetimes are unknown.
     marked_starts, marked_numbers: first entry and number of each step that the program marked.
@@ -104,15 +105,15 @@ class Scene:
         return self.blocks.freed > self.last_alloc
 
     def span_end(self, spans: Spans) -> tuple[_Column, _Column]:
-        """Return, for each block, `last` and `after` of the span that it was allocated in.
+        """Return the end of the latest span that begins before each block's allocation.
 
-        That is the latest span of `spans` that begins at or before the block's allocation.
+        The end is given twice: as `Spans.last` and as `Spans.after`.
         """
         at = spans.of(self.blocks.born)
         return np.append(spans.last, -1)[at], np.append(spans.after, NEVER)[at]
 
     def dies_within(self, spans: Spans) -> _Mask:
-        """Return the mask of the blocks that were freed within one of the spans."""
+        """Return the mask of the blocks that were freed during one of `spans`."""
         freed = self.blocks.freed
         at = spans.of(freed)
         found: _Mask = (at >= 0) & (freed < np.append(spans.last, -1)[at])
@@ -152,7 +153,6 @@ class Scene:
 
     @property
     def _step_ends(self) -> _Column:
-        """Last entry of each step: of the optimizer, or of the backward pass if there is none."""
         # A single optimizer step does not end the steps of several backward passes.
         ends_steps = len(self.optimizers) > 1 or len(self.backwards) <= 1
         return (self.optimizers if ends_steps and len(self.optimizers) else self.backwards).last
@@ -208,13 +208,11 @@ def scene_of(
 
 
 def _marked_steps(marks: Sequence[Mark]) -> tuple[_Column, _Column]:
-    """Return entry and number of each marked step; the last mark at an entry counts."""
     steps = {mark.entry: mark.value for mark in marks if mark.kind is MarkKind.STEP}
     return np.array(list(steps), dtype=np.int64), np.array(list(steps.values()), dtype=np.int64)
 
 
 def _marked_phases(marks: Sequence[Mark], born: _Column) -> NDArray[np.uint8]:
-    """Return the phase that the marks give for each allocation; UNTOLD before the first mark."""
     edges = [mark for mark in marks if mark.kind in (MarkKind.STEP, MarkKind.PHASE)]
     places = np.array([mark.entry for mark in edges], dtype=np.int64)
     phases = [_MARKED.get(str(mark.value), Phase.UNTOLD) for mark in edges]

@@ -167,12 +167,10 @@ def kinds_of(table: FrameTable, stacks: Sequence[int]) -> dict[int, StackKind]:
 
 
 class _Facts:
-    """Files and lines that classify a single stack, collected from all stacks of a recording."""
-
     def __init__(self, stacks: Sequence[tuple[Frame, ...]]) -> None:
         self.has_roots = any(stack and _is_root(stack) for stack in stacks)
         self.module_files = _module_files(stacks)
-        self.converting = _lines(f for f in map(_converting, stacks) if f is not None)
+        self.converting = _lines(f for f in map(_converting_frame, stacks) if f is not None)
         constructors = [frame for frame in map(_constructor, stacks) if frame is not None]
         self.norms = _lines(frame for frame in constructors if stem_of(frame) in _NORM_FILES)
         self.flat = _lines(frame for frame in constructors if stem_of(frame) == _FLAT_BUFFERS)
@@ -186,7 +184,7 @@ class _Facts:
             category = python[0].name if python[0].filename == "<timeline>" else ""
             return StackKind(Phase.UNTOLD, _BY_PROFILER.get(category, Origin.OTHER))
         is_engine_thread = self.has_roots and not _is_root(python)
-        origin = _named(python)
+        origin = _origin_by_name(python)
         phase = Phase.BACKWARD if is_engine_thread else _phase(python)
         if is_engine_thread and origin is Origin.OTHER and _is_node(python[-1]):
             origin = Origin.NODE
@@ -210,7 +208,7 @@ class _Facts:
             return Origin.SHARDED
         if "__deepcopy__" in names:
             return Origin.COPIED
-        converting = _converting(python)
+        converting = _converting_frame(python)
         if converting is not None:
             is_first = converting.line == self.converting[converting.filename][0]
             return Origin.CONVERTED if is_first else Origin.CONVERTED_REST
@@ -223,10 +221,7 @@ class _Facts:
         return Origin.LOADED if any(_LOADS.search(name) for name in names) else Origin.OTHER
 
     def _constructed(self, constructor: Frame) -> Origin:
-        """Return the kind of code of a constructor that requested memory.
-
-        A norm allocates weight and bias first, then its running statistics in three lines.
-        """
+        # A norm allocates weight and bias first, then its running statistics in three lines.
         if stem_of(constructor) == _FLAT_BUFFERS:
             is_first = constructor.line == self.flat[constructor.filename][0]
             return Origin.SHARDED if is_first else Origin.GRADIENT_BUFFER
@@ -247,10 +242,8 @@ def _is_root(python: tuple[Frame, ...]) -> bool:
 
 
 def _is_without_grad(python: tuple[Frame, ...]) -> bool:
-    """Return True if PyTorch's no_grad decorator is outside all module calls.
-
-    Inside a module, a function without gradients may still create tensors that backward needs.
-    """
+    # Only a no_grad decorator outside all module calls counts: inside a module, a function without
+    # gradients may still create tensors that backward needs.
     for frame in reversed(python):
         if is_call(frame):
             break
@@ -264,7 +257,6 @@ def _is_node(outermost: Frame) -> bool:
 
 
 def _phase(python: tuple[Frame, ...]) -> Phase:
-    """Return the phase of the innermost recognised frame; PROGRAM if there is none."""
     for frame in python:
         if is_call(frame):
             return Phase.FORWARD
@@ -286,8 +278,7 @@ def _is_optimizer(frame: Frame, stem: str) -> bool:
     return stem in _OPTIMIZER_FILES or (frame.name == "step" and "optim" in frame.filename)
 
 
-def _named(python: tuple[Frame, ...]) -> Origin:
-    """Return the origin that follows from file and function names alone, else OTHER."""
+def _origin_by_name(python: tuple[Frame, ...]) -> Origin:
     if any(_CACHE.search(frame.name) or _CACHE.search(stem_of(frame)) for frame in python):
         return Origin.CACHE
     names = {frame.name for frame in python}
@@ -319,8 +310,7 @@ def _constructor(python: tuple[Frame, ...]) -> Frame | None:
     return None
 
 
-def _converting(python: tuple[Frame, ...]) -> Frame | None:
-    """Return the frame of `Module._apply` that moves or converts a module; None without one."""
+def _converting_frame(python: tuple[Frame, ...]) -> Frame | None:
     for frame in python:
         if is_call(frame):
             return None
@@ -337,7 +327,6 @@ def _lines(frames: Iterable[Frame]) -> dict[str, list[int]]:
 
 
 def _module_files(stacks: Sequence[tuple[Frame, ...]]) -> set[str]:
-    """Return the files whose classes PyTorch calls as modules, or whose __init__ creates layers."""
     found = set()
     for stack in stacks:
         for inner, outer in pairwise(stack):

@@ -2,12 +2,12 @@
 
 A line is in the user's program (`metrics.owner`).  Modules are named from the innermost module call
 outwards.  The name of a module is its class if the release records qualified names.  Else it is the
-file and the line, or the file alone for PyTorch's layers.
+file and the line, or only the file for PyTorch's layers.
 
-Requests of autograd's thread have no frames.  Autograd frees the saved tensors of a node when the
-node is done.  So the owner of a request without frames is inferred as the code that allocated both
-the activation freed directly before it and the activation freed directly after it.  Its name begins
-with "backward (autograd) of".
+Requests of autograd's thread have no frames, so their owner is inferred.  Autograd frees the
+activations of an operation when its backward is done.  So if the activations that were freed just
+before and just after the request belong to the same forward code, this code is the owner.  Its name
+begins with "backward (autograd) of".
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _MOVES = {"to", "cuda", "half", "float", "bfloat16"}  # functions that move or c
 class Whose:
     """Owner of one block.
 
-    stack: Python frames that requested the block, innermost first.  If `silent` is not empty,
-        frames of the forward code to which the block's backward belongs; empty if unknown.
+    stack: Python frames that requested the block, innermost first.  If `silent` is not empty:
+        frames of the forward code for whose backward autograd requested it; empty if unknown.
     silent: "" if the stack was recorded; else a text such as "no stack recorded".
     """
 
@@ -126,7 +126,12 @@ def _part(frame: Frame) -> str:
 def whose_of(
     scene: Scene, rows: NDArray[np.intp], table: FrameTable, activations: NDArray[np.bool_]
 ) -> list[Whose]:
-    """Return the owner of each block in `rows`."""
+    """Return the owner of each block in `rows`.
+
+    rows: indices of blocks.
+    table: frames of the recorded stacks.
+    activations: mask of the blocks that are activations, to infer owners of autograd's requests.
+    """
     blocks = scene.blocks
     python: dict[int, tuple[Frame, ...]] = {}
     between: dict[tuple[int, ...], Whose] = {}
@@ -144,7 +149,7 @@ def whose_of(
         elif scene.is_bare[row] and nodes.sees_backward(row):
             around = nodes.around(row)
             if around not in between:
-                between[around] = Whose(_common(table, around), AUTOGRAD)
+                between[around] = Whose(_common_callers(table, around), AUTOGRAD)
             found.append(between[around])
         else:
             found.append(Whose(stack, "" if stack else NO_STACK))
@@ -152,8 +157,6 @@ def whose_of(
 
 
 class _Nodes:
-    """Activations that backward passes freed, sorted by the entry of the free."""
-
     def __init__(self, scene: Scene, activations: NDArray[np.bool_]) -> None:
         self._scene = scene
         rows = np.flatnonzero(activations & (scene.blocks.stack >= 0))
@@ -165,10 +168,7 @@ class _Nodes:
         return bool(self._scene.backwards.of(self._scene.blocks.born[row : row + 1])[0] >= 0)
 
     def around(self, row: int) -> tuple[int, ...]:
-        """Return the stacks of the activations freed directly before and after the allocation.
-
-        Activations that another backward pass freed are left out.
-        """
+        # Activations that another backward pass freed are left out.
         scene, blocks = self._scene, self._scene.blocks
         born = int(blocks.born[row])
         span = int(scene.backwards.of(blocks.born[row : row + 1])[0])
@@ -179,8 +179,7 @@ class _Nodes:
         return tuple(int(blocks.stack[self._rows[i]]) for i in inside)
 
 
-def _common(table: FrameTable, stacks: tuple[int, ...]) -> tuple[Frame, ...]:
-    """Return the outermost Python frames that all stacks have in common, innermost first."""
+def _common_callers(table: FrameTable, stacks: tuple[int, ...]) -> tuple[Frame, ...]:
     if not stacks:
         return ()
     known = [[f for f in table.stack(stack) if is_python(f)][::-1] for stack in stacks]
@@ -209,11 +208,12 @@ LINE = re.compile(r":(\d+)")
 
 
 def moved_lines(before: Iterable[str], now: Iterable[str]) -> dict[str, str]:
-    """Return a dict from names that only `now` has to their old names, which only `before` has.
+    """Match owners whose line numbers differ between two recordings.
 
-    The names differ only in line numbers, and are paired in the order of the line numbers.  If
-    `before` and `now` have different numbers of such names, it is unknown which lines are new, and
-    none of them are paired.
+    Return a dict from new names to old names.
+    before, now: names of owners in the two recordings.  Names that differ only in line numbers are
+        paired in the order of the line numbers.  If there are more in one recording than in the
+        other, none of them are paired, since it is unknown which lines are new.
     """
     known = set(before), set(now)
     alone: list[dict[str, list[str]]] = [defaultdict(list), defaultdict(list)]
@@ -229,7 +229,7 @@ def moved_lines(before: Iterable[str], now: Iterable[str]) -> dict[str, str]:
 
 
 def status_of(change: int, *, was_there: bool, is_there: bool) -> str:
-    """Return "new", "gone", "larger", "smaller" or "same"."""
+    """Return "new", "gone", "larger", "smaller" or "same", for a change of memory in bytes."""
     if not was_there:
         return "new"
     if not is_there:

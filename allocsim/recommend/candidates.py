@@ -77,7 +77,7 @@ def candidates(
     changes: list[_Change] = [{}, *grid.singles(expandable), *grid.combined(expandable)]
     found = [_setting(base, change) for change in changes]
     if limits and device_memory is not None:
-        found += _limited(base, sizes, device_memory)
+        found += _settings_with_limit(base, sizes, device_memory)
     return tuple(dict.fromkeys(setting for setting in found if setting is not None))
 
 
@@ -85,7 +85,7 @@ def _setting(base: AllocatorConfig, change: _Change) -> Setting | None:
     if "large_segment_size" in change and "max_non_split_rounding" not in change:
         change = {**change, "max_non_split_rounding": change["large_segment_size"]}
     config = replace(base, **change)  # type: ignore[arg-type]
-    setting = Setting(_short(config))
+    setting = Setting(_shortest_conf(config))
     try:
         meant = setting.config(base.release)
     except ConfigError:
@@ -93,8 +93,7 @@ def _setting(base: AllocatorConfig, change: _Change) -> Setting | None:
     return setting if replace(meant, text=config.text) == config else None
 
 
-def _short(config: AllocatorConfig) -> str:
-    """Return the conf, with `>` for equal last intervals of a roundup_power2_divisions list."""
+def _shortest_conf(config: AllocatorConfig) -> str:
     divisions = config.roundup_power2_divisions
     first, last = divisions[0], divisions[-1]
     rest = divisions.index(last)
@@ -134,16 +133,14 @@ class _Grid:
             yield from _pairs(grows, roundings)
             yield from _pairs(_pairs(grows, segments[:_PAIRED]), roundings[:_PAIRED])
         for split in splits:
-            yield from _pairs([split], self._wastes(split))
+            yield from _pairs([split], self._rounding_limits(split))
         yield from _pairs(splits, segments[:_PAIRED])
         yield from _pairs(_spread(splits, _PAIRED), roundings[:_PAIRED])
         yield from _pairs(segments[:_PAIRED], roundings[:_PAIRED])
 
     def _splits(self) -> list[_Change]:
-        """Return values of max_split_size just above large request sizes.
-
-        If there are many sizes, those are chosen that divide the requested bytes into equal parts.
-        """
+        # Values just above large request sizes.  If there are many sizes, those are chosen that
+        # divide the requested bytes into equal parts.
         sizes = [(size, size * count) for size, count in self.sizes.counts if size >= LARGE_BUFFER]
         least = LARGE_BUFFER // MIB + (not self.release.thresholds_inclusive)
         values = {least} if self.sizes.counts else set()
@@ -157,8 +154,8 @@ class _Grid:
             values.add(max(least, sizes[-1][0] // MIB))  # only the largest is oversize
         return [{"max_split_size": value * MIB} for value in sorted(values)[:_SPLITS]]
 
-    def _wastes(self, split: _Change) -> list[_Change]:
-        """Return values of max_non_split_rounding: oversize segments minus requests."""
+    def _rounding_limits(self, split: _Change) -> list[_Change]:
+        # The values are differences between the segments of oversize requests and the requests.
         limit = split["max_split_size"]
         assert isinstance(limit, int)
         sizes = [size for size, _ in self.sizes.counts if size >= limit]
@@ -169,10 +166,7 @@ class _Grid:
         return [{"max_non_split_rounding": value * MIB} for value in values]
 
     def _segments(self) -> list[_Change]:
-        """Return values of large_segment_size with which a few segments have room for the peak.
-
-        The peak is that of the requests that share segments.
-        """
+        # A few segments of these sizes hold the peak of the requests that share segments.
         peak = self.sizes.peak_middle
         least = MIN_LARGE_ALLOC + ROUND_LARGE
         shares = [round_up(-(-peak // k), ROUND_LARGE) for k in (1, 2, 3, 4, 6, 8, 12, 16)]
@@ -181,7 +175,6 @@ class _Grid:
         return [{"large_segment_size": value} for value in values[: _SEGMENTS + 2]] if peak else []
 
     def _roundings(self) -> list[_Change]:
-        """Return values of roundup_power2_divisions: for all sizes, or from or up to one size."""
         scalars = [(d,) * N_ROUNDUP_INTERVALS for d in _SCALARS]
         lists = []
         for cut in _spread(self._filled(), _PAIRED):
@@ -196,8 +189,10 @@ class _Grid:
         return sorted({min(max(i, 0), top) for i in intervals} - {0})
 
 
-def _limited(base: AllocatorConfig, sizes: Sizes, memory: int) -> Iterator[Setting | None]:
-    """Yield settings that limit reserved memory, or collect garbage, below the recorded peak."""
+def _settings_with_limit(
+    base: AllocatorConfig, sizes: Sizes, memory: int
+) -> Iterator[Setting | None]:
+    # The limits are between the peak of live requests and the recorded peak of reserved memory.
     room = max(sizes.recorded_peak - sizes.peak_live, 0)
     for quarter in range(1, 4):
         wanted = sizes.peak_live + room * quarter // 4
@@ -222,7 +217,6 @@ def _pairs(changes: Iterable[_Change], others: Iterable[_Change]) -> list[_Chang
 
 
 def _spread(values: list[_Value], count: int) -> list[_Value]:
-    """Return at most `count` of the values, evenly spaced, including the first and the last."""
     if len(values) <= count:
         return values
     return [values[i * (len(values) - 1) // (count - 1)] for i in range(count)]
@@ -256,14 +250,15 @@ def proposals(
 ) -> tuple[Setting, ...]:
     """Return the settings from which a recommendation is chosen.
 
-    They are the usual settings, and a few with values fitted to the requests in the first half of
-    the recording.
+    They are `usual_settings`, and a few settings with values fitted to the requests in the first
+    half of the recording.
 
     parts: devices of one program.
     recorded: settings in force in the recording.
+    expandable: False to leave out expandable segments.
     """
     may_expand = expandable and all(allows_expandable(part) for part in parts)
-    options = (*_USUAL, *_BESIDE, *_fitted(parts))
+    options = (*_USUAL, *_BESIDE, *_fitted_confs(parts))
     found = dict.fromkeys(_accepted(options, recorded, expandable=may_expand))
     return read_alike(found, parts, recorded)
 
@@ -271,7 +266,10 @@ def proposals(
 def rescues(
     parts: Sequence[Prepared], recorded: AllocatorConfig, *, expandable: bool = True
 ) -> tuple[Setting, ...]:
-    """Return further settings that may avoid an out-of-memory error that no proposal avoids."""
+    """Return settings that may avoid an out-of-memory error, to be tried after `proposals`.
+
+    The parameters are those of `proposals`.
+    """
     may_expand = expandable and all(allows_expandable(part) for part in parts)
     sizes = merged(tuple(sizes_of(part) for part in parts))
     found = candidates(sizes, recorded, expandable=may_expand, limits=False)
@@ -281,9 +279,9 @@ def rescues(
 def read_alike(
     settings: Iterable[Setting], parts: Sequence[Prepared], recorded: AllocatorConfig
 ) -> tuple[Setting, ...]:
-    """Return the settings without those that change an option the build of PyTorch does not read.
+    """Return the settings that change no option which the recorded build of PyTorch ignores.
 
-    The build for CUDA reads all options; other builds are recognised by names in stacks.
+    A build for CUDA reads all options; other builds are recognised by names in stacks.
     """
     known = [options_read(part.trace.frame_table) for part in parts]
     unread = {name for each in known if each is not None for name in OPTIONS.keys() - each}
@@ -304,8 +302,8 @@ def allows_expandable(prepared: Prepared) -> bool:
 def is_fitted(setting: Setting, base: Setting, release: Release) -> bool:
     """Return True if a value of `setting` looks derived from the sizes of a recording.
 
-    These are sizes that are not powers of two, a list of roundup_power2_divisions, memory fractions
-    and garbage collection thresholds, unless `base` has the same value.
+    Such values are sizes that are not powers of two, lists of roundup_power2_divisions, memory
+    fractions and garbage collection thresholds, unless `base` has the same value.
     """
     config, own = setting.config(release), base.config(release)
     sizes = (
@@ -342,8 +340,7 @@ def _accepted(
             yield Setting(conf)
 
 
-def _fitted(parts: Sequence[Prepared]) -> Iterator[str]:
-    """Yield confs whose large segments hold the peak of the requests of 1 to 10 MiB."""
+def _fitted_confs(parts: Sequence[Prepared]) -> Iterator[str]:
     peak = max(_shared_peak(part) for part in parts)
     for count in _PARTS:
         size = round_up(-(-peak // count), ROUND_LARGE)
@@ -352,7 +349,7 @@ def _fitted(parts: Sequence[Prepared]) -> Iterator[str]:
 
 
 def _shared_peak(prepared: Prepared) -> int:
-    """Return the peak bytes of the live requests of 1 to 10 MiB in the recording's first half."""
+    # Only requests of 1 to 10 MiB share a segment of large_segment_size_mb.
     lives = lifetimes_of(prepared.trace)
     shares = (lives.size > SMALL_SIZE) & (lives.size < MIN_LARGE_ALLOC)
     return lives.peak_bytes_among(shares & (lives.start < len(prepared.trace) // 2))

@@ -28,14 +28,13 @@ class DriverTimes:
 
     card, driver: name of the card and version of its driver.
     malloc, free: cuMemAlloc and cuMemFree, with nothing else allocated.
-    fresh: additional microseconds of cuMemAlloc if other allocations are held, so that it needs a
-        new address range.
-    fresh_each: further microseconds of cuMemAlloc for each allocation that is held.
+    fresh: additional microseconds of cuMemAlloc if other allocations exist, so that it needs a new
+        address range.
+    fresh_each: further microseconds of cuMemAlloc for each existing allocation.
     create, map, access: cuMemCreate and cuMemMap of one handle, cuMemSetAccess of one range.
     unmap, release: cuMemUnmap and cuMemRelease of one handle.
-    low, high: range of the ratio of real to estimated time.  Each recording of the same card gives
-        a median ratio; these are the quartiles of the medians
-        (`python -m benchmarks.driver_times`).
+    low, high: range of the ratio of real to estimated time: the quartiles of the median ratios of
+        recordings from this card (`python -m benchmarks.driver_times`).
     """
 
     card: str
@@ -61,7 +60,7 @@ class DriverTimes:
         """Return the microseconds of one call for `size` bytes.
 
         call: "malloc", "free", "create", "map" or "unmap"; see `allocsim.core.Device.calls`.
-        held: number of segments that are allocated already; only "malloc" uses it.
+        held: number of segments that already exist; only "malloc" uses it.
         """
         if call == "malloc":
             return interpolated(self.malloc, size) + self.fresh + self.fresh_each * held
@@ -75,9 +74,10 @@ class DriverTimes:
 
 
 def interpolated(points: Points, size: int) -> float:
-    """Return the microseconds for `size` bytes, by linear interpolation.
+    """Return the microseconds of a call for `size` bytes, by linear interpolation.
 
-    Sizes above the last point are extrapolated; sizes below the first point take its time.
+    points: measured (MiB, microseconds), ascending.  Sizes above the last point are extrapolated;
+        sizes below the first point take its time.
     """
     mib = size / MIB
     if mib <= points[0][0] or len(points) == 1:
@@ -146,12 +146,12 @@ class Costs:
 
     @property
     def table(self) -> DriverTimes:
-        """Table for the calls whose field is None."""
+        """Measured times, which replace fields that are None."""
         return H200
 
     @property
     def uses_table(self) -> bool:
-        """True if the time of at least one call is from the table."""
+        """True if at least one field is None, so that its time is taken from `table`."""
         return None in (self.cuda_malloc, self.cuda_free, self.map_handle, self.unmap_handle)
 
     def of_call(self, call: str, size: int, held: float = 0.0) -> float:
@@ -159,7 +159,7 @@ class Costs:
 
         call: name of the call, as in `Device.calls`.
         size: bytes.
-        held: number of segments that are allocated already.
+        held: number of segments that already exist.
         """
         if call == "map" and self.map_handle is not None:
             return 0.0  # counted with each handle
@@ -176,8 +176,8 @@ class Costs:
 class Cost:
     """Estimated time in driver calls over a recording, in microseconds.
 
-    growth: time to obtain the memory of the peak once.
-    churn: time to release memory, to wait for streams, and to obtain memory again.
+    growth: time to obtain the peak reserved memory once.
+    churn: time to release memory, to wait for streams, and to obtain released memory again.
     is_thrashing: True if the churn is large; see `Costs.thrashing_above`.
     """
 
@@ -201,7 +201,7 @@ def cost_of(trial: Trial, costs: Costs) -> Cost:
 
 
 def driver_time(calls: Iterable[tuple[str, int, int]], costs: Costs) -> float:
-    """Return the microseconds of driver calls."""
+    """Return the microseconds of driver calls, given as (name, bytes, number of such calls)."""
     calls = list(calls)
     # On average, half of the segments are already held when a segment is obtained.
     held = sum(n for call, _, n in calls if call == "malloc") / 2

@@ -45,15 +45,15 @@ class Offer:
 
     @property
     def memory_at_end(self) -> int:
-        """Lower bound of the reserved bytes at the end of the recording."""
+        """Lower bound of the reserved bytes after the last entry, on the worst device."""
         return max(trial.least_at_end for trial in self.trials)
 
     @property
     def memory_range(self) -> tuple[int, int]:
         """Lowest and highest peak reserved bytes.
 
-        They differ for a recording that starts in the middle of the program, whose free memory
-        at the start is unknown.
+        They differ if a recording starts in the middle of the program, since the free memory at its
+        start is unknown.
         """
         ends = [trial.peak_range or (trial.peak_reserved_bytes,) * 2 for trial in self.trials]
         return max(low for low, _ in ends), max(high for _, high in ends)
@@ -72,7 +72,7 @@ class Offer:
 
 
 def dominates(better: Point, worse: Point) -> bool:
-    """Return True if `better` is worse than `worse` in no number and better in one or more."""
+    """Return True if `better` is lower in memory, calls or retries, and not higher in any."""
     return (
         better.memory <= worse.memory
         and better.calls <= worse.calls
@@ -86,14 +86,15 @@ Bar = tuple[tuple[Point, bool], ...]
 
 
 def is_hopeless(bar: Bar, so_far: Point) -> bool:
-    """Return True if a replay with the numbers `so_far` cannot be on the front or be chosen.
+    """Return True if a replay need not continue, since a finished one is better in every number.
 
-    bar: points of the replays that finished before.
+    bar: numbers of the finished replays, each with True if an equal result is also hopeless.
+    so_far: numbers that the replay has reached, which can only grow.
     """
     return any(dominates(p, so_far) or (loses and p == so_far) for p, loses in bar)
 
 
 def front(points: Iterable[Point]) -> tuple[Point, ...]:
-    """Return the distinct points that no other point dominates, in order of memory."""
+    """Return the Pareto front of `points`, without duplicates, in order of memory."""
     distinct = sorted(set(points))
     return tuple(p for p in distinct if not any(dominates(other, p) for other in distinct))

@@ -76,12 +76,15 @@ class Recommendation:
 
     @property
     def saved_bytes(self) -> int:
-        """Peak reserved bytes that the best setting saves; negative if it serves more requests."""
+        """Peak reserved bytes that the best setting saves.
+
+        Negative if it serves requests that failed in the baseline, and so reserves more.
+        """
         return self.baseline.memory - (self.best or self.baseline).memory
 
     @property
     def is_sure(self) -> bool:
-        """True if the best setting helps for every possible state at the start of the recording."""
+        """True if the best setting helps for any free memory at the recording's start."""
         if self.best is None or self.is_by_size:
             return False
         low, high = self.best.memory_range
@@ -94,9 +97,10 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """One device for which a setting is sought, with its baseline replay.
+    """One device for which a setting is sought.
 
     trials: runner of replays of this device under other settings.
+    device_run: baseline replay.
     """
 
     trials: Trials
@@ -119,9 +123,10 @@ def recommend(
 
     Candidates are replayed with the device memory of that replay.
 
+    cases: devices with their replays under `setting`.
     confs: candidates.  None for `proposals`, followed by `rescues` if every proposal fails.
     insists: True to replay candidates even if the baseline differs from the recording.
-    in_full: False to give up replays that can no longer win.  The recommendation is the same, but
+    in_full: False to end replays that can no longer win.  The recommendation is the same, but
         `offers` then contains incomplete replays.
     """
     prepared = [case.prepared for case in cases]
@@ -140,7 +145,7 @@ def recommend(
     needed = _needed_by(release, prepared[0].releases)
 
     def tried(each: Setting, found: Iterable[Offer]) -> Offer | None:
-        standing = None if in_full else _standing(baseline, found, each, needed)
+        standing = None if in_full else _result_to_beat(baseline, found, each, needed)
         return _offer(cases, each, setting, standing)
 
     def offered(settings: Iterable[Setting]) -> list[Offer]:
@@ -193,16 +198,13 @@ def _has_gain(cases: Sequence[Case], baseline: Offer) -> bool:
     )
 
 
-def _standing(
+def _result_to_beat(
     baseline: Offer,
     found: Iterable[Offer],
     setting: Setting,
     needed: Callable[[Setting], str | None],
 ) -> Standing | None:
-    """Return the memory and retries that `setting` must beat to be chosen; None while all fail.
-
-    This must agree with `_simplest`, which makes the choice.
-    """
+    # This must agree with `_simplest`, which makes the choice.
     known = [Standing(baseline.memory, baseline.retries)] if baseline.goes_through else []
     good = [
         offer
@@ -210,7 +212,7 @@ def _standing(
         if helps(baseline, offer) and not offer.is_fitted and not offer.thrashes(baseline)
     ]
     if good:
-        near = _nearest(baseline, good)
+        near = _near_best(baseline, good)
         simpler = [
             offer.memory
             for offer in near
@@ -251,8 +253,10 @@ def choose(
 ) -> Recommendation:
     """Choose the recommended setting among replayed candidates.
 
+    baseline: replay under the recorded settings.
+    offers: candidates with their replays.
     late: function from a setting to its peak reserved bytes in the second half of the recording.
-    possible: releases that the recording can come from.
+    possible: releases that may have written the recording.
     """
     tried, late = tuple(offers), cache(late)  # each call of `late` is a replay
     good = [offer for offer in tried if helps(baseline, offer)]
@@ -271,7 +275,10 @@ def choose(
 
 
 def helps(baseline: Offer, offer: Offer) -> bool:
-    """Return True if an offer avoids an error, saves retries, or saves 1 % of the peak memory."""
+    """Return True if an offer avoids an error, saves retries, or saves 1 % of the peak memory.
+
+    baseline: replay under the recorded settings.
+    """
     if not offer.goes_through:
         return False
     if not baseline.goes_through:
@@ -288,8 +295,7 @@ def _order(baseline: Offer, offer: Offer) -> tuple[bool, int, int]:
     return offer.thrashes(baseline), offer.retries, offer.memory
 
 
-def _nearest(baseline: Offer, offers: Sequence[Offer]) -> list[Offer]:
-    """Return the offers whose peak is within 1 % of the best offer's."""
+def _near_best(baseline: Offer, offers: Sequence[Offer]) -> list[Offer]:
     thrashes, retries, least = min(_order(baseline, offer) for offer in offers)
     return [
         offer
@@ -300,17 +306,15 @@ def _nearest(baseline: Offer, offers: Sequence[Offer]) -> list[Offer]:
 
 
 def _needed_by(release: Release, possible: Sequence[str]) -> Callable[[Setting], str | None]:
-    """Return a function from a setting to the releases that read it as intended, in words."""
     return lambda each: releases_needed(each.conf, release, possible)
 
 
 def _simplest(
     baseline: Offer, offers: Sequence[Offer], needed: Callable[[Setting], str | None]
 ) -> Offer | None:
-    """Return the simplest offer within 1 % of the best; None if there are no offers."""
     if not offers:
         return None
-    near = _nearest(baseline, offers)
+    near = _near_best(baseline, offers)
     known = [offer for offer in near if needed(offer.setting) is None]
     # `min` returns the first of equals, the only member that a search without duplicates has.
     return min(

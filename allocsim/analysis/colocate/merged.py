@@ -34,8 +34,9 @@ def pool_in(program: int, pool: PoolId) -> PoolId:
 def merged(
     programs: Sequence[Program], phases: Sequence[Phase], turns: Sequence[Turn]
 ) -> tuple[Plan, tuple[int, ...]]:
-    """Return one plan of all programs, and the number of its steps up to the end of each turn.
+    """Combine the plans of all programs into one plan for a shared allocator.
 
+    Also return, for each turn, the number of steps of this plan up to its end.
     phases, turns: order of the programs; a turn is steps of one program without interruption.
     Raises ConfigError if the programs need different releases or settings.
     """

@@ -260,7 +260,7 @@ def _ends(program: Program, entries: Sequence[int | None]) -> Iterator[int]:
 
 
 def phases_at_once(programs: Sequence[Program], sleeps: Sequence[Sleep]) -> tuple[Phase, ...]:
-    """Return one phase with all steps of each program, if programs run at the same time."""
+    """Return one phase for each program, with all its steps, for programs that run at once."""
     return tuple(
         Phase(program.letter, number, 0, len(program), sleep)
         for number, (program, sleep) in enumerate(zip(programs, sleeps, strict=True))

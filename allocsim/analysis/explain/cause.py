@@ -55,7 +55,7 @@ class Figures:
 
     @property
     def reserved(self) -> int | None:
-        """Reserved bytes; if not printed, the sum of allocated and idle bytes."""
+        """Reserved bytes, or allocated plus idle bytes if the text does not print them."""
         if self.reserved_bytes is not None:
             return self.reserved_bytes
         if self.allocated_bytes is None or self.idle_bytes is None:
@@ -64,7 +64,7 @@ class Figures:
 
     @property
     def idle(self) -> int | None:
-        """Idle bytes; if not printed, the difference of reserved and allocated bytes."""
+        """Idle bytes, or reserved minus allocated bytes if the text does not print idle bytes."""
         if self.idle_bytes is not None:
             return self.idle_bytes
         if self.allocated_bytes is None or self.reserved_bytes is None:

@@ -129,7 +129,7 @@ class StateAtError:
         return size if segment.is_expandable else round_up(size, PAGE)
 
     def is_returnable(self, segment: SegmentState) -> bool:
-        """Return True if a failed request returns the segment to the driver, once it is free."""
+        """Return True if a failed request may return the segment to the driver once it is empty."""
         return segment.pool_id in self.returnable_pools
 
 

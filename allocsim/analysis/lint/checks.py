@@ -244,7 +244,7 @@ def _is_accepted(conf: str, release: Release) -> bool:
 
 
 def about_recorded(recording: Recording, release: Release) -> Iterator[Finding]:
-    """Yield findings about the recorded settings, and contradictions with the entries."""
+    """Yield findings about the recorded settings, including entries that contradict them."""
     settings = recording.settings
     if settings is None:
         if not recording.is_requests:

@@ -124,12 +124,10 @@ class AddressMap:
 
     @property
     def entries_per_column(self) -> float:
-        """Number of entries per column of pixels."""
         return self.n_entries / int(self.reserved.shape[1])
 
     @property
     def bytes_per_row(self) -> float:
-        """Number of bytes per row of pixels."""
         return self.axis_bytes / int(self.reserved.shape[0])
 
 

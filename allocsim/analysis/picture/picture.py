@@ -55,7 +55,6 @@ class Picture(Shown):
 
     @property
     def device_run(self) -> DeviceRun:
-        """Replay of the device."""
         return self.run.devices[0]
 
     @property

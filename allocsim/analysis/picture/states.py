@@ -148,7 +148,7 @@ class Instant:
         return sum(segment.total_size for segment in self.segments)
 
     def held(self, state: str) -> int:
-        """Return the bytes of all blocks in `state`, a block state of a snapshot."""
+        """Return the bytes of all blocks in `state`, such as "inactive"."""
         return sum(segment.held(state) for segment in self.segments)
 
 

@@ -107,9 +107,10 @@ class Decision(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Observation of one request.
+    """Changes that one request made to the allocator.
 
-    written: entries that the request added, each with the part of the allocator that added it.
+    written: entries that the request added, each with the work of the allocator that added it, such
+        as a garbage collection.
     stats_before, stats_after: memory_stats() before and after the request.
     before, after: segments before and after the request.
     """

@@ -172,7 +172,7 @@ class Demand:
 
 
 class _Changes(NamedTuple):
-    """Allocations and frees of one request class, in order.
+    """Allocations and frees of one pool, stream and size class, in order.
 
     rows: 2 * s for an allocation and 2 * s + 1 for a free of a block with the size at index s, so
         that one table lookup gives the signed sizes under a setting.
@@ -248,13 +248,13 @@ def _oversize_from(config: AllocatorConfig, rounded: NDArray[np.int64]) -> int:
 
 @dataclass(slots=True)
 class _RequestClass:
-    """State of one request class during a replay; all numbers are bytes.
+    """Reserved and needed bytes of the requests of one pool, stream and size class.
 
-    bound: lower bound of the reserved bytes of this class at the peak.
+    bound: lower bound of the bytes that these requests have reserved at the peak.
     thresholds: request sizes for which `needed` is updated.
     needed: for each threshold, peak live bytes of requests of at least this size, plus the bytes of
         smaller segments, which cannot serve these requests.
-    held: bytes that the class has reserved.
+    held: bytes that are reserved for these requests.
     """
 
     bound: int

@@ -54,7 +54,7 @@ def propose(search: Search, baseline: Setting, *, expandable: bool) -> tuple[Set
 def recommendation_of(
     search: Search, baseline: SettingRow, proposed: Sequence[Setting]
 ) -> Recommendation:
-    """Return the recommendation, or the reason why there is none."""
+    """Return the setting to recommend among `proposed`, or the reason why there is none."""
     release, parts = search.release, search.parts
     base = Offer(baseline.setting, baseline.parts)
     if any(
@@ -83,7 +83,11 @@ def recommendation_of(
 
 
 def further_of(rows: Sequence[SettingRow], best: SettingRow | None) -> SettingRow | None:
-    """Return the first row if it reserves at least 5 % less than the recommended `best`."""
+    """Return the first of `rows` if it reserves at least 5 % less than `best`, else None.
+
+    rows: results, best first.
+    best: results of the recommended setting; None if there is none.
+    """
     first = rows[0]
     if best is None or not first.survives or first.num_alloc_retries > best.num_alloc_retries:
         return None

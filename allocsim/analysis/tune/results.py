@@ -127,7 +127,6 @@ class SettingRow:
 
     @property
     def num_ooms(self) -> int:
-        """Number of out-of-memory errors."""
         return max(part.num_ooms for part in self.parts)
 
     @property
