@@ -6,8 +6,8 @@ the result with the recording; `likelihood.py` decides which explanation is trie
 
 Evidence that distinguishes the causes (semantics 1.8, 2.4, 2.5):
 
-- A request that found a free block was not refused (but see `_may_grow_in_place`), so memory that
-  was returned before it was returned by empty_cache.
+- A request that found a free block was not refused (but see `_may_grow_in_place`).  If memory
+  returned to the driver just before, empty_cache returned it.
 - The driver refuses a request only if the device is full.  It is not full below the highest
   reserved memory that the recording shows.
 - The Python stack of an entry may name empty_cache.  If it does not, empty_cache is still possible:

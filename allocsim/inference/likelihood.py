@@ -28,8 +28,8 @@ class Facts:
     memory: bytes of the device; None if unknown.
     max_reserved: highest reserved memory after any entry, in bytes.
     calls: numbers of segment_free and segment_unmap entries whose Python stack names empty_cache.
-    is_assumed: `memory` is an assumption.  If it is, memory of other processes does not explain a
-        full device.
+    is_assumed: True if `memory` is an assumption.  Then memory of other processes is not considered
+        as a reason for a full device.
     empties: False if a hint says that the program never called empty_cache.
     """
 

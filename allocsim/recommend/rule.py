@@ -4,8 +4,8 @@ Every candidate was replayed with the same requests, device memory and release. 
 serve every request, and save at least 1 % of the peak reserved memory or at least one retry.
 
 1. Settings are ordered by thrashing, then by retries, then by peak reserved memory.  Among the
-   settings within 1 % of the lowest peak, the simplest is chosen: every release that the recording
-   can come from reads it, and it has the fewest options, then the fewest driver calls.
+   settings within 1 % of the lowest peak, the simplest is chosen: every release that may have
+   written the recording supports it, and it has the fewest options, then the fewest driver calls.
 2. A setting fitted to the sizes of this recording is chosen only if it saves 5 % of the peak more
    than the best other setting.  This must hold for every possible state at the start of the
    recording, and in the second half alone.  Fitted values are derived from the first half
@@ -59,9 +59,9 @@ class Recommendation:
     best: recommended setting; None if there is none.
     why_not: reason if `best` is None.
     offers: settings that were replayed and that PyTorch accepts.
-    needs: releases that read the best setting as intended, in words; None if every release that the
-        recording can come from does.
-    since: oldest release that reads the best setting as intended; "" if `best` is None.
+    needs: releases that support the best setting, in words; None if every release that may have
+        written the recording supports it.
+    since: oldest release that supports the best setting; "" if `best` is None.
     is_by_size: True if the recording has requests only, so that the baseline could not be compared
         with recorded addresses.
     """

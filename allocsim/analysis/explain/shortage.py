@@ -3,9 +3,8 @@
 The sizes at the error determine the cause (`cause_of`), unless the blocks prove a more specific
 cause:
 
-pending_free    a block, or several after merging, would have served the request, but its free still
-                waited for another stream (semantics 1.8: the pool is not searched again after the
-                wait)
+pending_free    a freed block, or several merged, was large enough for the request, but still waited
+                for another stream (semantics 1.8: the pool is not searched again after the wait)
 private_pool    idle memory of a private pool would have been enough, but the request may not use it
 
 The causes `impossible` and `host_fallback` have precedence over both, and the causes

@@ -1,9 +1,9 @@
 """Words, sizes and releases of out-of-memory texts, as PyTorch and related libraries print them.
 
 The words next to a size say which size it is, so a new text is understood if its words are known,
-in any order.  Words before the size that end in a colon, "of" or similar have precedence over words
-after the size, which have precedence over other words before it.  If a size occurs several times,
-the first one counts.  A number without a unit is a size only after words and a colon.
+in any order.  The first of these is used: words before the size that end in a colon, "of" or
+similar; words after the size; other words before it.  If the text repeats a size, such as the free
+memory, the first one counts.  A number without a unit is a size only after words and a colon.
 
 Units are powers of two, with or without the "i": Apple's older texts write GB for GiB.
 

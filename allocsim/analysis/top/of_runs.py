@@ -1,6 +1,6 @@
 """Owners of the memory (lines of code or categories) in the answers of other commands.
 
-Rule: owners are known for the recorded run only. Blocks of a what-if replay have no stacks.
+Owners are known only for the recorded run, since blocks of a what-if replay have no stacks.
 """
 
 from __future__ import annotations

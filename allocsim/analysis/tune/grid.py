@@ -1,7 +1,7 @@
 """Replay the settings of a search in batches.
 
 A replay ends early if a setting of an earlier batch is better in memory, driver calls and retries.
-Settings of the same batch do not matter, so the result is the same for any number and speed of
+Settings of the same batch are not compared, so the result is the same for any number and speed of
 workers, and for a resumed search.  `_search` in `tune.py` selects the settings.
 """
 
