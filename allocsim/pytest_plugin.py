@@ -56,7 +56,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Record and check a marked test if there is a real or phantom GPU."""
     if not (_is_marked(item) and _is_recorded_here()):
         return (yield)
-    budget, _ = _asked(item)
+    budget, _ = _limits_and_card(item)
     from allocsim.capture import capture  # noqa: PLC0415
 
     with TemporaryDirectory(prefix="allocsim-test-") as folder:
@@ -66,7 +66,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
             result = yield
         finally:
             recording.stop()
-        _judge(item, budget, [file for file in recording.files if "-exit" in Path(file).name])
+        _check_limits(
+            item, budget, [file for file in recording.files if "-exit" in Path(file).name]
+        )
     return result
 
 
@@ -91,8 +93,7 @@ def _is_marked(item: pytest.Item) -> bool:
     return any(item.get_closest_marker(name) for name in ("allocsim", "limit_reserved"))
 
 
-def _asked(item: pytest.Item) -> tuple[Budget, str]:
-    """Return the limits set by the marks of a test, and the name of its card."""
+def _limits_and_card(item: pytest.Item) -> tuple[Budget, str]:
     from allocsim.analysis.gate import Budget  # noqa: PLC0415
 
     values: dict[str, Any] = {}
@@ -126,8 +127,7 @@ def _read(values: Mapping[str, Any]) -> dict[str, Any]:
     pytest.fail(wrong, pytrace=False)
 
 
-def _judge(item: pytest.Item, budget: Budget, files: Sequence[str]) -> None:
-    """Fail the test if one of its recordings exceeds a limit."""
+def _check_limits(item: pytest.Item, budget: Budget, files: Sequence[str]) -> None:
     from allocsim.analysis.gate import gate, measured  # noqa: PLC0415
     from allocsim.recording import Action, load  # noqa: PLC0415
     from allocsim.report import gate as report  # noqa: PLC0415
@@ -174,7 +174,7 @@ def _run_over_a_phantom(item: pytest.Item) -> None:
         phantom_environment,
     )
 
-    card = _asked(item)[1]
+    card = _limits_and_card(item)[1]
     try:
         environment = phantom_environment(find_torch(sys.executable), find_gpu(card))
     except PhantomError as error:

@@ -75,10 +75,10 @@ class Crew:
         return self._pool.submit(act, job)
 
     def beside(self, act: Callable[[_Job], _Found], job: _Job) -> Callable[[], _Found]:
-        """Queue `act(job)` in the background and return a function that waits for its result.
+        """Run `act(job)` in the background; return a function that waits for its result.
 
-        Each call of `run_all` starts one queued job after its own jobs.  If there are no other
-        processes, or the worker died, the returned function runs the job in this process.
+        Each call of `run_all` starts one waiting job after its own jobs. If there are no other
+        processes, or the worker died, the returned function runs the job itself.
         """
         each = _Beside(self, lambda: self.submit(act, job), lambda: act(job))
         self._waiting.append(each)

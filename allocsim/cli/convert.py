@@ -102,11 +102,7 @@ def _format(output: str, to: str | None) -> Format:
 
 
 def _is_simulated(arguments: argparse.Namespace, recording: Recording, chosen: Format) -> bool:
-    """Return True if the result of a replay must be written, and not the recorded run.
-
-    That is so if settings are given. It is also so for a file of requests alone, if the format
-    needs addresses and segments, since only a replay has them.
-    """
+    # Some formats need addresses; for a file of requests, only a replay has them.
     if recording.is_requests and chosen.name in _OF_A_RUN:
         return True
     asked = (arguments.conf, arguments.device_memory, arguments.torch)

@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
             return 0
         text = log
     else:
-        text = _words(arguments.text)
+        text = _error_text(arguments.text)
     if hints_of(arguments) is not None:
         raise UsageError(f"{', '.join(HINTS)} apply to a recording; an error's text has none")
     if arguments.request is not None:
@@ -107,8 +107,7 @@ def _figures_in(text: str) -> LogFigures | None:
     return figures_in(text)
 
 
-def _words(text: str) -> str:
-    """Return the error text; raise UsageError if it looks like the name of a missing file."""
+def _error_text(text: str) -> str:
     if not text.strip():
         raise UsageError("the text is empty; give an error's text, a file, or - for standard input")
     if is_there(text):

@@ -115,7 +115,7 @@ def add_to(commands: Commands[Parser]) -> None:
             help=f"train on several GPUs with {how}")  # fmt: skip
     add("--ranks", metavar="N", type=count, help="number of GPUs (default: 1)")
     add("--rank", metavar="R", type=count, help="rank whose memory is computed (default: 0)")
-    add("--find", metavar="SIZE", type=_sought, help="find the largest size that fits: "
+    add("--find", metavar="SIZE", type=_sizes_to_find, help="find the largest size that fits: "
         + ", ".join(_SIZES[:-1]) + "; or the fewest gpus; or, e.g. for batch,seq, the largest "
         "batch for several values of seq; for an engine that is started: "
         + ", ".join(_OF_SERVERS))  # fmt: skip
@@ -157,8 +157,7 @@ def _add_outputs(parser: Parser) -> None:
     add_shared(parser, "--json")
 
 
-def _sought(text: str) -> list[str]:
-    """Parse the value of --find: the name of a size, e.g. "batch", or two names, "batch,seq"."""
+def _sizes_to_find(text: str) -> list[str]:
     names = text.split(",")
     if text in _OF_SERVERS:
         return names
@@ -198,7 +197,7 @@ def run(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name) is None:
             setattr(arguments, name, usual)
     if way is Way.LIST:
-        return _list(arguments)
+        return _print_names(arguments)
     if way in (Way.SERVER, Way.TRANSFORMERS, Way.GGML):
         return run_served(arguments, _gpus(arguments))
     if way in (Way.LAYOUT, Way.PLAN):
@@ -214,8 +213,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_by_task(arguments: argparse.Namespace, way: Way) -> int:
-    """Answer by a run of the program, or by laws of its requests; return the exit code."""
-    task = _task(arguments)
+    task = _parsed_task(arguments)
     if way is Way.SHOW:
         return _show_program(task)
     gpus = _gpus(arguments)
@@ -230,13 +228,12 @@ def _run_by_task(arguments: argparse.Namespace, way: Way) -> int:
 
 def _write_page(arguments: argparse.Namespace) -> int:
     prepare_html(arguments)
-    task, (gpu,) = _task(arguments), _gpus(arguments)
+    task, (gpu,) = _parsed_task(arguments), _gpus(arguments)
     assert task is not None
     return run_html(arguments.html, task, gpu)
 
 
-def _list(arguments: argparse.Namespace) -> int:
-    """Print the names of models, or those of cards, one on each line."""
+def _print_names(arguments: argparse.Namespace) -> int:
     if arguments.list_models:
         from allocsim.fitting import CONFIGURATIONS, TORCHVISION  # noqa: PLC0415
 
@@ -261,8 +258,7 @@ def _show_program(task: Task | None) -> int:
     return 0
 
 
-def _task(arguments: argparse.Namespace) -> Task | None:
-    """Return the model and the work that it does; None for a program of the user."""
+def _parsed_task(arguments: argparse.Namespace) -> Task | None:
     from allocsim.fitting import Task, lengths_of, model_of, usual_lengths  # noqa: PLC0415
 
     words = arguments.words
@@ -280,14 +276,13 @@ def _task(arguments: argparse.Namespace) -> Task | None:
         n_batches = given.get("requests", 2) if arguments.serve else given.get("steps", 4)
         n_batches *= 1 if arguments.serve else given.get("accumulate", 1)
         given["lengths"] = lengths_of(given["lengths"], given.get("batch", 1) * n_batches)
-    _refuse_other(arguments, given)
+    _refuse_option_of_other_mode(arguments, given)
     model = model_of(words[0])
     usual = usual_lengths(model, **{name: given[name] for name in ("decode",) if name in given})
     return Task(model=model, is_training=not arguments.serve, **(usual | given))
 
 
-def _refuse_other(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
-    """Raise UsageError for a training option with --serve, or a serving option without it."""
+def _refuse_option_of_other_mode(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
     training = {"seq", "optimizer", "checkpointing", "accumulate", "lora", "lora_targets", "steps"}
     training |= {"ranks", "rank", "image", "channels_last"}
     serving = {"prompt", "decode", "requests"}
@@ -318,7 +313,7 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
 
     if arguments.out is not None and len(gpus) > 1:
         raise UsageError("-o writes one recording; expected one card")
-    how = _how(arguments)
+    how = _engine_arguments(arguments)
     more = {
         "keep": arguments.out,
         "host_spill": arguments.host_spill,
@@ -333,13 +328,12 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
             more |= {name: how[name] for name in ("conf", "torch_version")}
             found = [fit_command(arguments.words, gpu, **more) for gpu in gpus]
     found[0] = replace(found[0], notes=(*arguments.config_notes, *found[0].notes))
-    shown = _shown(found[0], how) if len(found) == 1 else ()
+    shown = _advice_and_owners(found[0], how) if len(found) == 1 else ()
     write_report(arguments, report, found, *shown)
     return 0 if any(each.fits or each.runs_on_loan for each in found) else _DOES_NOT_FIT
 
 
-def _shown(found: Fit | Estimate, how: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what is shown beside one answer: its advice, and its memory by category."""
+def _advice_and_owners(found: Fit | Estimate, how: dict[str, Any]) -> tuple[Any, ...]:
     from allocsim.fitting import Fit, advise  # noqa: PLC0415
 
     advice = None
@@ -367,7 +361,7 @@ def _find(arguments: argparse.Namespace, way: Way, task: Task, gpus: list[Gpu]) 
     (gpu,), name, step = gpus, arguments.find[0], arguments.multiple_of
     found: Largest | Fewest | Frontier
     with ProgressBar() as bar:
-        how = _how(arguments) | {"watch": bar.trying}
+        how = _engine_arguments(arguments) | {"watch": bar.trying}
         if way is Way.FRONTIER:
             other = arguments.find[1]
             values = _values(arguments.others, other)
@@ -390,8 +384,7 @@ def _values(text: str | None, other: str) -> tuple[int, ...]:
     return tuple(map(int, values.split(",")))
 
 
-def _how(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the keyword arguments that choose the engine and configure its runs."""
+def _engine_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
     names = ("engine", "conf", "python", "transformers")
     named = {name: getattr(arguments, name) for name in names}
     return named | {"torch_version": arguments.torch}

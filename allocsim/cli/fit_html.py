@@ -18,7 +18,7 @@ _MODEL, _CARD = "Llama-3.2-1B", "RTX 4090"
 
 
 def prepare_html(arguments: argparse.Namespace) -> None:
-    """Set the model and card with which the page opens in `arguments`, if none is given.
+    """Add the default model and card to `arguments` if the user gave none; the page opens at them.
 
     Raises UsageError for several models or cards, or a file that cannot be written.
     """

@@ -88,7 +88,9 @@ def run_by_formula(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
         write_report(arguments, report, training, gpu, planned)
         return 0 if planned.fewest is not None else _DOES_NOT_FIT
     found = shard(training, gpu)
-    write_report(arguments, report, training, gpu, found, _assumed(arguments, training))
+    write_report(
+        arguments, report, training, gpu, found, _assumptions_unlike_a_run(arguments, training)
+    )
     return 0 if found.fits else _DOES_NOT_FIT
 
 
@@ -113,10 +115,7 @@ def _training(arguments: argparse.Namespace) -> Training:
 
 
 def _shape(arguments: argparse.Namespace) -> tuple[str, TransformerShape, int | None]:
-    """Return the model's name, its shape, and the longest sequence that it supports.
-
-    The longest sequence is None if it is not limited.
-    """
+    # The last value is the longest sequence that the model supports; None if it is not limited.
     from allocsim.fitting import model_of, most_positions, shape_of  # noqa: PLC0415
     from allocsim.fitting.formulas.training import shape_for  # noqa: PLC0415
 
@@ -156,11 +155,7 @@ def _layout(arguments: argparse.Namespace, most: int | None) -> ParallelLayout:
     )
 
 
-def _assumed(arguments: argparse.Namespace, training: Training) -> str:
-    """Return a sentence on assumptions of the formula that differ from those of a run of PyTorch.
-
-    It is "" if the assumptions are the same.
-    """
+def _assumptions_unlike_a_run(arguments: argparse.Namespace, training: Training) -> str:
     from allocsim.fitting import model_of, precision_of, usual_lengths  # noqa: PLC0415
 
     if not arguments.words or training.layout.ranks > 1:

@@ -49,7 +49,10 @@ def add_serving(parser: Parser) -> None:
 
 
 def set_server(arguments: argparse.Namespace) -> None:
-    """Set `arguments.server` by the ending of a file of weights, unless a server is given."""
+    """Choose the server from the suffix of a weights file given as MODEL, e.g. llama.cpp for .gguf.
+
+    A server that the user gave is kept.
+    """
     words = arguments.words
     if arguments.server is None and len(words) == 1:
         endings = {".gguf": "llama.cpp", ".safetensors": "transformers"}
@@ -66,7 +69,7 @@ def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
         raise UsageError("--server needs one MODEL: allocsim fit Qwen2.5-7B --server vllm")
     given = {name: getattr(arguments, name) for name in _ASKED}
     given = {name: value for name, value in given.items() if value is not None}
-    options = _options(arguments)
+    options = _server_options(arguments)
     held = held_of(arguments.words[0], arguments.server, arguments.weights or options.weights)
     logged = None if arguments.log is None else _logged(arguments.log, arguments.server)
     answers = [
@@ -128,8 +131,7 @@ def refuse_out(out: Path) -> None:
         raise UsageError(f"{out} cannot be a recording; expected a .pickle in an existing folder")
 
 
-def _options(arguments: argparse.Namespace) -> ServerOptions:
-    """Return the options of the server; raise UsageError if two of them contradict each other."""
+def _server_options(arguments: argparse.Namespace) -> ServerOptions:
     from allocsim.fitting.formulas import ServerOptions, options_in, version_of  # noqa: PLC0415
 
     for option in ("server-version", "offline"):

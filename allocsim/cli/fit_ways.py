@@ -13,7 +13,10 @@ from allocsim.cli.usage import UsageError
 
 
 class Way(Enum):
-    """Way to answer, such as a run; the error for an ineffective option quotes its text."""
+    """Method by which `fit` computes its answer, such as a run of the program or a formula.
+
+    An error about an option without effect contains this text.
+    """
 
     LIST = "--list-models and --list-gpus print names and stop"
     PAGE = "--{option} applies to a single answer and has no effect on the page of --html"
@@ -145,14 +148,12 @@ def way_of(arguments: argparse.Namespace) -> Way:
 
 
 def _is_started(arguments: argparse.Namespace) -> bool:
-    """Return True if the server is started: on request, or if its interpreter is given."""
     is_asked = arguments.engine == "program"
     is_found = arguments.engine in (None, "auto") and arguments.python is not None
     return arguments.server in _STARTED and (is_asked or is_found)
 
 
 def _way_of_model(arguments: argparse.Namespace) -> Way:
-    """Return the way to answer a question about one MODEL."""
     sought = tuple(arguments.find or ())
     if arguments.plan:
         return Way.PLAN
@@ -166,7 +167,6 @@ def _way_of_model(arguments: argparse.Namespace) -> Way:
 
 
 def _is_of_formulas(arguments: argparse.Namespace) -> bool:
-    """Return True if `--engine formulas` or an option that only formulas have is given."""
     return arguments.engine == "formula" or any(
         _is_given(getattr(arguments, name)) for name in _OF_FORMULAS
     )

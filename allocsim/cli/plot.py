@@ -100,7 +100,7 @@ def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
     if arguments.kind == "flame":
         return _flame(arguments, theme)
     recording = load(arguments.file)
-    still = _still(arguments, recording)
+    still = _snapshot_without_history(arguments, recording)
     if still is not None:
         write_warnings(shown_of(still))
         draw = segments_figure if arguments.kind == "segments" else block_sizes_figure
@@ -143,8 +143,7 @@ def _of_an_answer(arguments: argparse.Namespace, theme: Theme) -> Figure:
     return cards_figure(read_answers(arguments.file), theme)
 
 
-def _still(arguments: argparse.Namespace, recording: Recording) -> Still | None:
-    """Return the segments of a state, if the chart needs no history and there is none."""
+def _snapshot_without_history(arguments: argparse.Namespace, recording: Recording) -> Still | None:
     from allocsim.analysis.picture import shown_device, still_of  # noqa: PLC0415
 
     device = shown_device(recording, arguments.device)

@@ -141,11 +141,7 @@ def _compare_strictly(devices: Sequence[Prepared], result: Run) -> None:
 def _recommended(
     devices: Sequence[Prepared], result: Run, bar: ProgressBar, *, insists: bool, in_full: bool
 ) -> tuple[Recommendation, tuple[Cure, ...]]:
-    """Return the setting to paste, and the settings tried on each device.
-
-    insists: try settings even if the replay differs from the recorded run, where nothing is proved.
-    in_full: replay every setting to the end, not only the best one.
-    """
+    # insists: try settings even if the replay differs from the recorded run.
     from allocsim.analysis.explain import cures_of  # noqa: PLC0415
     from allocsim.recommend import Case, recommend  # noqa: PLC0415
     from allocsim.replaying import Trials, effects_on  # noqa: PLC0415

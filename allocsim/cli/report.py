@@ -130,9 +130,7 @@ def _page_of_run(arguments: argparse.Namespace, recording: Recording) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
-    """Device replayed under the recorded settings, before other settings are tried."""
-
+class _ReplayedDevice:
     picture: Picture
     shortages: tuple[Shortage, ...]
     case: Case
@@ -140,7 +138,7 @@ class _Looked:
 
 def _looked_at(
     arguments: argparse.Namespace, prepared: Prepared, others: tuple[int, ...], bar: ProgressBar
-) -> _Looked:
+) -> _ReplayedDevice:
     from allocsim.analysis.explain import OomWatch, shortages_of  # noqa: PLC0415
     from allocsim.analysis.picture import picture_prepared  # noqa: PLC0415
     from allocsim.recommend import Case  # noqa: PLC0415
@@ -159,17 +157,12 @@ def _looked_at(
     shortages = shortages_of(picture.device_run, picture.trace, watch)
     trying = partial(bar.trying, more=" (--no-what-if skips)")
     case = Case(Trials(prepared, trying, effects_on(prepared)), picture.device_run)
-    return _Looked(picture, shortages, case)
+    return _ReplayedDevice(picture, shortages, case)
 
 
 def _device_page(
-    looked: _Looked, runs: tuple[WhatIf, ...], found: Recommendation | None
+    looked: _ReplayedDevice, runs: tuple[WhatIf, ...], found: Recommendation | None
 ) -> DevicePage:
-    """Return the contents of the page for one device.
-
-    runs: replays under the settings that the user gave.
-    found: recommendation for all devices together; None if no setting was searched.
-    """
     from allocsim.analysis.explain import explain_device  # noqa: PLC0415
     from allocsim.analysis.top import answers_of_run  # noqa: PLC0415
     from allocsim.report.html import DevicePage  # noqa: PLC0415

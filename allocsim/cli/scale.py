@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     from allocsim.recording import load  # noqa: PLC0415
     from allocsim.report import scale as report  # noqa: PLC0415
 
-    runs = _runs(arguments.file, arguments.at)
+    runs = _files_with_sizes(arguments.file, arguments.at)
     _refuse_confused(arguments)
     if arguments.out is not None:
         refuse_name(arguments.out, [path for path, _ in runs])
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
             device=arguments.device,
             torch_version=arguments.torch,
         )
-        memory = _memory(arguments, scaling)
+        memory = _allocator_limit(arguments, scaling)
         if arguments.find is None:
             sizes = _sizes(arguments.to)
             answer: Scaled | LargestSize | ScaleFrontier = scaling.at(
@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             assert memory is not None
             answer = _find(arguments, scaling, memory, bar)
-        at = _size_of(answer)
+        at = _reported_prediction(answer)
         if arguments.out is not None:
             assert at is not None
             made = recording_at(scaling, at.at, conf=arguments.conf, device_memory=memory)
@@ -127,8 +127,7 @@ def _refuse_confused(arguments: argparse.Namespace) -> None:
         raise UsageError("-o writes one recording; expected --find with one size")
 
 
-def _size_of(answer: Scaled | LargestSize | ScaleFrontier) -> Scaled | None:
-    """Return the prediction that selects the exit code and is written by -o; None if none fits."""
+def _reported_prediction(answer: Scaled | LargestSize | ScaleFrontier) -> Scaled | None:
     from allocsim.fitting.scale import LargestSize, ScaleFrontier  # noqa: PLC0415
 
     if isinstance(answer, LargestSize):
@@ -141,7 +140,6 @@ def _size_of(answer: Scaled | LargestSize | ScaleFrontier) -> Scaled | None:
 def _find(
     arguments: argparse.Namespace, scaling: Scaling, memory: int, bar: ProgressBar
 ) -> LargestSize | ScaleFrontier:
-    """Return the answer to --find: the largest size that fits in `memory` bytes."""
     name, _, other = arguments.find[0].partition(",")
     named = {"conf": arguments.conf, "watch": bar.trying}
     if not other:
@@ -162,13 +160,11 @@ def _values(words: Sequence[str], name: str) -> tuple[list[int], list[str]]:
     return list(map(int, values)), [word for word in words if word not in ours]
 
 
-def _runs(first: str, groups: Sequence[Sequence[str]]) -> list[tuple[str, dict[str, int]]]:
-    """Return (recording, its sizes by name) for arguments FILE --at NAME=N ... FILE --at NAME=N ...
-
-    first: first FILE.
-    groups: words after each --at; the last word is the next FILE.
-    Raises UsageError for a recording without sizes, and for sizes without a recording.
-    """
+def _files_with_sizes(
+    first: str, groups: Sequence[Sequence[str]]
+) -> list[tuple[str, dict[str, int]]]:
+    # Arguments are FILE --at NAME=N ... FILE --at NAME=N ...; so the last word of a group is a
+    # FILE.
     found, path = [], first
     for i, words in enumerate(groups):
         is_last = i == len(groups) - 1
@@ -203,12 +199,8 @@ def _not_a_size(word: str) -> str:
     return f"{word[:80]!r} is not a size; expected a name and a number, e.g. batch=2"
 
 
-def _memory(arguments: argparse.Namespace, scaling: Scaling) -> int | None:
-    """Return the bytes that the allocator may use, from --device-memory or the name of a card.
-
-    The CUDA context takes part of a card. It is not subtracted if the recordings include a context,
-    since the predictions then include it too.
-    """
+def _allocator_limit(arguments: argparse.Namespace, scaling: Scaling) -> int | None:
+    # The predictions include a CUDA context if the recordings do.
     if arguments.gpu is None:
         memory: int | None = arguments.device_memory
         return memory

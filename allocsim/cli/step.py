@@ -245,7 +245,7 @@ _OP_WORDS = {"e": "empty_cache", "S": "sync"}
 
 
 class Session:
-    """Simulated allocator, and the blocks that a session requested, by number."""
+    """Simulated allocator that executes typed requests, and the numbers of its live blocks."""
 
     def __init__(self, allocator: CachingAllocator) -> None:
         self.allocator = allocator
@@ -321,10 +321,10 @@ def _fraction(text: str) -> float:
 
 
 def lines_of(ops: list[list[Any]]) -> list[str]:
-    """Return a script of requests as lines of a session.
+    """Convert operations such as ["a", "x", 2097152, 0] to lines for `Session.ask`.
 
-    ops: requests of the script; its stream n has the handle n * 4096.
-    Raises UsageError for a request that has no form as a line.
+    ops: operations of an op script; its stream n has the handle n * 4096.
+    Raises UsageError for an operation that a session does not have.
     """
     numbers: dict[object, int] = {}
     n_mallocs = 0

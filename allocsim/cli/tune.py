@@ -100,10 +100,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _loan(arguments: argparse.Namespace) -> Loan | None:
-    """Return the card and the host memory that --host-spill adds to it; None without the option.
-
-    Settings are compared on a card that is larger by that host memory.
-    """
     from allocsim.report import Loan  # noqa: PLC0415
 
     if not arguments.host_spill:

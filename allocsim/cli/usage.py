@@ -49,7 +49,6 @@ class Parser(argparse.ArgumentParser):
         return known, unknown
 
     def _joined(self, words: Sequence[str]) -> list[str]:
-        """Return the words with each option of `with_dashes` joined to its value."""
         joined: list[str] = []
         for word in words:
             if joined and joined[-1] in self.with_dashes and "--" not in joined:
@@ -63,7 +62,6 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}{self._meant(message)} (see {self.prog} --help)")
 
     def _meant(self, message: str) -> str:
-        """Return a suggestion for the first unknown option in `message`; "" without one."""
         options = [option for option in self._option_string_actions if option.startswith("--")]
         for word in takewhile(lambda word: word != "--", self._given):
             name = word.partition("=")[0]

@@ -1,9 +1,9 @@
-"""Complete history of a replay, with the recorded entry that each row comes from.
+"""History of a replay as columns, with the recorded entry that caused each row.
 
-A row is an entry that the replay writes; "entry" here is an entry of the replayed recording.  Rows
-are in the order of events.  While the replay equals the recording, row i is entry i.  After the
-first difference, the row of a request or a free comes from the entry of that request or free.  The
-row of a driver call comes from the entry of the next request, or without one from the last entry.
+A row is an action of the replayed allocator, such as "alloc" or "segment_map", in order. While the
+replay equals the recording, row i is entry i. After the first difference, a request or a free has
+the recorded entry of that call. A driver call has the recorded entry of the next request, or of the
+last entry if no request follows.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class History:
     action: codes of `Action`.
     address, size: as in a recording (semantics 6.1).
     stream: raw handle of the stream.
-    entry: number of the recorded entry that the row comes from.
-    block_size: bytes of the block of an `alloc` row, including slack.  0 in other rows, and for a
-        request that failed in the recording and succeeded here, because it is freed at once.
+    entry: number of the recorded entry that caused the row.
+    block_size: bytes of the block of an `alloc` row, including slack; 0 in other rows. It is also 0
+        for a request that failed only in the recording, because its block is freed at once.
     pool: index into `pools`; -1 for the default pool.
     start: segments before the first entry.
     pools: private pools.
@@ -83,7 +83,6 @@ class HistoryWatch(Observer):
             self._chunks.append(columns_of(columns, _DTYPES))
 
     def _numbers(self, pools: Sequence[PoolId]) -> list[int]:
-        """Return the index of each pool in `History.pools`; -1 for the default pool."""
         private = set(pools) - {DEFAULT_POOL}
         if not private:
             return [-1] * len(pools)
@@ -96,23 +95,18 @@ class HistoryWatch(Observer):
         chunks = zip(columns_of([], _DTYPES), *self._chunks, strict=True)
         action, address, size, stream, pool = map(np.concatenate, chunks)
         held = sum(segment.allocated_size for segment in self._start)
-        entry, block_size = _entries(action, trace, device_run, held)
+        entry, block_size = _entries_and_block_sizes(action, trace, device_run, held)
         pools = tuple(self._pools)
         return History(action, address, size, stream, entry, block_size, pool, self._start, pools)
 
 
-def _entries(
+def _entries_and_block_sizes(
     action: NDArray[np.uint8], trace: Trace, device_run: DeviceRun, held: int
 ) -> tuple[_Column, _Column]:
-    """Return the columns `entry` and `block_size` of a history.
-
-    action: action of each row.
-    held: bytes allocated before the first step.
-    """
     timeline = device_run.timeline
     moved = np.diff(timeline.allocated, prepend=held)
     answered = np.zeros(len(moved), dtype=bool)
-    answered[_answered_rows(trace, device_run)] = True
+    answered[_steps_that_now_succeed(trace, device_run)] = True
     # The steps that allocated are the alloc rows in order; those that freed, the free_requested.
     entry = np.full(len(action), -1, dtype=np.int64)
     block_size = np.zeros(len(action), dtype=np.int64)
@@ -141,13 +135,13 @@ def _entries(
 
 
 def own_entries(trace: Trace, device_run: DeviceRun) -> _Column:
-    """Return the numbers of the entries of `trace` that equal the first rows of its replay."""
+    """Return the numbers of the leading entries of `trace` that its replay reproduced."""
     matched = 0 if device_run.fidelity is None else device_run.fidelity.entries_matched
     return np.flatnonzero(~any_of(trace.action, NOT_THE_ALLOCATORS))[:matched]
 
 
-def _answered_rows(trace: Trace, device_run: DeviceRun) -> list[int]:
-    """Return the numbers of the steps whose request failed only in the recording."""
+def _steps_that_now_succeed(trace: Trace, device_run: DeviceRun) -> list[int]:
+    # Requests that failed only in the recording.
     failed = {oom.entry for oom in device_run.ooms}
     ooms = np.flatnonzero(trace.action[: device_run.stopped_at] == Action.OOM).tolist()
     steps = device_run.timeline.entry
@@ -156,7 +150,7 @@ def _answered_rows(trace: Trace, device_run: DeviceRun) -> list[int]:
 
 
 def _filled(entry: _Column) -> _Column:
-    """Replace each -1 by the next number that is not -1, or by the last one."""
+    # -1 becomes the next known number, or the last.
     known = np.flatnonzero(entry >= 0)
     if not len(known):
         return np.zeros_like(entry)

@@ -112,7 +112,7 @@ _DIFFERS = "DDP expects same model across all ranks"
 
 
 def answer_for_others(torch: Any) -> None:
-    """Patch `torch` so that DistributedDataParallel does not wait for other ranks."""
+    """Patch `torch` so that DistributedDataParallel of one rank works without the other ranks."""
     dist = torch.distributed
     if not dist.is_available() or not hasattr(dist, "_verify_params_across_processes"):
         return
@@ -157,7 +157,7 @@ def _verifying(torch: Any, verify: Any) -> Any:
 
 
 def _reducing(torch: Any, make: Any) -> Any:
-    """Return a constructor of DDP's reducer that takes this rank's gradients as the sum of all."""
+    # The reducer takes this rank's gradients as the sum of all.
 
     def as_they_are(_: Any, bucket: Any) -> Any:
         future = torch.futures.Future()

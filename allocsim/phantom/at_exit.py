@@ -1,18 +1,18 @@
-"""Let the processes of a program write their recordings, and prepare these files.
+"""Write the recordings when the processes of a program end.
 
 Rule: this file runs in the program's interpreter, loaded by the hook from its path, so it imports
 only the standard library and is compatible with Python 3.9.
 
-A process that `multiprocessing` forked ends without the functions of atexit.  A server terminates
-its engine and kills it seconds later, or immediately, which can be before the recording is written.
-While a process records, a file named after it marks that it must not be killed yet.
+A process that `multiprocessing` forked ends without the functions of atexit. A server terminates
+its engine, and kills it seconds later or at once, perhaps before the recording is written. While a
+process records, a file named after it marks that it must not be killed yet.
 
-A read is a copy of values from a phantom GPU to the host.  The file lists the lines of the program
-that read values, and the libraries whose workspace sizes are guesses.
+A read is a copy of values from a phantom GPU to the host. A recording lists the lines of the
+program that read values, and the libraries whose workspace sizes are guesses.
 
 The history can be written as a list per field instead of a dictionary per entry; allocsim reads
-both forms to the same recording.  Equal stacks and equal texts become one object, which a pickle
-stores once.  The file, and the time to write and read it, are a third of those for dictionaries.
+both forms to the same recording. Equal stacks and equal texts become one object, which a pickle
+stores once. The file, and the time to write and read it, are a third of those for dictionaries.
 """
 
 from __future__ import annotations
@@ -114,12 +114,19 @@ class _ReadSite(ctypes.Structure):
 
 
 def watch_reads(wanted: bool) -> bool:
-    """Turn the recording of reads from the device on or off; return True if it was on before."""
+    """Start or stop counting copies from the phantom GPU to the host.
+
+    wanted: True to count.
+    Returns True if they were counted before.
+    """
     return bool(ctypes.CDLL(None).device_watch_reads(wanted))
 
 
 def read_sites() -> list[Site]:
-    """Stop the recording of reads; return one item per call stack that read values."""
+    """Return the call stacks that copied values from the phantom GPU to the host.
+
+    Copies after this call are not counted.
+    """
     watch_reads(False)
     first = ctypes.POINTER(ctypes.POINTER(_ReadSite))()
     ask = ctypes.CDLL(None).device_read_sites
@@ -154,7 +161,10 @@ def driver_counts() -> dict[str, int]:
 
 
 def places_of(sites: Iterable[Site]) -> list[tuple[str, int]]:
-    """Return (file and line, number of reads) of the program's lines; those that log are last."""
+    """Return (file and line, number of copies to the host) for each line of the program.
+
+    Lines that probably log a number come last.
+    """
     places: dict[Frame, tuple[int, int]] = {}
     for times, most, frames in sites:
         inner = [frame for frame in frames if _is_the_programs(frame[0])] or frames
@@ -167,7 +177,7 @@ def places_of(sites: Iterable[Site]) -> list[tuple[str, int]]:
 
 
 def reads_text(places: list[tuple[str, int]]) -> str:
-    """Return a text with the first `SHOWN` places and the number of the others; "" if none."""
+    """Return the first `SHOWN` places as text, and the number of further places; "" if none."""
     texts = [f"{place} ({times:,} times)" if times > 1 else place for place, times in places]
     more = len(texts) - SHOWN
     rest = [f"{more} more {'place' if more == 1 else 'places'}"] if more > 0 else []

@@ -315,20 +315,19 @@ _NOISE = re.compile(
 _SIZE = re.compile(r" ?(\d+) ?gi?b")
 
 
-def _bare(name: str) -> str:
-    """Return the name in lower case, without its size and without words common to many GPUs."""
+def _comparable_name(name: str) -> str:
     return _NOISE.sub("", _SIZE.sub("", name.lower())).removeprefix("rtx")
 
 
 def _key(name: str) -> str:
     size = _SIZE.search(name.lower())
-    return _bare(name) + (f"{size[1]}gb" if size else "")
+    return _comparable_name(name) + (f"{size[1]}gb" if size else "")
 
 
 def _is_named(wanted: str, short: str, card: Gpu) -> bool:
-    if wanted in (_bare(short), _key(short), _key(card.name)):
+    if wanted in (_comparable_name(short), _key(short), _key(card.name)):
         return True
-    size = re.fullmatch(re.escape(_bare(short)) + r"(\d+)(gb?)?", wanted)
+    size = re.fullmatch(re.escape(_comparable_name(short)) + r"(\d+)(gb?)?", wanted)
     # PyTorch reports at least 90 % of the nominal size.
     return size is not None and card.memory <= int(size[1]) * GIB <= card.memory / 0.9
 
@@ -346,8 +345,10 @@ def find_gpu(name: str) -> Gpu:
     for short, card in CARDS.items():
         if _is_named(wanted, short, card):
             return card
-    near = get_close_matches(_bare(name), {_bare(short): short for short in CARDS}, n=3)
-    shorts = [short for each in near for short in CARDS if _bare(short) == each][:3]
+    near = get_close_matches(
+        _comparable_name(name), {_comparable_name(short): short for short in CARDS}, n=3
+    )
+    shorts = [short for each in near for short in CARDS if _comparable_name(short) == each][:3]
     meant = f"; did you mean {' or '.join(shorts)}?" if shorts else ""
     raise ConfigError(
         f"GPU {name[:80]!r} is not known: expected a name of --list-gpus, or --device-memory{meant}"

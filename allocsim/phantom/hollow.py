@@ -95,7 +95,7 @@ local memory, which the context has; a longer one (vLLM's top-k, 32,000 lines) t
 
 
 def _hollow_triton(module: Any) -> None:
-    """Replace the assembler of Triton's kernels; the driver needs only their local memory."""
+    # The driver needs only the local memory of kernels, so most are not assembled.
     assemble = module.CUDABackend.make_cubin
 
     @functools.wraps(assemble)

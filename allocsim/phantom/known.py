@@ -186,12 +186,7 @@ class Known:
         self._prune_at = 2 * len(self._by_storage) + _PRUNED_EVERY
 
     def _view(self, data: Any, tensor: Any, step: int = 0, byte: int = 0) -> Any:
-        """Return the part of `data` that belongs to `tensor`, in the shape of `tensor`.
-
-        data: host tensor with a byte, or a boolean, per byte of the storage.
-        step: 0 to view the bytes as elements of the type of `tensor`; 1 to select byte number
-            `byte` of each element.
-        """
+        # step: 0 for elements of the type of `tensor`; 1 for byte number `byte` of each element.
         size = tensor.element_size()
         strides, offset = tensor.stride(), tensor.storage_offset()
         if step:

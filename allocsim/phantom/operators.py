@@ -65,7 +65,7 @@ def names() -> Iterator[tuple[str, str]]:
 
 
 def overloads(torch: Any, name: str) -> Iterator[Any]:
-    """Yield the overloads of operator `name` for which a kernel can be registered.
+    """Yield the overloads of the operator `name` that can get an additional kernel.
 
     They have kernels of PyTorch, but none for the dispatch key BackendSelect.
     """
@@ -86,7 +86,7 @@ def operands(op: Any) -> list[int]:
 
 
 def promoted(op: Any) -> list[int]:
-    """Return the positions of the tensors whose types determine the type of the result."""
+    """Return the positions of the tensor arguments whose types determine the type of the result."""
     named = op._schema.arguments
     return [n for n in operands(op) if named[n].name not in _MASKS]
 

@@ -60,11 +60,7 @@ class Values:
                 self._register(overload, getattr(self, kind), is_choosing=kind == "chosen")
 
     def _runner(self, op: Any) -> Callable[..., Any]:
-        """Return a function that runs `op` on the device, given dispatch keys and arguments.
-
-        If the program combines a tensor and a number, PyTorch converts the number to a tensor for
-        its own kernels, but not for a kernel in Python.  So the function converts it.
-        """
+        # PyTorch converts a number to a tensor for its own kernels, but not for a kernel in Python.
         run, operands = op._handle.redispatch_boxed, self.operators.operands(op)
 
         def either(keys: Any, *args: Any, **kwargs: Any) -> Any:
@@ -76,10 +72,7 @@ class Values:
         return run if len(operands) < 2 else either
 
     def _number(self, first: Any, number: complex) -> Any:
-        """Return `number`, the argument after the floating-point tensor `first`, as a tensor.
-
-        The tensor has the type of `first` if that changes neither type nor value of the result.
-        """
+        # The tensor has the type of `first` if that changes neither type nor value of the result.
         torch, dtype = self.torch, first.dtype
         is_same = dtype in self._wide or (first.dim() == 0 and type(number) is float)
         kind = dtype if is_same and type(number) in (int, float) else _natural_type(torch, number)
@@ -107,11 +100,7 @@ class Values:
         return made
 
     def _register(self, op: Any, kind: Callable[..., Any], *, is_choosing: bool) -> None:
-        """Register a kernel for `op`; it only passes on calls with floating-point tensors.
-
-        kind: method that runs the operator if the arguments have integer or boolean tensors.
-        is_choosing: True if the operator may choose experts.
-        """
+        # kind: method that runs the operator if arguments have integer or boolean tensors.
         run = self._runs[op] = self._runner(op)
         fast, select = op._handle.redispatch_boxed, self._select
         types, plain = self.known.types, self.torch._C.DisableTorchFunction
@@ -187,7 +176,7 @@ class Values:
         return out
 
     def filled(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Run an operator such as `fill_`, which sets all elements to one value, and store it."""
+        """Run an operator such as `fill_`, and store that all elements have one known value."""
         to = args[0]
         if not self.known.may_have(to):
             return self.after(op, run, args, kwargs)
@@ -230,7 +219,7 @@ class Values:
         return out
 
     def unknown(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Run an operator that writes unknown values in place, and forget the old contents."""
+        """Run an operator that writes unknown values in place, and mark the tensor as unknown."""
         out = run()
         self._keep(op, (args, kwargs), out, None, False)
         return out
@@ -269,10 +258,7 @@ class Values:
         return read
 
     def _computed(self, op: Any, args: Any, kwargs: Any, out: Any) -> tuple[Any, bool]:
-        """Return the result of `op` as a host tensor; None if an input is unknown.
-
-        Also return True if it is routed: if it depends on the assumed choice of experts.
-        """
+        # The second value is True if the result depends on the assumed choice of experts.
         if out is not None and not any(map(self.known.may_have, _tensors(self.torch, out))):
             return None, False
         routed = [False]
@@ -293,10 +279,7 @@ class Values:
         return values, routed[0]
 
     def _hosted(self, op: Any, args: Any, kwargs: Any, written: Any, routed: list[bool]) -> Any:
-        """Return the arguments with host tensors for device tensors; None if one is unknown.
-
-        routed: set to [True] if an argument is routed.  Arguments in `written` are copied.
-        """
+        # None if an argument is unknown; `routed` is an output.
         torch = self.torch
         only = self.operators.is_overwritten(op)
 
@@ -322,10 +305,7 @@ class Values:
             return None
 
     def _keep(self, op: Any, given: Any, out: Any, values: Any, is_routed: bool) -> None:
-        """Store `values` as the contents of `out`; None marks the written tensors as unknown.
-
-        given: positional arguments and keyword arguments of the operator.
-        """
+        # Without `values`, the written tensors become unknown.
         known, torch = self.known, self.torch
         args, kwargs = given
         if not op._schema.returns:
@@ -353,7 +333,7 @@ class _UnknownError(Exception):
 
 
 class _Telling:
-    """Context manager that sets the mode of this thread's copies to the host."""
+    """Context manager that tells the stubs how to treat this thread's copies to the host."""
 
     __slots__ = ("before", "mode", "state", "tell")
 

@@ -97,7 +97,7 @@ def _height(parts: Sequence[Part]) -> int:
 
 
 def of_owners(top: Top | None, rank: int = 0) -> Part:
-    """Return lines with the allocated memory of the three largest lines of code and each category.
+    """Return lines with the three owners of most memory at a moment, and each category's share.
 
     rank: parts of a screen with the highest number are left out first; 0 is never left out.
     """
@@ -126,7 +126,7 @@ def most_urgent(devices: Sequence[DeviceRun]) -> list[DeviceRun]:
 
 
 def warnings(run: Run) -> Part:
-    """Return warnings that the replay differs from the recorded run, or from its release."""
+    """Return the warnings of a replay, such as a difference from the recording, and notes on it."""
     shown = 2 if run.card is not None and run.card.is_shared else 1
     return said_first(run.warnings[:shown], run.named_notes)
 
@@ -140,7 +140,7 @@ def said_first(warnings: Sequence[str], notes: Sequence[str]) -> Part:
 
 
 def named(label: str, run: Run, device: DeviceRun) -> tuple[str, str]:
-    """Return `label`, and "device N: " as the beginning of the row's text.
+    """Return a row's label and the beginning of its text, such as "device 1: ".
 
     The beginning is "" if `run` has one device.
     """
@@ -148,7 +148,7 @@ def named(label: str, run: Run, device: DeviceRun) -> tuple[str, str]:
 
 
 def others(run: Run, shown: Sequence[DeviceRun]) -> Part:
-    """Return a line that counts the devices not in `shown`, and those of them with an error."""
+    """Return a line with the number of devices not in `shown`, and how many ran out of memory."""
     hidden = [device for device in run.devices if device not in shown]
     if not hidden:
         return Part(())
@@ -184,7 +184,7 @@ def to_paste(
 ) -> list[Part]:
     """Return the setting to paste, and sentences on what the replays prove about it.
 
-    devices: trials of settings on each device; used for the number of entries after its error.
+    devices: trials of settings on each device, which show if an error remains; () for none.
     """
     if found is None:
         return []

@@ -128,7 +128,6 @@ def _programs(programs: tuple[Program, ...], *, in_full: bool = False) -> list[s
 
 
 def _phase_table(found: Colocation, most: int) -> list[Part]:
-    """Return a table of up to `most` phases, which are those around a failure, if there is one."""
     runs = found.run.phases
     first = max(len(runs) - most, 0) if not found.fits else 0
     shown = runs[first : first + most]

@@ -113,7 +113,7 @@ def _row(each: Change, *, is_long: bool) -> list[str]:
     sizes = [format_size(each.a_bytes) if each.a_blocks else "", ""]
     sizes[1] = format_size(each.b_bytes) if each.b_blocks else ""
     figures = _FIGURES.format(format_change(each.bytes), *sizes)
-    was = f" (was {_lines(each.was)})" if each.was != each.owner else ""
+    was = f" (was {_line_numbers(each.was)})" if each.was != each.owner else ""
     if is_long:
         return [
             figures + with_status(each.status, _blocks(each)),
@@ -122,8 +122,7 @@ def _row(each: Change, *, is_long: bool) -> list[str]:
     return [figures + clipped(with_status(each.status, f"{each.owner}{was}"), WIDTH - len(figures))]
 
 
-def _lines(owner: str) -> str:
-    """Return the line numbers in the name of an owner of memory, e.g. ":7, :12"."""
+def _line_numbers(owner: str) -> str:
     return ", ".join(match[0] for match in LINE.finditer(owner))
 
 

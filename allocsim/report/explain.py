@@ -132,7 +132,7 @@ def _requested(oom: SimulatedOom) -> str:
 
 
 def because(shortage: Shortage) -> str:
-    """Return a sentence that compares the sizes from which the cause of an error follows."""
+    """Return a sentence with the sizes that show why the allocator ran out of memory."""
     findings = shortage.findings
     if shortage.cause == "pending_free" and findings is not None:
         return (
@@ -160,7 +160,7 @@ def kinds_table(kinds: Mapping[str, int]) -> list[str]:
 
 
 def code_text(code: Code | None) -> str:
-    """Return the name of a line of code; if no stack names it, also how it was inferred."""
+    """Return the name of a line of code, and how it was inferred if no stack shows it."""
     if code is None:
         return "the recording has no stack frames"
     folded = f" ({plural(code.folded, 'frame')} of libraries inside)" if code.folded else ""
@@ -186,7 +186,7 @@ def _blocks(shortage: Shortage) -> list[str]:
 
 
 def blockers_text(found: Blockers | None) -> str:
-    """Return a sentence on the allocated blocks that prevent the request.
+    """Return a sentence on the allocated blocks that prevent a request.
 
     found: blocks without which the request would fit; None if no set of blocks is enough.
     """
@@ -304,7 +304,10 @@ def figures_document(figures: Figures) -> dict[str, int | None]:
 
 
 def blockers_document(found: Blockers | None) -> dict[str, Any] | None:
-    """Return sums over the blocks that prevent a request as JSON; None without such blocks."""
+    """Return totals of the blocks that prevent a request, as JSON.
+
+    found: blocks without which the request would fit; None if no set of blocks is enough.
+    """
     return None if found is None else fields(found, "way cost_bytes freed_bytes is_exact")
 
 

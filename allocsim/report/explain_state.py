@@ -110,15 +110,14 @@ def _because(refusal: Refusal) -> str:
 def _refusal(refusal: Refusal) -> list[str]:
     heading = "Use of the device's memory after the failed request"
     lines = [heading, *kinds_table(refusal.findings.kinds), ""]
-    return [*lines, *_in_the_way(refusal), *_owners(refusal.blockers)]
+    return [*lines, *_in_the_way(refusal), *_blockers_by_line(refusal.blockers)]
 
 
 def _in_the_way(refusal: Refusal) -> list[str]:
     return row("In the way", blockers_text(refusal.findings.blockers))
 
 
-def _owners(blockers: Sequence[Blocker]) -> list[str]:
-    """Return a line for each line of code that holds blocks in the way, the largest first."""
+def _blockers_by_line(blockers: Sequence[Blocker]) -> list[str]:
     if not blockers:
         return []
     owners: dict[str, list[int]] = {}

@@ -37,8 +37,9 @@ def text(
     spilled: Top | None = None,
     failed: Top | None = None,
 ) -> str:
-    """Return the text of `allocsim fit`, at most a screen; for several cards, a table.
+    """Return the text of `allocsim fit`: at most a screen for one card, a table for several.
 
+    fits: answer for each card.
     advice: changes that would change the verdict; None for a user's own program.
     top: memory at the peak, by category; None for an estimate.
     spilled: memory requested after the card was full; None if all memory is on the card.

@@ -16,9 +16,8 @@ Found = Largest | Fewest | Frontier
 
 
 def document(task: Task, gpu: Gpu, found: Found) -> dict[str, Any]:
-    """Return the JSON document of `allocsim fit --find`."""
     if isinstance(found, Frontier):
-        rows = [{"at": {found.other: value}, **_largest(each)} for value, each in found.rows]
+        rows = [{"at": {found.other: value}, **_document_of(each)} for value, each in found.rows]
         given = {
             "find": [found.name, found.other],
             "engine": found.rows[0][1].engine,
@@ -26,7 +25,12 @@ def document(task: Task, gpu: Gpu, found: Found) -> dict[str, Any]:
             "frontier": rows,
         }
     else:
-        given = {"find": "gpus", "engine": found.engine, "program": task.text, **_largest(found)}
+        given = {
+            "find": "gpus",
+            "engine": found.engine,
+            "program": task.text,
+            **_document_of(found),
+        }
         if isinstance(found, Largest):
             given["find"] = found.name
     return {
@@ -38,8 +42,7 @@ def document(task: Task, gpu: Gpu, found: Found) -> dict[str, Any]:
     }
 
 
-def _largest(found: Largest | Fewest) -> dict[str, Any]:
-    """Return the JSON keys of one search: its result, the peaks there, and the tried values."""
+def _document_of(found: Largest | Fewest) -> dict[str, Any]:
     fitting, result = found.fitting, dict[str, Any]()
     if isinstance(found, Largest):
         result["largest"] = found.value or None
@@ -53,14 +56,13 @@ def _largest(found: Largest | Fewest) -> dict[str, Any]:
 
 
 def text(task: Task, gpu: Gpu, found: Found) -> str:
-    """Return the text of `allocsim fit --find`."""
     if isinstance(found, Frontier):
         return _frontier_text(task, gpu, found)
     name = found.name if isinstance(found, Largest) else "gpus"
     lines = row("Verdict", _verdict(gpu, found))
     if found.fitting is not None:
         where = "" if isinstance(found, Largest) else ", on the first card"
-        lines += _memory_of(found.fitting, gpu, where)
+        lines += _memory_rows(found.fitting, gpu, where)
         if isinstance(found, Largest):
             task = task.at(name, found.value)
         else:
@@ -82,11 +84,7 @@ def _verdict(gpu: Gpu, found: Largest | Fewest) -> str:
     return f"{name}={found.value:,} is the largest that fits {gpu.name}; {more:,} does not"
 
 
-def _memory_of(ran: Ran | Estimate, gpu: Gpu, where: str) -> list[str]:
-    """Return a row with the peak of a successful run, and its bar of the memory of `gpu`.
-
-    where: card of the peak, such as ", on the first card".
-    """
+def _memory_rows(ran: Ran | Estimate, gpu: Gpu, where: str) -> list[str]:
     peak = ran.peak_reserved_bytes
     if isinstance(ran, Estimate):
         what = f"{format_range(*ran.process_bytes)} on the card{where}"

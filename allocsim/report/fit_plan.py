@@ -34,7 +34,11 @@ _VISIBLE = 100
 def document(
     training: Training, gpu: Gpu, found: Sharded | GpuCount, assumed: str = ""
 ) -> dict[str, Any]:
-    """Return the JSON document of one layout, or of `allocsim fit --plan`; see `text`."""
+    """Return the JSON document of training on many cards.
+
+    found: memory of one layout, or the layouts that `allocsim fit --plan` tried.
+    assumed: sentence on assumptions that differ from those of a run; "" if none differ.
+    """
     if isinstance(found, GpuCount):
         return _plan_document(training, gpu, found)
     return _document(found) | {
@@ -47,9 +51,10 @@ def document(
 
 
 def text(training: Training, gpu: Gpu, found: Sharded | GpuCount, assumed: str = "") -> str:
-    """Return the text of one layout (ways of parallelism and their sizes), or of `fit --plan`.
+    """Return the text of training on many cards.
 
-    training: the layout, or the training whose layout `plan` searched for.
+    training: model, optimizer and layout (the ways of parallelism and their sizes).
+    found: memory of one layout, or the layouts that `allocsim fit --plan` tried.
     assumed: sentence on assumptions that differ from those of a run; "" if none differ.
     """
     if isinstance(found, GpuCount):
@@ -69,7 +74,7 @@ def text(training: Training, gpu: Gpu, found: Sharded | GpuCount, assumed: str =
     outside = " to ".join(map(format_size, found.outside_bytes))
     more = f" and NCCL with {plural(found.communicators, 'group', 'groups')} of ranks"
     outside += " for the CUDA context" + more * bool(found.communicators)
-    what, model, precision, computed = _grounds(training)
+    what, model, precision, computed = _training_rows(training)
     parts = [
         Part(row("Verdict", found.headline())),
         Part(row("Assumed", assumed) if assumed else ()),
@@ -98,11 +103,7 @@ def _part(each: RankPart, total: int) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=" " * (LABEL + 18))
 
 
-def _grounds(training: Training, layout: str = "") -> tuple[list[str], ...]:
-    """Return rows on the training, its model, its precision and the formula.
-
-    layout: text of the layout; default: that of the training.
-    """
+def _training_rows(training: Training, layout: str = "") -> tuple[list[str], ...]:
     return (
         row("Training", f"{training.name}, {layout or _layout_text(training.layout)}"),
         row("Model", _shape_text(training.shape)),
@@ -212,7 +213,7 @@ def _plan_text(training: Training, gpu: Gpu, found: GpuCount) -> str:
 
 def _model_lines(training: Training) -> list[str]:
     sequences = f"sequences of {training.layout.seq:,} tokens"
-    return [line for rows in _grounds(training, sequences) for line in rows]
+    return [line for rows in _training_rows(training, sequences) for line in rows]
 
 
 def _rows(planned: Sequence[Planned]) -> list[str]:

@@ -36,7 +36,7 @@ def text(answers: Sequence[Served]) -> str:
     """Return the text of `allocsim fit --server --verbose` for one card or several."""
     if len(answers) > 1:
         return _of_cards(answers)
-    parts = [*_lines(answers[0]), Part(_reasons(answers[0]))]
+    parts = [*_parts(answers[0]), Part(_reasons(answers[0]))]
     return "".join(f"{line}\n" for each in parts for line in ([""] * each.starts + [*each.lines]))
 
 
@@ -47,11 +47,10 @@ def screen(answers: Sequence[Served]) -> Answer:
     """
     if len(answers) > 1:
         return Answer(tuple((line, Tone.PLAIN) for line in _of_cards(answers).splitlines()))
-    return answer_of(_lines(answers[0]), "-v: the reason of each range; --json: for programs")
+    return answer_of(_parts(answers[0]), "-v: the reason of each range; --json: for programs")
 
 
-def _lines(found: Served) -> list[Part]:
-    """Return the parts of the answer, without the reasons of ranges."""
+def _parts(found: Served) -> list[Part]:
     needs = found.needs
     needed = format_range(needs.low, needs.high)
     where = "on the card" if found.work.cards == 1 else "on each card"

@@ -19,7 +19,6 @@ _WITHOUT = "no values of weights, no tokenizer"
 
 
 def text(found: Started) -> str:
-    """Return the text of `allocsim fit --server vllm --engine program`."""
     lines = row("Verdict", found.headline())
     if found.failure and not found.refusals:
         lines += row("Failed", found.failure)
@@ -31,7 +30,7 @@ def text(found: Started) -> str:
         lines += row("Memory", _budget(found))
         for name, size in parts:
             lines.append(f"{format_size(round(size)):>{LABEL + 14}}  {name}")
-    lines += _memory(found)
+    lines += _memory_rows(found)
     if found.searched:
         lines += row("Largest", _largest(found))
     words = shlex.join(found.arguments)
@@ -43,15 +42,14 @@ def text(found: Started) -> str:
     lines.append("")
     lines += row("Model", f"{found.model}, with {found.engine} and PyTorch {found.torch_version}")
     if found.hollow:
-        lines += row("Hollow", f"kernels that did nothing: {_short(found.hollow)}")
+        lines += row("Hollow", f"kernels that did nothing: {_kernel_names(found.hollow)}")
     if found.invented:
-        lines += row("Invented", _short(found.invented))
+        lines += row("Invented", _kernel_names(found.invented))
     lines += row("Note", f"{_NOT_COUNTED}; {_WITHOUT}")
     return "\n".join(lines) + "\n"
 
 
-def _memory(found: Started) -> list[str]:
-    """Return the lines about memory that the engine does not count as its own."""
+def _memory_rows(found: Started) -> list[str]:
     lines = []
     if "graphs_bytes" in found.sizes:
         lines += row(
@@ -80,8 +78,8 @@ def _largest(found: Started) -> str:
     return f"{option} {length:.0f}, the longest of the model" if length else "the engine's default"
 
 
-def _short(names: str) -> str:
-    """Return the names of kernels without the types and options that they are compiled for."""
+def _kernel_names(names: str) -> str:
+    # Names are followed by the types and options that the kernel is compiled for.
     return ", ".join(dict.fromkeys(name.partition("_dtype_")[0] for name in names.split(", ")))
 
 
@@ -102,7 +100,6 @@ def _requests(found: Started) -> str:
 
 
 def document(found: Started) -> dict[str, Any]:
-    """Return the document of `allocsim fit --server vllm --engine program --json`."""
     parts = {name: round(size) for name, size in found.parts()}
     context = found.gpu.context_memory
     peak = max(found.peak_bytes - context, 0)

@@ -139,7 +139,6 @@ def _growth(each: LineGrowth) -> str:
 
 
 def document(found: Gate) -> dict[str, Any]:
-    """Return the document of `allocsim gate --json`."""
     measured = found.measured
     return {
         "passed": found.passed,

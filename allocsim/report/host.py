@@ -16,7 +16,6 @@ _TOTALS = "entry in_use_bytes=in_use waiting_bytes=waiting cached_bytes=cached"
 
 
 def text(answer: HostExplanation) -> str:
-    """Return the text of `allocsim explain --host`."""
     course = answer.course
     grown = sum(growth.size for growth in course.growths)
     end, peak = course.end, course.peak
@@ -53,7 +52,6 @@ def text(answer: HostExplanation) -> str:
 
 
 def document(answer: HostExplanation) -> dict[str, Any]:
-    """Return the document of `allocsim explain --host --json`."""
     course = answer.course
     return {
         "path": answer.path,

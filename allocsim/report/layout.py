@@ -86,9 +86,9 @@ def parting_document(parting: Parting | None) -> dict[str, Any] | None:
 
 
 def card_document(card: CardMemory | None) -> dict[str, Any] | None:
-    """Return as JSON how much of the recorded card's memory this and other processes held.
+    """Return the memory of the recorded card that this and other processes held, as JSON.
 
-    Return None if it is unknown.
+    card: None if it is unknown; the result is then None.
     """
     if card is None:
         return None
@@ -106,14 +106,17 @@ def shown_of(picture: Picture | Still) -> tuple[str, ...]:
 
 
 def when(instant: Instant) -> str:
-    """Describe the moment: "after entry 26,059"."""
+    """Describe a moment of a picture, e.g. "after entry 26,059"."""
     if instant.entry is None:
         return "as the snapshot was taken"
     return f"after entry {instant.entry:,}"
 
 
 def others_text(device: int, others: Sequence[int]) -> tuple[str, ...]:
-    """Return a note that the recording has more devices than `device`; () if it has no `others`."""
+    """Return a note that only `device` is shown, with the numbers of the other recorded devices.
+
+    Return () if there are no others.
+    """
     if not others:
         return ()
     noun = "devices" if len(others) > 1 else "device"

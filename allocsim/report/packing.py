@@ -26,11 +26,11 @@ _LEAST, _GAP = 3, 1
 
 @dataclass(frozen=True, slots=True)
 class PackedPool:
-    """Segments of one pool, the largest first.
+    """Segments of one pool, the largest first, placed on rows of `WIDTH` units.
 
     name: pool, as `pool_text` describes it.
     text: name, number of segments and bytes, for readers.
-    places: start and width of each segment on the strip, in units.
+    places: start and width of each segment in units, as if all rows were one.
     """
 
     name: str
@@ -45,17 +45,17 @@ class PackedPool:
 
 
 def packed(instant: Instant) -> list[PackedPool]:
-    """Place the segments of each pool on a strip; return the strips, default pools first."""
+    """Place the segments of each pool on rows of equal width; return default pools first."""
     pools: dict[str, list[SegmentState]] = {}
     for segment in sorted(instant.segments, key=lambda s: (-s.total_size, s.address)):
         pools.setdefault(segment_pool(segment), []).append(segment)
-    scale = _scale([segment.total_size for segment in instant.segments])
+    scale = _units_per_byte([segment.total_size for segment in instant.segments])
     names = sorted(pools, key=lambda name: (name.count(","), name))
     return [_pool(name, pools[name], scale) for name in names]
 
 
 def pieces_of(first: int, last: int) -> Iterator[tuple[int, int, int]]:
-    """Cut the units from `first` to before `last` of a strip at the ends of rows.
+    """Cut the range of units [first, last) at the ends of rows of `WIDTH` units.
 
     Yield (row, begin, end) of each piece; begin and end are units from the start of the row.
     """
@@ -92,8 +92,7 @@ def segment_cells(segment: SegmentState) -> tuple[str, ...]:
     return *map(format_size, sizes), segment_pool(segment)
 
 
-def _scale(sizes: Sequence[int]) -> float:
-    """Return the units per byte, for segments of these `sizes` in bytes."""
+def _units_per_byte(sizes: Sequence[int]) -> float:
     least = len(sizes) * (_LEAST + _GAP)
     room = max(_ROWS, -(-2 * least // WIDTH)) * WIDTH
     low, high = 0.0, room / max(sum(sizes), 1)

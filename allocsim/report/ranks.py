@@ -31,7 +31,7 @@ def text(found: Ranks, count: int | None = None) -> str:
 
     count: ranks to print; 0 for all ranks, None for as many as fit one screen.
     """
-    lines = [*_verdict(found), *_apart(found), ""]
+    lines = [*_verdict(found), *_imbalance_rows(found), ""]
     lines.append(f"{_FIGURES.format(*_HEADS)}file")
     runs = sorted(found.runs, key=lambda run: (-run.reserved_bytes, run.rank or 0))
     shown = runs[: (_ROWS if count is None else count) or None]
@@ -68,8 +68,7 @@ def _verdict(found: Ranks) -> list[str]:
     return lines
 
 
-def _apart(found: Ranks) -> list[str]:
-    """Return lines on how much the memory of the ranks differs, and why."""
+def _imbalance_rows(found: Ranks) -> list[str]:
     low, high = (format_size(run.reserved_bytes) for run in (found.least, found.decides))
     text = f"{low} to {high} reserved; the maximum is {found.imbalance:.2f} times the mean"
     text += f", for allocated memory {found.allocated_imbalance:.2f} times"

@@ -40,7 +40,7 @@ def paste_line(found: Recommendation) -> list[str]:
 
 
 def paste_setting(setting: Setting) -> list[str]:
-    """Return the label and the line of bash, in one line of 80 columns or in two lines."""
+    """Return the lines that show the bash command of a setting, after the label "To paste"."""
     line = paste_lines(setting)["bash"]
     if len(line) <= WIDTH - LABEL:
         return [f"{'To paste':{LABEL}}{line}"]
@@ -74,8 +74,9 @@ def paste_notes(
 
 
 def ends_after(entries_left: int, what: str) -> str:
-    """Return a clause with the number of entries that the recording has after an error.
+    """Return a clause such as "the recording ends 3 entries after that one".
 
+    entries_left: number of entries after an error.
     what: words for the error, e.g. "that one".
     """
     if not entries_left:
@@ -146,10 +147,9 @@ def trial_document(trial: Trial) -> dict[str, Any]:
 
 
 def range_document(trial: Trial) -> dict[str, int | None]:
-    """Return two peaks in bytes for a recording that starts mid-run, else {}.
+    """Return as JSON the peaks of a trial if blocks from before entry 0 stay, or are placed again.
 
-    In one replay, the blocks from before entry 0 keep their addresses; in the other, the tried
-    setting places them again.
+    Return {} for a recording that starts with the program.
     """
     if trial.peak_range is None:
         return {}
@@ -157,9 +157,9 @@ def range_document(trial: Trial) -> dict[str, int | None]:
 
 
 def peak_text(trial: Trial) -> str:
-    """Return the peak of reserved memory as text.
+    """Return the peak of reserved memory in a trial of a setting.
 
-    It is a range if it depends on where blocks from before entry 0 are placed.
+    It is a range if it depends on where the setting places the blocks from before entry 0.
     """
     low, high = trial.peak_range or (0, 0)
     if low == high:
@@ -168,7 +168,10 @@ def peak_text(trial: Trial) -> str:
 
 
 def range_sentence(trial: Trial) -> str | None:
-    """Return a sentence if the peak depends on blocks from before entry 0; otherwise None."""
+    """Return a sentence that the peak of a trial depends on blocks from before entry 0.
+
+    Return None if it does not.
+    """
     if trial.peak_range is None:
         return None
     low, high = trial.peak_range

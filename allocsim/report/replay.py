@@ -169,7 +169,8 @@ def _memory(run: Run, device: DeviceRun) -> list[str]:
         *(_range(device.peaks) if device.peaks is not None else []),
         *row("Peak allocated", exact_size(device.peak_allocated_bytes)),
         *rows(
-            "Unused", [*least_and_most(device), *(_idle(peak, is_expandable) if peak.idle else [])]
+            "Unused",
+            [*least_and_most(device), *(_unused_at_peak(peak, is_expandable) if peak.idle else [])],
         ),
         *driver_rows(device, is_expandable),
     ]
@@ -205,8 +206,7 @@ def _after(moment: TimelinePoint) -> str:
     return f", after entry {moment.entry:,}" if moment.entry >= 0 else ", at the start"
 
 
-def _idle(peak: PeakState, is_expandable: bool) -> list[str]:
-    """Return lines with the unused bytes, by kind, at the first peak of reserved memory."""
+def _unused_at_peak(peak: PeakState, is_expandable: bool) -> list[str]:
     where = "at the peak of reserved memory"
     if is_expandable:
         # PyTorch counts no inactive splits in expandable segments, so idle memory is one kind.

@@ -91,7 +91,7 @@ _USUAL = 20 << 20
 
 
 def driver_note(costs: Costs) -> str:
-    """Return a sentence about the card behind the estimate, and its error on recorded runs."""
+    """Return a clause on the card whose times the estimate uses, and how far they were off."""
     table = costs.table
     if not costs.uses_table:
         return "with the given times"
@@ -102,7 +102,7 @@ def driver_note(costs: Costs) -> str:
 
 
 def driver_rows(run: DeviceRun, is_expandable: bool) -> list[str]:
-    """Return lines with the numbers of a replay's driver calls and retries, and their time."""
+    """Return lines with the number of driver calls and retries in a replay, and their time."""
     stats, costs = run.stats, Costs()
     retries = plural(stats["num_alloc_retries"], "retry", "retries")
     calls = [f"{retries} after cached memory was released to the driver"]
@@ -182,7 +182,7 @@ def _calls(device_run: DeviceRun) -> int:
 
 
 def edit_document(devices: Sequence[EditedDevice]) -> Iterator[dict[str, Any]]:
-    """Yield the JSON object of each edit, with the recorded program's peak on each device."""
+    """Yield each edit of the program as JSON, with the peak of each device without the edits."""
     for edit in devices[0].edits:
         without = [each.baseline.peak_reserved_bytes for each in devices]
         keys = fields(edit, "edit=text code assumes")
@@ -274,13 +274,13 @@ def spill_document(device: DeviceRun, spill: Spill, top: Top | None) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """Host memory lent to a simulated card: a card of `card` bytes, enlarged by `lent` bytes."""
+    """Simulated card of `card` bytes whose driver may keep `lent` more bytes in host memory."""
 
     card: int
     lent: int
 
     def spilled(self, tuning: Tuning, found: SettingRow) -> int:
-        """Return the bytes in host memory at the peak under the setting of `found`."""
+        """Return the bytes in host memory at the peak, in the replay of one tried setting."""
         context = 0 if tuning.prepared is None else tuning.prepared.context_memory
         return max(found.peak_reserved_bytes + context - self.card, 0)
 

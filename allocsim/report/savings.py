@@ -37,6 +37,5 @@ def savings_part(savings: Sequence[Saving], missing: int | None = None) -> Part:
 
 
 def savings_document(savings: Sequence[Saving]) -> list[dict[str, Any]]:
-    """Return the changes as JSON."""
     keys = "change low_bytes high_bytes is_enough is_proved"
     return [fields(each, keys) for each in savings]

@@ -38,7 +38,7 @@ def text(scaling: Scaling, found: Prediction) -> str:
     else:
         verdict = f"{found.text} runs out of memory on {exact_size(found.device_memory)}"
     lines = row("Verdict", verdict) + _fails(found) + _memory(found)
-    return "\n".join([*lines, *_grounds(scaling, found), ""])
+    return "\n".join([*lines, *_evidence_rows(scaling, found), ""])
 
 
 def _largest_text(scaling: Scaling, found: LargestSize) -> str:
@@ -54,7 +54,7 @@ def _largest_text(scaling: Scaling, found: LargestSize) -> str:
     if found.fitting is not None:
         lines += _memory(found.fitting)
     lines += _fails(found.failing)
-    return "\n".join([*lines, *_grounds(scaling, found.fitting or found.failing), ""])
+    return "\n".join([*lines, *_evidence_rows(scaling, found.fitting or found.failing), ""])
 
 
 def _frontier_text(scaling: Scaling, found: ScaleFrontier) -> str:
@@ -68,7 +68,7 @@ def _frontier_text(scaling: Scaling, found: ScaleFrontier) -> str:
         rows.append((f"{value:,}", _value(each), peak, following))
     lines += ["", *table(rows, (12, 12, 14, 26))]
     founds = [each.fitting or each.failing for _, each in found.rows]
-    return "\n".join([*lines, *_grounds(scaling, *founds), ""])
+    return "\n".join([*lines, *_evidence_rows(scaling, *founds), ""])
 
 
 def _value(found: LargestSize) -> str:
@@ -92,8 +92,7 @@ def _memory(found: Scaled) -> list[str]:
     return row("Memory", memory)
 
 
-def _grounds(scaling: Scaling, *founds: Scaled) -> list[str]:
-    """Return lines about the recordings, the law and the assumptions behind the predictions."""
+def _evidence_rows(scaling: Scaling, *founds: Scaled) -> list[str]:
     law = scaling.law
     lines = [""]
     for sample in law.samples:

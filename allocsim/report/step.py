@@ -142,7 +142,10 @@ def _listed(blocks: Sequence[BlockState], names: dict[int, str]) -> str:
 
 
 def segments_text(segments: Sequence[SegmentState], numbers: dict[int, int]) -> str:
-    """Return a drawing of every segment; `numbers` has the number of each live block by address."""
+    """Return a drawing of every segment, one character for an equal share of its bytes.
+
+    numbers: number of each live block, by address.
+    """
     names = {address: f"{given}: " for address, given in numbers.items()}
     lines = []
     for segment in segments:

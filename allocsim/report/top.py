@@ -48,7 +48,7 @@ def text(top: Top, count: int | None = None, frames: int | None = None) -> str:
     named = _LONG.get(top.by, top.by)
     lines = [*_heading(top), "", _FIGURES.format("bytes", "share", "blocks", "largest") + named]
     for row in shown:
-        beside, below = _names(row, top.by)
+        beside, below = _name_and_detail(row, top.by)
         lines.append(_figures(row, top, beside))
         parts = row.owner.split(" < ") if top.by == "stack" and frames else [below]
         lines += [" " * _BELOW + clipped(part, WIDTH - _BELOW) for part in parts if part]
@@ -89,8 +89,7 @@ def moment_text(at: Moment) -> str:
     return f"after {where}" if at.what == "entry" else f"{_MOMENTS[at.what]} ({where})"
 
 
-def _names(row: TopRow, by: str) -> tuple[str, str]:
-    """Return the text beside the figures of an owner, and the text on the line below."""
+def _name_and_detail(row: TopRow, by: str) -> tuple[str, str]:
     if by == "category":
         return row.owner, row.where
     if by in _LONG:
@@ -160,7 +159,7 @@ def collapsed_text(top: Top) -> str:
     """
     found: dict[str, int] = {}
     for holding in top.holdings:
-        names = [_collapsed(name) for name, _ in _chain(holding, is_by_category=_is_by(top))]
+        names = [_collapsed(name) for name, _ in _named_frames(holding, is_by_category=_is_by(top))]
         line = ";".join(names)
         found[line] = found.get(line, 0) + holding.bytes
     return "".join(f"{line} {size}\n" for line, size in found.items())
@@ -180,7 +179,7 @@ def speedscope_document(*tops: Top) -> dict[str, Any]:
     for top in tops:
         samples, weights = [], []
         for holding in top.holdings:
-            chain = _chain(holding, is_by_category=_is_by(top))
+            chain = _named_frames(holding, is_by_category=_is_by(top))
             samples.append([frames.setdefault(link, len(frames)) for link in chain])
             weights.append(holding.bytes)
         of = f"device {top.device} {moment_text(top.at)}: " if len(tops) > 1 else ""
@@ -216,8 +215,8 @@ def _is_by(top: Top) -> bool:
     return top.by == "category"
 
 
-def _chain(holding: Holding, *, is_by_category: bool) -> list[tuple[str, Frame | None]]:
-    """Return (name, frame) of each frame of a stack, outermost first; a category has no frame."""
+def _named_frames(holding: Holding, *, is_by_category: bool) -> list[tuple[str, Frame | None]]:
+    # Outermost first; a category has no frame.
     chain: list[tuple[str, Frame | None]] = [
         (f"{frame.name} ({frame.filename}:{frame.line})", frame)
         for frame in reversed(holding.frames)

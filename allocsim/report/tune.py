@@ -128,7 +128,6 @@ def _answer(tuning: Tuning) -> list[str]:
 
 
 def _further_rows(tuning: Tuning) -> list[str]:
-    """Return lines about better settings of the search, and why they are not recommended."""
     found = tuning.further
     if found is None:
         return []
@@ -285,8 +284,8 @@ def _best(tuning: Tuning, best: SettingRow) -> dict[str, Any]:
     }
 
 
-def _part(part: Trial) -> dict[str, Any]:
-    """Return a trial as JSON, without the long table of driver calls by size."""
+def _trial_without_calls(part: Trial) -> dict[str, Any]:
+    # The table of driver calls by size is long.
     return {name: value for name, value in part.plain().items() if name != "driver_calls"}
 
 
@@ -298,7 +297,7 @@ def _row(tuning: Tuning, row: SettingRow) -> dict[str, Any]:
         "churn_us": round(row.cost.churn, 1),
         "is_thrashing": row.cost.is_thrashing,
         "parts": [
-            {**_part(part), "file": file, "device": device}
+            {**_trial_without_calls(part), "file": file, "device": device}
             for part, (file, device, _) in zip(row.parts, tuning.parts, strict=True)
         ],
         **ends,

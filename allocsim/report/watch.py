@@ -33,8 +33,8 @@ def text(
 
     arrived: the file.
     explained: explanation of the errors in its history; None if it has none.
-    verdicts: verdicts on the error text that ended the program.
-    problem: reason why neither could be computed; "" if there is none.
+    verdicts: explanations of the error text that ended the program; used without `explained`.
+    problem: reason why an error could not be explained; "" if there is none.
     """
     if isinstance(arrived, Unreadable):
         return printable(f"cannot be read: {arrived.reason}") + "\n"

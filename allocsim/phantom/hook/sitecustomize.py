@@ -226,7 +226,7 @@ class Recorder:
         self.is_written = True
 
     def reports(self):
-        """Return what the stubs counted, by name; empty texts and 0 on a real GPU."""
+        """Return the counts and texts that the stub libraries collected; empty on a real GPU."""
         reports = {"reads_back": "", "guessed": "", "device_peak_bytes": 0, "driver": {}}
         if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
             ending = self.ending

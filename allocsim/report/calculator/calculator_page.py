@@ -87,7 +87,7 @@ def packed_laws(laws: PageLaws) -> PackedLaws:
     purpose[requests] = _joined(purposes for _, purposes in found)
     packer.add("purpose", purpose)
     repeated = [np.array(law.parts, dtype=np.int64).reshape(-1) for law, _ in found]
-    flat = [_flat(law.formulas) for law, _ in found]
+    flat = [_flat_column(law.formulas) for law, _ in found]
     packer.add("parts", _joined(repeated))
     packer.add("formulas", _joined(flat))
     spans = zip(_spans([law.kind for law, _ in found]), _spans(repeated), _spans(flat), strict=True)
@@ -117,11 +117,8 @@ def _spans(columns: Sequence[NDArray[Any]]) -> list[tuple[int, int]]:
     return list(itertools.pairwise(ends))
 
 
-def _flat(formulas: Iterable[Formula]) -> NDArray[np.int64]:
-    """Return the formulas as one column of numbers.
-
-    Each formula gives its numerator, denominator, number of variables, and variables.
-    """
+def _flat_column(formulas: Iterable[Formula]) -> NDArray[np.int64]:
+    # Of each formula: numerator, denominator, number of variables, and variables.
     return np.array(
         [
             number
@@ -156,8 +153,8 @@ def calculator_page(
     opening: model, card and sizes that the page shows first.
     """
     about = {
-        "models": [_model(model) for model in _with(models, opening.model)],
-        "keys": {name: _keys(family) for name, family in FAMILIES.items()},
+        "models": [_model(model) for model in _with_first(models, opening.model)],
+        "keys": {name: _config_keys(family) for name, family in FAMILIES.items()},
         "cards": [_card(name, gpu) for name, gpu in cards.items()],
         "dtypes": list(DTYPES),
         "optimizers": list(OPTIMIZERS),
@@ -195,8 +192,7 @@ def calculator_page(
     )
 
 
-def _with(models: Sequence[LawModel], more: LawModel) -> list[LawModel]:
-    """Return the models, with `more` first if it is not among them."""
+def _with_first(models: Sequence[LawModel], more: LawModel) -> list[LawModel]:
     return [*([] if more in models else [more]), *models]
 
 
@@ -212,8 +208,7 @@ def _model(model: LawModel) -> dict[str, Any]:
     }
 
 
-def _keys(family: Family) -> dict[str, str]:
-    """Return the key in a model's configuration of each of its sizes, e.g. of its hidden size."""
+def _config_keys(family: Family) -> dict[str, str]:
     window = {} if family.window is None else {"window": "sliding_window"}
     return {**family.keys, **window}
 

@@ -49,7 +49,10 @@ _PLACES = tuple(
 
 
 def front_figure(tried: SavedTrials, theme: Theme = LIGHT) -> Figure:
-    """Draw a marker for each setting; its size shows the number of retries."""
+    """Draw each tried setting as a marker: peak of reserved memory against driver calls.
+
+    Larger markers have more retries after an emptied cache. Settings on the Pareto front are named.
+    """
     figure, (axes,) = new_figure(theme)
     whole = [each for each in tried.settings if each.is_whole]
     points = {each.point for each in tried.front}
@@ -69,7 +72,7 @@ def front_figure(tried: SavedTrials, theme: Theme = LIGHT) -> Figure:
     _axes(axes, front, theme, unit)
     styled(axes, theme, f"peak of reserved memory ({name})", "driver calls (count)")
     named = front[:_MOST_NAMES]
-    handles = [*axes.get_legend_handles_labels()[0], *_handles(_names(named, whole), theme)]
+    handles = [*axes.get_legend_handles_labels()[0], *_handles(_legend_texts(named, whole), theme)]
     legend(axes, theme, handles, loc="upper left", bbox_to_anchor=(1.01, 1.02), labelspacing=0.8)
     notes = [
         f"{plural(len(tried.settings), 'setting')}. Left and down is better; a larger mark has "
@@ -97,8 +100,7 @@ def _axes(axes: Axes, front: Sequence[TriedSetting], theme: Theme, unit: int) ->
     whole_numbers(axes.yaxis)
 
 
-def _names(named: Sequence[TriedSetting], whole: Sequence[TriedSetting]) -> list[str]:
-    """Return the legend text of each setting of `named`; `whole` were replayed to the end."""
+def _legend_texts(named: Sequence[TriedSetting], whole: Sequence[TriedSetting]) -> list[str]:
     figures = []
     for each in named:
         size, calls = format_size(each.peak_reserved_bytes), plural(each.driver_calls, "call")
@@ -157,7 +159,10 @@ _HEIGHT = 0.6
 
 
 def cards_figure(answers: Sequence[Answered], theme: Theme = LIGHT) -> Figure:
-    """Draw a bar for each card; the bar of a single card is split by category of memory."""
+    """Draw the memory that a model needs on each card as a bar.
+
+    The bar of a single card is divided into categories of memory.
+    """
     shown = sorted(answers[:_MOST], key=lambda each: each.device_memory)
     figure, (axes,) = new_figure(theme)
     unit, name = unit_of(max(max(each.device_memory, each.needed_bytes) for each in shown))
@@ -203,7 +208,7 @@ def _title(answers: Sequence[Answered]) -> str:
 
 
 def frontier_figure(front: ReadFront, theme: Theme = LIGHT) -> Figure:
-    """Draw the largest value of the first size that fits, for each value of the second size."""
+    """Draw the largest size that fits, e.g. batch, for each value of another size, e.g. seq."""
     figure, (axes,) = new_figure(theme)
     values = [value for value, _, _ in front.points]
     largest = [value for _, value, _ in front.points]

@@ -208,14 +208,13 @@ def legend_above(
     from matplotlib.transforms import ScaledTranslation  # noqa: PLC0415
 
     shown = axes.get_legend_handles_labels()[0] if handles is None else handles
-    columns = _columns([str(handle.get_label()) for handle in shown])
+    columns = _legend_columns([str(handle.get_label()) for handle in shown])
     over = axes.transAxes + ScaledTranslation(0, lift / 72, axes.figure.dpi_scale_trans)
     where = {"loc": "lower left", "bbox_to_anchor": (0, 1), "bbox_transform": over}
     legend(axes, theme, shown, ncols=columns, **where)
 
 
-def _columns(labels: Sequence[str]) -> int:
-    """Return the largest number of columns of a legend of `labels` that fits in the width."""
+def _legend_columns(labels: Sequence[str]) -> int:
     widths = np.array([points(label) + _HANDLE for label in labels])
     for count in range(min(len(widths), _MOST_COLUMNS), 1, -1):
         columns = np.array_split(widths, count)

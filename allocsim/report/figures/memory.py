@@ -63,7 +63,7 @@ def memory_figure(picture: Picture, theme: Theme = LIGHT, course: Course | None 
     above.set_ylim(bottom=0)
     above.set_ylim(top=above.get_ylim()[1] * 1.04)
     if course is not None:
-        _bands(above, course, len(picture.curve), theme)
+        _draw_phases(above, course, len(picture.curve), theme)
     above.set_xlim(-0.004 * len(picture.curve), 1.008 * len(picture.curve))
     legend_above(above, theme)
     legend(below, theme, loc="lower right", bbox_to_anchor=(1, 0.95), ncols=2)
@@ -102,12 +102,8 @@ def warnings_of(picture: Picture | Still) -> list[str]:
 
 
 def _curves(axes: Axes, picture: Picture, theme: Theme, step: int, unit: int) -> None:
-    """Draw the four memory curves, from thick to thin, so that coinciding curves stay visible.
-
-    step: entries per column of the image.
-    unit: bytes of the axis unit.
-    Curves of more than one entry per column are not dashed, since spikes would hide the dashes.
-    """
+    # Later curves are thinner, so that coinciding curves stay visible. If a column has several
+    # entries (`step`), spikes would hide dashes.
     curve = picture.curve
     asked: dict[str, Any] = {"color": theme.requested, "linewidth": 0.8}
     asked |= {"linestyle": (0, (4, 4)), "zorder": 2.1} if step == 1 else {"zorder": 1.9}
@@ -130,8 +126,7 @@ def _curves(axes: Axes, picture: Picture, theme: Theme, step: int, unit: int) ->
     _device(axes, picture, theme, unit)
 
 
-def _bands(axes: Axes, course: Course, n: int, theme: Theme) -> None:
-    """Draw a line at the start of each training step, and a coloured band for each phase."""
+def _draw_phases(axes: Axes, course: Course, n: int, theme: Theme) -> None:
     # A column of the image with several phases has the colour of the phase at its middle.
     middles = (np.arange(COLUMNS) + 0.5) * n / COLUMNS
     kinds = course.phase[np.searchsorted(course.phase_starts, middles, side="right") - 1]
@@ -144,8 +139,9 @@ def _bands(axes: Axes, course: Course, n: int, theme: Theme) -> None:
         if not name or not len(rows):
             continue
         axes.broken_barh(
-            _joined(edges[rows], edges[rows + 1]), (0, 1), transform=axes.get_xaxis_transform(),
-            facecolor=theme.phases[kind - 1], alpha=_TINT, linewidth=0, zorder=0, label=name,
+            _joined_ranges(edges[rows], edges[rows + 1]), (0, 1),
+            transform=axes.get_xaxis_transform(), facecolor=theme.phases[kind - 1], alpha=_TINT,
+            linewidth=0, zorder=0, label=name,
         )  # fmt: skip
     starts = course.step_starts[course.step_starts > 0]
     if 0 < len(starts) <= _FEW_STEPS:
@@ -156,15 +152,15 @@ def _bands(axes: Axes, course: Course, n: int, theme: Theme) -> None:
         )  # fmt: skip
 
 
-def _joined(first: NDArray[Any], last: NDArray[Any]) -> list[tuple[float, float]]:
-    """Return the ranges from `first` to `last` as (start, length), with adjacent ranges joined."""
+def _joined_ranges(first: NDArray[Any], last: NDArray[Any]) -> list[tuple[float, float]]:
+    # Adjacent ranges are joined, as (start, length).
     begins = np.append(True, first[1:] > last[:-1])
     ends = np.append(begins[1:], True)
     return list(zip(first[begins], last[ends] - first[begins], strict=True))
 
 
 def _needs(picture: Picture) -> list[int]:
-    """Return, for each failed request, the reserved bytes if it had succeeded."""
+    # Reserved bytes if the failed requests had succeeded.
     ooms = picture.device_run.ooms
     return [oom.reserved_bytes + (oom.tried_bytes or oom.rounded_bytes) for oom in ooms]
 
@@ -200,7 +196,10 @@ def _device(axes: Axes, picture: Picture, theme: Theme, unit: int) -> None:
 
 
 def mark_ooms(axes: Axes, entries: NDArray[np.int64], theme: Theme) -> LineCollection:
-    """Draw a vertical line at each error, or only a marker above the axes if there are many."""
+    """Draw a vertical line at each out-of-memory error.
+
+    entries: entry of each error. If there are many, draw markers above the axes instead.
+    """
     few = len(entries) <= _FEW_OOMS
     return axes.vlines(
         entries, 0 if few else 1, 1 if few else 1.015, clip_on=few,

@@ -107,7 +107,6 @@ def _notes(top: Top, flame: FlameGraph) -> list[str]:
 
 
 def _colours(flame: FlameGraph, theme: Theme) -> dict[str, str]:
-    """Return a colour for each category; categories beyond the colours share the last one."""
     *kinds, rest = theme.kinds
     named = dict(zip(flame.categories, kinds, strict=False))
     return {"": theme.free, **dict.fromkeys(flame.categories, rest), **named}
@@ -153,7 +152,6 @@ def _label(box: FlameBox) -> str:
 
 
 def _fitted(text: str, width: float) -> str:
-    """Truncate `text` to `width` points; return "" if almost nothing fits."""
     length = len(text)
     while length >= _FEWEST_LETTERS:
         shown = text if length == len(text) else f"{text[: length - 1].rstrip()}…"
@@ -215,7 +213,7 @@ def _steps(side: Side, what: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _bars(axes: Axes, found: Comparison, theme: Theme) -> None:
-    shown = list(_shown(found))
+    shown = list(_changes_of_bars(found))
     unit, name = unit_of(max((abs(asked + more) for _, asked, more in shown), default=0))
     for row, (_, asked, rounding) in enumerate(reversed(shown)):
         colour = theme.alarm if asked + rounding > 0 else theme.ideal
@@ -233,8 +231,8 @@ def _even(entry: float) -> float:
     return float(f"{entry:.0e}")
 
 
-def _shown(found: Comparison) -> Iterator[tuple[str, int, int]]:
-    """Yield (name, change in requested bytes, change in bytes added by rounding) of each bar."""
+def _changes_of_bars(found: Comparison) -> Iterator[tuple[str, int, int]]:
+    # Name, change in requested bytes, change in bytes added by rounding.
     changed = [each for each in found.changes if each.bytes]
     for each in changed[:_MOST]:
         yield clipped(with_status(each.status, each.owner), _NAME), each.requested, each.rounding

@@ -229,7 +229,6 @@ def block_sizes_figure(
 
 
 def _count_axis(axes: Axes, most: int) -> None:
-    """Make the y axis logarithmic for counts from 0 to `most`, and label minor ticks if few fit."""
     from matplotlib.ticker import StrMethodFormatter, SymmetricalLogLocator  # noqa: PLC0415
 
     axes.set_yscale("symlog", linthresh=1)

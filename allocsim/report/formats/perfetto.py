@@ -71,7 +71,7 @@ def perfetto_events(
         process = picture.device_run.device + 1  # process 0 is the idle process
         times = _times(picture)
         yield _named(process, 0, "process_name", f"GPU {picture.device_run.device}")
-        for events in (_counters, _segments, _blocks, _errors, _spans):
+        for events in (_counters, _segments, _blocks, _errors, _slices_of_marks):
             for event in events(picture, times):
                 yield {"pid": process, "tid": 0, **event}
         if picture.trace.time_us is not None:  # annotations have times, but no entries
@@ -85,7 +85,7 @@ def _has_times(pictures: Sequence[Picture]) -> bool:
 
 
 def _times(picture: Picture) -> _Times:
-    """Return the non-decreasing time of each entry, and one for blocks that are never freed."""
+    # One more time than entries: the end of blocks that are never freed.
     n, recorded = picture.lives.n_entries, picture.trace.time_us
     if recorded is None:
         return np.arange(n + 1, dtype=np.int64)
@@ -151,11 +151,8 @@ def _errors(picture: Picture, times: _Times) -> Iterator[Event]:
         yield {"ph": "i", "ts": time, "s": "p", "name": "out of memory", "args": about}
 
 
-def _spans(picture: Picture, times: _Times) -> Iterator[Event]:
-    """Yield a slice for each step of the program, and for each phase of a step.
-
-    Steps and phases need not nest, so steps are in one thread and phases in another.
-    """
+def _slices_of_marks(picture: Picture, times: _Times) -> Iterator[Event]:
+    # Steps and phases need not nest, so they are in different threads.
     process = picture.device_run.device + 1
     n = picture.lives.n_entries
     for thread, kind in enumerate(_SPANS, start=1):

@@ -96,7 +96,6 @@ def _inert(text: str | None) -> str | None:
 
 
 def _rows(trace: Trace, names: Sequence[str | None]) -> Iterator[_Row]:
-    """Yield a row for each entry; `names` has the text of each stack."""
     actions = {int(action): action.text for action in Action}
     pools = [*(f"{first}:{second}" for first, second in trace.pool_ids), None]
     texts = [*map(_encodable, trace.texts), None]

@@ -42,17 +42,17 @@ def embedded(picture: Picture, answers: StackAnswers | None = None) -> tuple[dic
     """
     course = None if answers is None else answers.course
     packer = Packer()
-    steps = _curve(packer, picture)
+    steps = _add_curves(packer, picture)
     axis = axis_of(picture.lives)
     for name, word in zip(("high", "low"), np.divmod(axis.start, 1 << 32), strict=True):
         packer.add(f"range.{name}", word)
     packer.add("range.offset", axis.offset // MIN_BLOCK_SIZE)
     streams = np.unique(picture.lives.blocks.stream)
-    owners, stacks = _blocks(packer, picture, streams)
-    categories = _categories(packer, picture, answers)
+    owners, stacks = _add_blocks(packer, picture, streams)
+    categories = _add_categories(packer, picture, answers)
     groups = _segments(packer, picture)
     _course(packer, course)
-    _time(packer, picture)
+    _add_times(packer, picture)
     packer.add("action", picture.trace.action[: picture.lives.n_entries])
     return {
         "columns": packer.index,
@@ -76,8 +76,7 @@ def embedded(picture: Picture, answers: StackAnswers | None = None) -> tuple[dic
     }, packer.text()
 
 
-def _curve(packer: Packer, picture: Picture) -> list[int]:
-    """Add the memory curves at several levels of detail; return the entries per point of each."""
+def _add_curves(packer: Packer, picture: Picture) -> list[int]:
     steps: list[int] = []
     for name in SERIES:
         values = getattr(picture.curve, name)
@@ -92,8 +91,7 @@ def _curve(packer: Packer, picture: Picture) -> list[int]:
     return steps
 
 
-def _blocks(packer: Packer, picture: Picture, streams: Any) -> tuple[list[str], list[str]]:
-    """Add the blocks; return the owning lines of code, and the texts of the stacks."""
+def _add_blocks(packer: Packer, picture: Picture, streams: Any) -> tuple[list[str], list[str]]:
     blocks = picture.lives.blocks
     place = axis_of(picture.lives).place(blocks.address)
     owners = owners_of(blocks, picture.trace.frame_table)
@@ -112,14 +110,10 @@ def _blocks(packer: Packer, picture: Picture, streams: Any) -> tuple[list[str], 
     return list(owners.names), texts
 
 
-def _categories(
+def _add_categories(
     packer: Packer, picture: Picture, answers: StackAnswers | None
 ) -> list[dict[str, Any]]:
-    """Add the category of each block, and return those that occur, largest first.
-
-    The largest is the category that holds most, summed over entries.  Without `answers` the list is
-    empty, and the column is all 0.
-    """
+    # Category 0 holds most bytes, summed over entries.
     blocks = picture.lives.blocks
     if answers is None:
         packer.add("block.category", np.zeros(len(blocks), dtype=np.int64))
@@ -141,8 +135,7 @@ def _course(packer: Packer, course: Course | None) -> None:
     packer.add("phase.kind", none if course is None else course.phase)
 
 
-def _time(packer: Packer, picture: Picture) -> None:
-    """Add the microseconds of each entry since the first, if the recording has times."""
+def _add_times(packer: Packer, picture: Picture) -> None:
     time = picture.trace.time_us
     if time is None or bool((np.diff(time) == 1).all()):
         return  # not recorded, or a simulated recording
@@ -153,7 +146,7 @@ def _time(packer: Packer, picture: Picture) -> None:
 def _segments(packer: Packer, picture: Picture) -> list[str]:
     segments = picture.lives.segments
     place = axis_of(picture.lives).place(segments.address)
-    names, group = _pools(picture)
+    names, group = _pool_of_segments(picture)
     packer.add("segment.place", place // MIN_BLOCK_SIZE)
     packer.add("segment.size", segments.size // MIN_BLOCK_SIZE)
     packer.add("segment.born", segments.born)
@@ -162,8 +155,7 @@ def _segments(packer: Packer, picture: Picture) -> list[str]:
     return names
 
 
-def _pools(picture: Picture) -> tuple[list[str], NDArray[np.int64]]:
-    """Return the names of all pools, and for each segment the index of its pool among them."""
+def _pool_of_segments(picture: Picture) -> tuple[list[str], NDArray[np.int64]]:
     lives, segments = picture.lives, picture.lives.segments
     numbers: dict[str, int] = {}
     kinds = zip(

@@ -1,7 +1,8 @@
-"""Charts of a report for readers without scripts.
+"""Charts of a report for readers without scripts: the memory curve, and strips of segments.
 
-If a run has more than `_STRETCHES` entries, each point of its curve is the maximum of several
-entries. Allocated memory is visible in a strip however small it is; strip.js draws the same strips.
+A strip shows the segments of a pool one after another, with the allocated share of each pixel.
+Allocated memory is visible however small it is; strip.js draws the same strips. If a run has more
+than `_STRETCHES` entries, each point of its curve is the maximum of several entries.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def still_curve(picture: Picture, course: Course | None) -> str:
         for oom in picture.device_run.ooms[-_STRETCHES:]
     )
     items = [(name, f"--{name}") for name in SERIES]
-    bands = "" if course is None else "".join(_bands(course, n))
+    bands = "" if course is None else "".join(_phase_bands(course, n))
     if course is not None and bands:
         kinds = sorted({int(kind) for kind in course.phase} - {0})
         items += [(course.phases[kind], f"--phase-{kind}") for kind in kinds]
@@ -63,8 +64,7 @@ def still_curve(picture: Picture, course: Course | None) -> str:
     )
 
 
-def _bands(course: Course, n: int) -> Iterator[str]:
-    """Yield the SVG of a band for each phase; nothing for too many phases to distinguish."""
+def _phase_bands(course: Course, n: int) -> Iterator[str]:
     starts = [*course.phase_starts.tolist(), n]
     if len(starts) > _MOST_BANDS:
         return
@@ -88,7 +88,7 @@ def state_legend(instant: Instant) -> str:
 
 
 def packed_strip(instant: Instant) -> str:
-    """Return the HTML of the strips of all pools, with the name and bytes of each pool."""
+    """Return the HTML of the segments of each pool, with the name and bytes of the pool."""
     return "".join(map(_pool, packed(instant)))
 
 
@@ -111,7 +111,7 @@ def _pool(pool: PackedPool) -> str:
 class _Stretch:
     """Adjacent pixel columns of a segment that look the same.
 
-    first, last: first column, and the column after the last.
+    first, last: first pixel column, and the column after the last.
     tops: upper edges of the allocated and of the pending part, from 0 to `_SHADES`.
     """
 
@@ -121,10 +121,6 @@ class _Stretch:
 
 
 def _shapes(segment: SegmentState, at: int, wide: int) -> Iterator[tuple[str, str]]:
-    """Yield (colour, SVG path) of a segment's background and of its active parts.
-
-    at, wide: first unit and width in units of the segment on its strip.
-    """
     for row, first, last in pieces_of(at, at + wide):
         yield "--free", _box(first, row, last - first, 0, _SHADES)
     for each in _stretches(segment, wide):
@@ -143,7 +139,11 @@ def _box(x: int, row: int, wide: int, bottom: int, top: int) -> str:
 
 
 def _stretches(segment: SegmentState, wide: int) -> Iterator[_Stretch]:
-    tops = zip(_shaded(segment, ALLOCATED, wide), _shaded(segment, PENDING, wide), strict=True)
+    tops = zip(
+        _share_of_columns(segment, ALLOCATED, wide),
+        _share_of_columns(segment, PENDING, wide),
+        strict=True,
+    )
     at = 0
     for (allocated, waiting), equal in groupby(tops):
         length = sum(1 for _ in equal)
@@ -151,8 +151,7 @@ def _stretches(segment: SegmentState, wide: int) -> Iterator[_Stretch]:
         at += length
 
 
-def _shaded(segment: SegmentState, state: str, wide: int) -> list[int]:
-    """Return, for each pixel column of a segment, the share in `state`, from 0 to `_SHADES`."""
+def _share_of_columns(segment: SegmentState, state: str, wide: int) -> list[int]:
     share = [0.0] * wide
     scale = wide / segment.total_size
     for block in segment.blocks:

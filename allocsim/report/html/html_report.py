@@ -77,7 +77,7 @@ def html_report(devices: Sequence[DevicePage]) -> str:
     run, n_entries = first.run, first.lives.n_entries
 
     def each(part: Callable[[DevicePage], str]) -> str:
-        return _each(devices, part)
+        return _for_each_device(devices, part)
 
     return Template(page_part("page.html")).substitute(
         title=text(run.path.rsplit("/", 1)[-1]),
@@ -106,8 +106,7 @@ def html_report(devices: Sequence[DevicePage]) -> str:
     )
 
 
-def _each(devices: Sequence[DevicePage], part: Callable[[DevicePage], str]) -> str:
-    """Return `part(device)` of all devices, with a heading for each if there are several."""
+def _for_each_device(devices: Sequence[DevicePage], part: Callable[[DevicePage], str]) -> str:
     if len(devices) == 1:
         return part(devices[0])
     return "".join(

@@ -23,9 +23,9 @@ def page_part(name: str) -> str:
 
 
 def stylesheet(*names: str) -> str:
-    """Return the styles that all pages share, followed by those of files in allocsim/report/html.
+    """Return the common styles of all pages, followed by the files `names` in allocsim/report/html.
 
-    On screen, a page without scripts is dark if the system is.
+    A page without scripts follows the system's choice of dark or light, except in print.
     """
     theme = page_part("theme.css")
     dark = theme.partition(':root[data-theme="dark"] ')[2].partition("}")[0]
@@ -89,7 +89,7 @@ def definitions(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def sparkline(extremes: Extremes, top: int, length: int) -> str:
-    """Return inline SVG with a small curve of maxima, one for each range of entries.
+    """Return inline SVG of a small curve: the maximum of each range of entries.
 
     top: value at the upper edge.
     length: number of ranges in the full width; equal for all curves of a table.
@@ -104,8 +104,9 @@ def sparkline(extremes: Extremes, top: int, length: int) -> str:
 
 
 def steps(values: Sequence[int], width: float, bottom: int, scale: float) -> str:
-    """Return the points of an SVG polyline with a horizontal step of equal width for each value.
+    """Return the points of an SVG polyline with one horizontal step for each value.
 
+    width: width of the whole line.
     bottom: y of the value 0; y grows downwards.
     scale: image units per unit of the values.
     """

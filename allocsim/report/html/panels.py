@@ -183,7 +183,7 @@ def flame_panel(top: Top, name: str = "flame") -> str:
     notes = "".join(f'<p class="note">{text(note)}</p>\n' for note in top.notes)
     if not flame.boxes:
         return f"{heading}{notes}<p>Nothing was allocated.</p>\n"
-    boxes = "\n".join(_box(box, flame) for box in flame.boxes)
+    boxes = "\n".join(_svg_of_frame(box, flame) for box in flame.boxes)
     return (
         f"{heading}{notes}{_legend(flame, top)}"
         f'<div class="tools js"><label>Find <input id="{name}-find" type="search">'
@@ -209,8 +209,7 @@ def _note(flame: FlameGraph) -> str:
     )
 
 
-def _kind(category: str) -> str:
-    """Return the CSS class with the colour of a category; frames of several categories have ""."""
+def _colour_class(category: str) -> str:
     return f"c{CATEGORIES.index(category) if category else _MIXED}"
 
 
@@ -224,8 +223,8 @@ def _legend(flame: FlameGraph, top: Top) -> str:
     return legend([*items, *([("several categories", "--free")] if "" in drawn else [])])
 
 
-def _box(box: FlameBox, flame: FlameGraph) -> str:
-    """Return the SVG of a frame; it is a nested `svg` element because that clips the name."""
+def _svg_of_frame(box: FlameBox, flame: FlameGraph) -> str:
+    # A nested `svg` element clips the name.
     total = flame.bytes
     name = f"other ({plural(box.folded, 'stack')})" if box.folded else box.name
     size = f"{format_size(box.bytes)}, {box.bytes / total:.1%}"
@@ -233,7 +232,7 @@ def _box(box: FlameBox, flame: FlameGraph) -> str:
     label = f"{name}: {size}, {box.blocks:,} {'block' if box.blocks == 1 else 'blocks'}{of}"
     file = f" ({box.file})" if "/" in box.file or "\\" in box.file else ""
     return (
-        f'<svg class="{_kind(box.category)}" x="{box.start / total:.5%}" '
+        f'<svg class="{_colour_class(box.category)}" x="{box.start / total:.5%}" '
         f'y="{box.depth * _ROW}" width="{box.bytes / total:.5%}" height="{_ROW - 1}" '
         f'data-depth="{box.depth}" data-start="{box.start}" data-bytes="{box.bytes}" '
         f'data-name="{text(name + file)}">'

@@ -60,7 +60,7 @@ class Scale:
     entries: int
 
     def note(self, what: str) -> str:
-        """Return the HTML of a legend and a sentence on the scale, with the first word `what`."""
+        """Return the HTML of a legend, and a sentence on the scale that begins with `what`."""
         size, entries = format_size(self.top), f"{self.entries:,}"
         note = f"{what} from 0 to {size} upwards and over {entries} entries."
         shown = legend((name, f"--{name}") for name in SERIES)
@@ -95,7 +95,7 @@ def scale_of(outlines: Sequence[Outline]) -> Scale:
 
 
 def compare_page(found: Comparison) -> str:
-    """Return the page as HTML that opens offline."""
+    """Return the HTML page with the differences between two runs; it needs no network."""
     a, b = found.a, found.b
     verdict = [
         f"Reserved at the peak: {_moved(a.reserved.reserved, b.reserved.reserved)}.",
@@ -177,7 +177,6 @@ def _row(each: Change, most: int) -> list[str]:
 
 
 def _bar(change: int, most: int) -> str:
-    """Return the SVG of a bar to the right for an increase, and to the left for a decrease."""
     half = _BAR_WIDTH / 2
     wide = abs(change) / most * half
     at, paint = (half, "--alarm") if change > 0 else (half - wide, "--ideal")
@@ -192,7 +191,7 @@ _HEADS = ("rank", "reserved", "allocated", "unused", "retries", "OOMs")
 
 
 def ranks_page(found: Ranks) -> str:
-    """Return the page as HTML that opens offline."""
+    """Return the HTML page that compares the ranks of a distributed job; it needs no network."""
     return static_page(
         f"{plural(len(found.runs), 'rank')}",
         [f"{found.headline()}.", *_conf(found)],

@@ -54,7 +54,7 @@ def still_report(
         cannot=text(_CANNOT),
         kinds=_kinds(still),
         owners=owners_tables(tops) + flame_panel(tops[0]),
-        holes=_holes(still),
+        holes=_holes_table(still),
         legend=state_legend(still.instant),
         strip=packed_strip(still.instant),
         segments=_segments(still),
@@ -111,9 +111,8 @@ def _kinds(still: Still) -> str:
     return table("Where the reserved memory is", ("memory", "size"), rows)
 
 
-def _holes(still: Still) -> str:
-    """Return a table of the largest free blocks in used segments, with their neighbours."""
-    found = sorted(_between(still), key=lambda hole: (-hole[1].size, hole[1].address))
+def _holes_table(still: Still) -> str:
+    found = sorted(_holes_with_neighbours(still), key=lambda hole: (-hole[1].size, hole[1].address))
     if not found:
         return "<p>No free block is in a segment that is in use.</p>\n"
     rows = [
@@ -136,8 +135,8 @@ def _holes(still: Still) -> str:
 _Hole = tuple[SegmentState, BlockState, BlockState | None, BlockState | None]
 
 
-def _between(still: Still) -> Iterator[_Hole]:
-    """Yield (segment, free block, block before, block after); None is the end of the segment."""
+def _holes_with_neighbours(still: Still) -> Iterator[_Hole]:
+    # None is the end of the segment.
     for segment in still.instant.segments:
         if segment.is_idle:
             continue
