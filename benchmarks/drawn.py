@@ -44,8 +44,27 @@ _OF_GPT2 = ("c_attn", "c_proj", "c_fc")
 _OF_PHI3 = ("o_proj", "qkv_proj", "gate_up_proj", "down_proj")
 
 
+_CHOSEN: tuple[dict[str, Any], ...] = (
+    {"kind": "train", "model": "GLM-4-9B-0414", "dtype": "bf16", "optimizer": "sgd", "batch": 1,
+     "seq": 512, "checkpointing": True},
+    {"kind": "serve", "model": "GLM-4-9B-0414", "dtype": "bf16", "batch": 2, "prompt": 300,
+     "decode": 4},
+    {"kind": "train", "model": "Qwen3-0.6B", "dtype": "bf16", "optimizer": "adamw", "batch": 2,
+     "seq": 1024, "checkpointing": False},
+    {"kind": "serve", "model": "Mistral-7B-v0.1", "dtype": "bf16", "batch": 1, "prompt": 1024,
+     "decode": 4},
+    {"kind": "train", "model": "BERT-base", "dtype": "autocast-bf16", "optimizer": "adamw",
+     "batch": 4, "seq": 128, "checkpointing": False},
+)  # fmt: skip
+"""Tasks of model families whose laws are new; they have the seed 0."""
+
+
 def drawn(seed: int, count: int) -> Iterator[dict[str, Any]]:
-    """Yield `count` tasks in the form of truth.jsonl; a third serve."""
+    """Yield `count` tasks in the form of truth.jsonl; a third serve. Seed 0 gives `_CHOSEN`."""
+    if not seed:
+        for number, row in enumerate(_CHOSEN):
+            yield {"id": f"chosen-{number}", **row, "start": "clean", "card": "A100 80GB"}
+        return
     chance = random.Random(seed)
     for number in range(count):
         row = _serving(chance) if number % 3 == 2 else _training(chance)

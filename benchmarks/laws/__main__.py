@@ -88,7 +88,7 @@ _EXCEPTIONS = {
         served=(("bf16", "eager"), ("fp16", "eager"), ("fp32", "eager")),
     ),
     "mistral": Recorded(trained=_MIXED, adapted=((),)),
-    "phi3": Recorded(trained=_MIXED, served=()),
+    "phi3": Recorded(trained=_MIXED),
     "mixtral": Recorded(trained=_MIXED),
     "bert": Recorded(tied=(True,), trained=_TRAINED, served=()),
     "vit": Recorded(trained=_MIXED, served=()),

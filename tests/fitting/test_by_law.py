@@ -27,6 +27,7 @@ from allocsim.fitting.by_law import why_no_law
 from allocsim.fitting.model import Configured
 from allocsim.phantom import UnavailableError, find_gpu
 from allocsim.units import GIB
+from benchmarks.drawn import rows as drawn_rows
 from benchmarks.truth import gpu_of, rows, task_of, without_cudnn
 from tests.pythons import NEEDS_TORCH, pythons_of
 
@@ -159,6 +160,18 @@ def seeing(kinds: int, *sizes: int) -> Configured:
     return Configured("made up", config, "AutoModelForImageClassification")
 
 
+WITHOUT_A_LAW = {
+    "20251-021": "mistral_untied_bf16_adamw-fused_lora",
+    "20251-024": "qwen3_tied_autocast-bf16_adamw-fused_checkpointing",
+    "20251-025": "torchvision-vit_fp32_momentum",
+    "20251-026": "llama_tied_fp16_serve_eager",
+    "20251-027": "phi3_untied_bf16_adafactor_checkpointing_lora",
+    "20251-043": "mixtral_untied_bf16_adamw_lora",
+    "20251-046": "qwen3_tied_autocast-bf16_adamw_checkpointing",
+}
+"""Tasks drawn at random whose programs were not recorded."""
+
+
 def with_a_law() -> list[dict[str, Any]]:
     """Return the rows of the truth that have a law."""
     with TemporaryDirectory() as place:
@@ -186,6 +199,27 @@ def test_run_by_law_equals_pytorch_to_the_byte_however_the_model_begins(
     """Run two trainings, and a serving that runs out of memory."""
     (row,) = [row for row in rows() if row["id"] == name]
     compare(row, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["20251-009", "20251-020", "20251-032", "chosen-0"])
+def test_run_by_law_equals_pytorch_to_the_byte_for_tasks_drawn_at_random(
+    name: str, tmp_path: Path
+) -> None:
+    """Run Adafactor with adapters, a prompt larger than its token, Qwen3 and GLM-4."""
+    (row,) = [row for row in drawn_rows() if row["id"] == name]
+    compare(row, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", drawn_rows(), ids=lambda row: row["id"])
+def test_every_drawn_task_is_exact_by_law_or_names_the_program_without_one(
+    row: dict[str, Any], tmp_path: Path
+) -> None:
+    if row["id"] in WITHOUT_A_LAW:
+        expected = f"there is no law for {WITHOUT_A_LAW[row['id']]};"
+        assert why_no_law(task_of(row, tmp_path), gpu_of(row)).startswith(expected)
+    else:
+        compare(row, tmp_path)
 
 
 @pytest.mark.slow
