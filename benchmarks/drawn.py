@@ -53,8 +53,6 @@ _CHOSEN: tuple[dict[str, Any], ...] = (
      "seq": 1024, "checkpointing": False},
     {"kind": "serve", "model": "Mistral-7B-v0.1", "dtype": "bf16", "batch": 1, "prompt": 1024,
      "decode": 4},
-    {"kind": "train", "model": "BERT-base", "dtype": "autocast-bf16", "optimizer": "adamw",
-     "batch": 4, "seq": 128, "checkpointing": False},
 )  # fmt: skip
 """Tasks of model families whose laws are new; they have the seed 0."""
 
