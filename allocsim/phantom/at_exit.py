@@ -93,13 +93,13 @@ _OF_A_FLOAT = frozenset({2, 4})
 
 
 class _ReadFrame(ctypes.Structure):
-    """One frame of a call stack that read values; struct device_read_frame of the stubs."""
+    """Frame of a call stack that copied values to the host; struct device_read_frame."""
 
     _fields_ = (("code", ctypes.py_object), ("line", ctypes.c_int))
 
 
 class _ReadSite(ctypes.Structure):
-    """One call stack that read values; struct device_read_site of the stubs."""
+    """Call stack that copied values to the host; struct device_read_site of the stubs."""
 
     _fields_ = (("times", ctypes.c_size_t), ("most", ctypes.c_size_t), ("depth", ctypes.c_size_t))
 
@@ -154,7 +154,7 @@ _COUNTED = ("kernels", "graphs", "nodes", "stack")
 
 
 def driver_counts() -> dict[str, int]:
-    """Return the number of kernels, graphs and their nodes, and the largest stack of a thread."""
+    """Return the number of kernels, graphs and graph nodes, and the largest stack of a thread."""
     ask = ctypes.CDLL(None).device_driver
     ask.restype = ctypes.POINTER(ctypes.c_size_t * len(_COUNTED))
     return {name: ask().contents[at] for at, name in enumerate(_COUNTED)}
@@ -177,7 +177,7 @@ def places_of(sites: Iterable[Site]) -> list[tuple[str, int]]:
 
 
 def reads_text(places: list[tuple[str, int]]) -> str:
-    """Return the first `SHOWN` places as text, and the number of further places; "" if none."""
+    """Return the first `SHOWN` places as text, with the number of copies at each; "" if none."""
     texts = [f"{place} ({times:,} times)" if times > 1 else place for place, times in places]
     more = len(texts) - SHOWN
     rest = [f"{more} more {'place' if more == 1 else 'places'}"] if more > 0 else []

@@ -23,7 +23,7 @@ _PRUNED_EVERY = 256
 class _Contents:
     """Contents of one storage, the memory that a tensor and its views share.
 
-    storage: address of PyTorch's storage object; `weak` prevents that PyTorch uses it again.
+    storage: address of PyTorch's storage object; while `weak` exists, no other object gets it.
     weak: weak reference to the storage.
     pointer: device address of the contents.
     data: all bytes, as a host tensor; None if `constant` has the value of every element.
@@ -32,8 +32,8 @@ class _Contents:
     known: host tensor with a boolean per byte, True if it is known; None if all bytes are known.
     version: number of in-place writes to the storage that PyTorch has counted; None if it does not
         count them.
-    is_settled: True if `version` is exact.  PyTorch counts a write after the operator returns, or
-        not at all if another operator called it.  So `version + 1` is accepted at the first read.
+    is_settled: True if `version` is exact.  Until the first read, `version + 1` is accepted too,
+        because PyTorch counts a write after its operator returns, or not at all.
     is_routed: True if the contents depend on the assumed choice of experts.
     """
 

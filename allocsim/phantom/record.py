@@ -185,7 +185,7 @@ class RecordedProgram:
     values: True to compute small integer and boolean tensors of a phantom GPU.
     routing: distribution of tokens over experts on a phantom GPU, "balanced" or "skewed".
     devices: number of equal phantom GPUs; a process can use one.
-    charges: bytes of the driver for a kernel of a phantom GPU, and for a node of a CUDA graph.
+    charges: bytes that the driver of a phantom GPU uses for each kernel and each CUDA graph node.
     """
 
     command: tuple[str, ...]

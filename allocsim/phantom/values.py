@@ -203,7 +203,7 @@ class Values:
         return out
 
     def chosen(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Run a top-k; if its scores are unknown, the router chooses the indices."""
+        """Run a top-k; if its scores are unknown, store assumed indices (see `Router`)."""
         scores = args[0]
         out = run()
         if not scores.is_cuda:

@@ -126,7 +126,7 @@ def most_urgent(devices: Sequence[DeviceRun]) -> list[DeviceRun]:
 
 
 def warnings(run: Run) -> Part:
-    """Return the warnings of a replay, such as a difference from the recording, and notes on it."""
+    """Return warnings about a replay, e.g. that it differs from the recording, and its notes."""
     shown = 2 if run.card is not None and run.card.is_shared else 1
     return said_first(run.warnings[:shown], run.named_notes)
 

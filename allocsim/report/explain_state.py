@@ -36,7 +36,7 @@ _SIZE_WIDTH = 14
 
 
 def text(found: StateExplanation, top: Top | None = None) -> str:
-    """Return the text of `allocsim explain -v` for a state.
+    """Return the text of `allocsim explain -v` for a snapshot without a history.
 
     top: code that holds the memory; None if it is not shown.
     """

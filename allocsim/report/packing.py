@@ -45,7 +45,7 @@ class PackedPool:
 
 
 def packed(instant: Instant) -> list[PackedPool]:
-    """Place the segments of each pool on rows of equal width; return default pools first."""
+    """Return the segments of each pool, placed on rows of equal width; default pools come first."""
     pools: dict[str, list[SegmentState]] = {}
     for segment in sorted(instant.segments, key=lambda s: (-s.total_size, s.address)):
         pools.setdefault(segment_pool(segment), []).append(segment)

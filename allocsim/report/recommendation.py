@@ -147,9 +147,9 @@ def trial_document(trial: Trial) -> dict[str, Any]:
 
 
 def range_document(trial: Trial) -> dict[str, int | None]:
-    """Return as JSON the peaks of a trial if blocks from before entry 0 stay, or are placed again.
+    """Return two peaks of a trial as JSON, in bytes, for a recording that starts mid-run; else {}.
 
-    Return {} for a recording that starts with the program.
+    Blocks from before entry 0 keep their addresses in one, and are placed again in the other.
     """
     if trial.peak_range is None:
         return {}

@@ -231,8 +231,9 @@ def slowdown(device: DeviceRun, spill: Spill) -> tuple[float, float]:
 
 
 def spill_rows(device: DeviceRun, top: Top | None = None) -> list[str]:
-    """Return lines with the spilled bytes, the first and the worst moment, and the slowdown.
+    """Return lines on memory that the driver moved to the host: bytes, first moment, worst moment.
 
+    They include the slowdown that this may cause.
     top: code that requested memory after the card was full; None if it is listed elsewhere.
     Returns [] for a device without host memory.
     """
@@ -263,7 +264,7 @@ def spill_rows(device: DeviceRun, top: Top | None = None) -> list[str]:
 
 
 def spill_document(device: DeviceRun, spill: Spill, top: Top | None) -> dict[str, Any]:
-    """Return the spilled memory as JSON; `top` has the code that requested it."""
+    """Return as JSON the memory that the driver moved to the host; `top` has its owners."""
     low, high = slowdown(device, spill)
     return {
         **fields(spill, "lent_bytes most_bytes began worst end_bytes"),
@@ -286,7 +287,7 @@ class Loan:
 
 
 def tuning_spill_rows(tuning: Tuning, loan: Loan | None) -> list[str]:
-    """Return lines with the spilled bytes under the recorded and the best setting.
+    """Return lines with the bytes in host memory under the recorded and the best setting.
 
     Returns [] if `loan` is None.
     """
@@ -300,7 +301,7 @@ def tuning_spill_rows(tuning: Tuning, loan: Loan | None) -> list[str]:
 
 
 def tuning_spill_document(tuning: Tuning, loan: Loan | None) -> dict[str, Any]:
-    """Return the spilled bytes under every setting as JSON; {} if `loan` is None."""
+    """Return the bytes in host memory under every setting as JSON; {} if `loan` is None."""
     if loan is None:
         return {}
     return {

@@ -74,7 +74,7 @@ def legend(items: Iterable[tuple[str, str]]) -> str:
 
 
 def moment_link(entry: int, words: str, *, is_button: bool = False) -> str:
-    """Return a link `words` that selects the moment after an entry in the charts of the page.
+    """Return a link with the text `words`; it shows the moment after an entry in the charts.
 
     is_button: return a button, which is hidden without scripts.
     """

@@ -35,7 +35,10 @@ def labelled(label: str, *sentences: str) -> str:
 
 
 def device_tabs(pictures: Sequence[Picture]) -> str:
-    """Return the HTML of a tab for each device, the first with an error selected; "" for one."""
+    """Return the HTML of a tab for each device; the first device with an error is selected.
+
+    Return "" for a single device.
+    """
     if len(pictures) == 1:
         return ""
     chosen = next((each for each in pictures if each.device_run.ooms), pictures[0])
