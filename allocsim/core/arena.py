@@ -237,7 +237,6 @@ class Arena:
         self._open(start, end)
 
     def _give_up(self, start: int, end: int) -> None:
-        """Remove an empty chunk."""
         self._fill(start)
         del self._chunks[start]
         self._join_gaps(start, end)
@@ -246,7 +245,6 @@ class Arena:
             self._lowest = int(self._gaps.pop(start))
 
     def _join_gaps(self, start: int, end: int) -> None:
-        """Add a gap and join it with adjacent gaps."""
         if end in self._gaps:
             end = self._gaps.pop(end)
         at = self._gaps.bisect_left(start) - 1
@@ -255,7 +253,6 @@ class Arena:
         self._gaps[start] = end
 
     def _forget_gaps(self, start: int, end: int) -> None:
-        """Remove [start, end) from the gaps."""
         for first, last in list(self._gaps.items()):
             if last <= start or end <= first:
                 continue
@@ -280,7 +277,6 @@ class Arena:
             self._give_up(start, end)
 
     def _occupy(self, start: int, end: int) -> None:
-        """Mark the free parts of [start, end) as used."""
         first = max(self._holes.bisect_right(start) - 1, 0)
         starts = list(self._holes.islice(first, self._holes.bisect_left(end)))
         for hole in starts:

@@ -236,7 +236,6 @@ class AllocatorConfig:
         return _signed(min(self.host[key], UNLIMITED // MIB) * MIB)
 
     def _divisions_text(self) -> str:
-        """Return roundup_power2_divisions as the conf writes it: a number or a list."""
         divisions = self.roundup_power2_divisions
         if len(set(divisions)) == 1:
             return str(divisions[0])

@@ -278,7 +278,6 @@ def unmap_block(heap: Heap, block: Block) -> None:
 
 
 def _cut(heap: Heap, block: Block, start: int, size: int) -> None:
-    """Shrink a free block to [start, start + size); the parts before and after it stay free."""
     before = start - block.ptr
     after = block.size - before - size
     if before:

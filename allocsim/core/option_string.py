@@ -106,7 +106,6 @@ class _Parser:
         self._pass(self.release.options - _SHARED)
 
     def _pass(self, mine: frozenset[str]) -> None:
-        """Read the options in `mine` and skip the others."""
         self.at = 0
         while self.at < len(self.words):
             key = self.words[self.at]
@@ -358,7 +357,6 @@ def _read_reserve_by_class(parser: _Parser, key: str) -> None:
 
 
 def _read_host(parser: _Parser, key: str) -> None:
-    """Read an option of the pinned-host allocator, which has no effect on device memory."""
     if key in _HOST_NUMBERS:
         word = parser.value(key)
         value: int | bool = parser.integer(word, key)

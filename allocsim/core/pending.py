@@ -157,7 +157,6 @@ class PendingFrees:
                 self.complete(free)
 
     def _insert_events(self, block: Block) -> None:
-        """Record one event for each stream that used the block."""
         uses, block.stream_uses = block.stream_uses, None
         for stream in uses or ():
             block.event_count += 1

@@ -172,7 +172,6 @@ def _release_halves(heap: Heap, private: PrivatePools, pool: PrivatePool) -> Non
 
 
 def _release_blocks(heap: Heap, pool: BlockPool) -> None:
-    """Release every free segment of a pool, then unmap its free expandable blocks."""
     # Smaller blocks are parts of segments, and contain no whole handle.
     blocks = pool.at_least(heap.least_segment)
     for block in blocks:

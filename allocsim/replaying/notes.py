@@ -65,7 +65,6 @@ def workspace_note(recorded: str, modelled: Release) -> str | None:
 
 
 def _limit_note(prepared: Prepared, limit: int) -> str:
-    """Return a note on the memory limit, in bytes, that the program seems to have set by a call."""
     trace = prepared.trace
     had_room = bool(np.any((trace.action == Action.OOM) & (trace.addr >= trace.size)))
     why = "the device had room for a failed request" if had_room else "garbage was collected"

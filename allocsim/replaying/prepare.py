@@ -128,14 +128,12 @@ def _from_empty(
 
 
 def _has_settings(recording: Recording, hints: Hints) -> bool:
-    """Return True if the file, its provenance or a hint gives the settings."""
     made = recording.provenance
     is_noted = made is not None and made.conf_at_start is not None
     return is_noted or recording.settings is not None or hints.first_conf is not None
 
 
 def _conf_of(recording: Recording) -> str:
-    """Return the conf at the start of the recorded program; "" if it is unknown."""
     made = recording.provenance
     if made is not None and made.conf_at_start is not None:
         return made.conf_at_start
@@ -275,5 +273,4 @@ def state_source(
 
 
 def _pages(segments: Sequence[SegmentState]) -> int:
-    """Return the bytes that the segments take on the device, in whole pages of 2 MiB."""
     return sum(round_up(segment.total_size, PAGE) for segment in segments)

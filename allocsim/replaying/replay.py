@@ -180,7 +180,6 @@ def _run_of(
     progress: Progress | None,
     observers: Sequence[Observer],
 ) -> DeviceRun:
-    """Replay one prepared device; the parameters are those of `replay`."""
     is_plain = addresses == "recorded" and base_address is None and not host_spill
     peak = PeakWatch()
     if is_plain and not observers:

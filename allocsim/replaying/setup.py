@@ -125,7 +125,6 @@ def memory_of(prepared: Prepared, device_memory: int | None) -> int | None:
 def _device_memory(
     prepared: Prepared, requested: int | None, *, is_as_recorded: bool
 ) -> tuple[int | None, list[str]]:
-    """Return the bytes of the device, None if unlimited, and notes on inferred facts."""
     plan, made = prepared.plan, prepared.provenance
     notes = cause_notes(prepared)
     if requested is not None:

@@ -247,7 +247,6 @@ def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
 
 
 def _least_fraction(prepared: Prepared, setting: Setting) -> float | None:
-    """Return the lowest memory fraction during a replay, or None without a fraction."""
     at_start = prepared.in_force(setting).fraction(prepared.release)
     if setting.fraction(prepared.release) is not None:
         return at_start

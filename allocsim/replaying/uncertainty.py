@@ -137,7 +137,6 @@ def _peak(
     plan: Plan | None = None,
     addresses: Addresses | None = None,
 ) -> int | None:
-    """Replay, and return the peak reserved in bytes, or None if the replay does not complete."""
     try:
         drive = prepared.drive(
             setting, device_memory, folder=fold_allocated, plan=plan, addresses=addresses

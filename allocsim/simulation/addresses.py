@@ -281,7 +281,6 @@ class _DriverReading:
             arena.happen(self._to_come.pop().event)
 
     def _is_after_others(self, arena: Arena, start: int) -> bool:
-        """Return True if a segment at `start` is the first of a new chunk, but not at its base."""
         chunk = start // ADDRESS_CHUNK * ADDRESS_CHUNK
         is_new = bool(self._fresh) and arena.chunk_at(start) is None and chunk < arena.lowest
         return is_new and chunk < start and self._chunk_below(arena, start) is None
@@ -361,12 +360,10 @@ class _DriverReading:
         return chunk[0] if start - chunk[1] <= chunk[1] - chunk[0] else None
 
     def _is_hole(self, chunk: int) -> bool:
-        """Return True if the chunk was not created for a segment."""
         found = (each.event for each in self._events if each.event.kind is _HOLE)
         return any(event.start == chunk for event in found)
 
     def _widen(self, arena: Arena, chunk: int, end: int) -> None:
-        """Extend to `end` a chunk that was created for something else than a segment."""
         reach = arena.widen_chunk(chunk, round_up(end, ADDRESS_CHUNK))
         self._fresh.pop(chunk, None)
         self._events = [
@@ -382,7 +379,6 @@ class _DriverReading:
 
 
 def _joined(events: Sequence[DatedEvent]) -> Iterator[DatedEvent]:
-    """Yield the events; join each gap with the gap directly below it that follows."""
     last: DatedEvent | None = None
     for dated in events:
         if dated.event.kind is not _GAP:

@@ -242,14 +242,12 @@ class Drive:
             observer.grew(self.allocator, entry)
 
     def _change_addresses(self) -> None:
-        """Apply the address events up to the entry of the current step."""
         events, entry = self.address_events, self._entry()
         while self._n_happened < len(events) and events[self._n_happened].entry <= entry:
             self.allocator.device.happen(events[self._n_happened].event)
             self._n_happened += 1
 
     def _request(self, addr: int, size: int, stream: int) -> int:
-        """Make a request, and return the size of its block in bytes; 0 without a block."""
         try:
             ptr = self.allocator.malloc(size, stream)
         except OutOfMemoryError as error:
@@ -341,7 +339,6 @@ class Drive:
             observer.out_of_memory(self.allocator, oom, self._blocks())
 
     def _blocks(self) -> dict[int, Block]:
-        """Return the allocated blocks and those with a pending free, by recorded address."""
         waiting = {addr: free.block for addr, free in self._waiting.items() if free.block}
         return waiting | self.allocator.named_blocks
 

@@ -134,7 +134,6 @@ def _codes(columns: tuple[_Ints, _Ints, _Ints]) -> NDArray[np.uint64]:
 
 
 def _repeats(columns: tuple[_Ints, _Ints, _Ints], period: Period) -> bool:
-    """Return True if every period equals the period before it."""
     rows, next_rows = (
         slice(period.first, period.end - period.length),
         slice(period.first + period.length, period.end),

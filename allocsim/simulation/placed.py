@@ -135,7 +135,6 @@ def rows_of(steps: Steps, placed: PlacedSteps, history: Sequence[TraceEntry]) ->
 
 
 def _last_allocs(placed: PlacedSteps, actions: Sequence[str], rows: NDArray[np.intp]) -> list[int]:
-    """Return the index of the last `alloc` of each step in `placed.answered_ooms`."""
     allocs = np.array([at for at, action in enumerate(actions) if action == "alloc"])
     return [
         int(rows[allocs[np.searchsorted(allocs, placed.ends[single]) - 1]])

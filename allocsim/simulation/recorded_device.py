@@ -90,7 +90,6 @@ class Hints:
                 yield Mark(entry, MarkKind.SETTINGS, conf)
 
     def _keeps(self, mark: Mark) -> bool:
-        """Return True if no hint replaces the recorded mark."""
         if mark.kind is MarkKind.FRACTION:
             return self.memory_fraction is None
         if mark.kind is MarkKind.SETTINGS:
@@ -104,7 +103,6 @@ def is_at_start(mark: Mark) -> bool:
 
 
 def _fraction_at_start(marks: Sequence[Mark]) -> float | None:
-    """Return the memory fraction set before the first entry, or None if no call is known."""
     found = None
     for mark in marks:
         if is_at_start(mark):

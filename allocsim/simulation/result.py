@@ -180,10 +180,6 @@ class Spill:
     end_bytes: int
 
 
-def _nowhere() -> None:
-    """Return None: no difference is known."""
-
-
 @dataclass(frozen=True, slots=True)
 class LeftOpen:
     """Range of a what-if on one device, and its reasons.
@@ -196,8 +192,8 @@ class LeftOpen:
     notes: tuple[str, ...]
 
 
-def _nothing_open() -> None:
-    """Return None: there is no range."""
+def _none() -> None:
+    """Return None: nothing is known to differ or to be open."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -237,9 +233,9 @@ class DeviceRun(Shown):
     fidelity: Fidelity | None
     inferred: tuple[str, ...]
     stopped_at: int | None
-    find_parting: Callable[[], Parting | None] = field(default=_nowhere, compare=False)
+    find_parting: Callable[[], Parting | None] = field(default=_none, compare=False)
     peaks: StartPeaks | None = None
-    find_left_open: Callable[[], LeftOpen | None] = field(default=_nothing_open, compare=False)
+    find_left_open: Callable[[], LeftOpen | None] = field(default=_none, compare=False)
     spill: Spill | None = None
     refused_below: int | None = None
     driver_calls: DriverCalls = ()

@@ -88,7 +88,6 @@ def releases_needed(conf: str, release: Release, possible: Sequence[str]) -> str
 
 
 def _reads_alike(conf: str, release: Release, version: str) -> bool:
-    """Return True if the release `version` accepts `conf` with the same meaning as `release`."""
     try:
         return str(_config(conf, version)) == str(_config(conf, release.version))
     except ConfigError:
