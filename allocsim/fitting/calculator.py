@@ -220,6 +220,7 @@ _SIZES = {
 _REPETITION = 2
 """Repetition of a program part whose purposes are used: it follows another of the same law."""
 _CARD = Card((8, 0), 108, 2048)
+_WINDOW = "window"
 _SERVED = Serving(_SIZES, _CARD, is_fused=True, decode=1, requests=1)
 
 
@@ -362,18 +363,22 @@ def _of_stretches(
 def _programs(known: Mapping[str, Law]) -> Iterator[Sequence[str]]:
     """Yield programs as names of laws in order; together the programs use every law of serving.
 
-    Each program serves two prompts and decodes three tokens for each.
+    Each program serves two prompts and decodes three tokens for each. Its parts are all of models
+    with a sliding window, or all of models without one.
     """
-    regimes = {kind: _regimes(known, kind) for kind in (MAKE, START, STEP)}
-    most = max(map(len, regimes.values()))
-    for i in range(most):
-        make, start, step = (of[i % len(of)] for of in regimes.values())
-        tokens = [f"{STEP}.{step}", f"{AFTER}.{step}"] * 3
-        del tokens[-1]
-        yield [
-            *(f"{MAKE}.{make}", f"{START}.{start}", *tokens),
-            *(f"{BETWEEN}.{start}", *tokens, f"{END}.{make}"),
-        ]
+    for has_window in (False, True):
+        makes, starts, steps = (
+            [name for name in _regimes(known, kind) if (_WINDOW in name.split(".")) == has_window]
+            for kind in (MAKE, START, STEP)
+        )
+        for i in range(max(map(len, (makes, starts, steps)))):
+            make, start, step = (of[i % len(of)] for of in (makes, starts, steps))
+            tokens = [f"{STEP}.{step}", f"{AFTER}.{step}"] * 3
+            del tokens[-1]
+            yield [
+                *(f"{MAKE}.{make}", f"{START}.{start}", *tokens),
+                *(f"{BETWEEN}.{start}", *tokens, f"{END}.{make}"),
+            ]
 
 
 def _regimes(known: Mapping[str, Law], kind: str) -> list[str]:

@@ -26,6 +26,7 @@ from allocsim.fitting import (
     law_programs,
     model_of,
     opening_at,
+    page_laws,
     run_by_law,
 )
 from allocsim.fitting.laws import (
@@ -125,6 +126,15 @@ def test_calculator_page_opens_at_the_given_question(written: tuple[str, Page]) 
 
 def test_the_page_names_the_releases_that_were_recorded(written: tuple[str, Page]) -> None:
     assert f"made with PyTorch 2.15.0 and transformers {TRANSFORMERS}." in written[1].words
+
+
+def test_page_has_the_parts_of_serving_with_and_without_a_window(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (name,) = (each for each in known_programs() if each.text == "mistral_untied_16-bit_serve")
+    monkeypatch.setattr("allocsim.fitting.calculator.known_programs", lambda: (name,))
+    (parts,) = page_laws("mistral_untied").parts.values()
+    assert {"make.default", "make.default.window"} <= set(parts)
 
 
 def test_law_unpacks_to_the_same_numbers(written: tuple[str, Page]) -> None:
