@@ -112,10 +112,12 @@ class Evidence:
 
     @cached_property
     def has_gradient(self) -> _Mask:
-        """Blocks from before training that gradients of equal size identify as parameters.
+        """Blocks from before training that the sizes of gradients identify as parameters.
 
         If a size has n more gradients than known parameters, the first n blocks of that size with
-        an unknown purpose are selected.
+        an unknown purpose are selected. If n exceeds their number, but not all gradients, each of
+        the others is of a parameter that was a part of a tensor: the first block from a module's
+        constructor whose size divides it, such as the class token before a single image of a ViT.
         """
         scene, blocks = self.scene, self.blocks
         stays = self.lasts & (scene.born_in(Phase.SETUP) | scene.outlives_all)
@@ -126,6 +128,11 @@ class Evidence:
             taken = int((known & (blocks.requested == size)).sum())
             rows = open_rows[blocks.requested[open_rows] == size]
             found[rows[: max(count - taken, 0)]] = True
+            beyond = count - taken - len(rows)
+            if 0 < beyond < count:
+                own = stays & scene.came_from(Origin.OWN_LAYER) & ~found & ~self.repeats_a_buffer
+                rows = np.flatnonzero(own & (blocks.requested > 0) & (blocks.requested < size))
+                found[rows[size % blocks.requested[rows] == 0][:beyond]] = True
         return found
 
     @cached_property

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from allocsim import load, replay, top
+from allocsim.analysis.top import top_of_run
 from allocsim.errors import RecordingError
+from allocsim.fitting import Task, model_of, run_by_law
 from allocsim.ownership import BY, CATEGORIES, RULES
 from allocsim.ownership.blocks import blocks_of
+from allocsim.phantom import find_gpu
 from allocsim.recording import Recording
 from allocsim.replaying import prepare
 
@@ -106,3 +109,17 @@ def test_the_page_has_every_rule_with_its_reason() -> None:
     table = page.partition("<!-- rules -->")[2].partition("<!-- end of rules -->")[0]
     result = "".join(f"| {rule.category} | {rule.reason} |\n" for rule in RULES)
     assert table == f"\n| category | because |\n|---|---|\n{result}"
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_class_token_is_a_parameter_also_if_its_gradient_is_a_part_of_another(batch: int) -> None:
+    """The gradient of a single image's class token is the first row of a larger tensor.
+
+    torchvision publishes 88,224,232 parameters for ViT-B/32, and the model has no buffers.
+    """
+    task = Task(model=model_of("ViT-B/32"), batch=batch, dtype="autocast-bf16")
+    ran = run_by_law(task, find_gpu("H200"))
+    found = top_of_run(ran.prepared, ran.device_run, ran.busiest, by="category").categories
+    assert "buffers" not in found
+    published = 4 * 88_224_232
+    assert published <= found["parameters"] < published + 512
