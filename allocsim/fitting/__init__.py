@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from allocsim.fitting.task import (
         ATTENTION,
         DTYPES,
+        EAGER_NOTE,
         OPTIMIZERS,
         PARALLEL,
         STARTS,
@@ -78,7 +79,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ATTENTION", "Advice", "Answered", "BY_LAW", "CONFIGURATIONS", "CONVOLUTIONS_NOTE",
-    "CUDNN_ATTENTION", "CUDNN_NOTE", "Change", "Configured", "DTYPES", "EXPERTS_NOTE",
+    "CUDNN_ATTENTION", "CUDNN_NOTE", "Change", "Configured", "DTYPES", "EAGER_NOTE", "EXPERTS_NOTE",
     "Estimate", "Fewest", "Fit", "Frontier", "GpuCount", "Largest", "LawModel", "MASK_NOTE",
     "OPTIMIZERS", "Opening", "PARALLEL", "PageLaws", "Phase", "Planned", "RESERVED_SEEN", "Ran",
     "ReadConfig", "ReadFront", "SIZES", "STARTS", "Served", "Sharded", "Started", "TORCHVISION",
@@ -107,8 +108,8 @@ _HOMES = {
     "run_result": "Ran run_program",
     "serving": "Served held_of serve",
     "serving_program": "Phase Started start start_largest",
-    "task": "ATTENTION DTYPES OPTIMIZERS PARALLEL STARTS Task lengths_of usual_attention "
-    "usual_lengths usual_values",
+    "task": "ATTENTION DTYPES EAGER_NOTE OPTIMIZERS PARALLEL STARTS Task lengths_of "
+    "usual_attention usual_lengths usual_values",
 }
 """Names of each module, which is imported on first use of one of them."""
 

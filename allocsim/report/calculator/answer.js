@@ -60,7 +60,7 @@ function showAnswer(answer, question) {
 // Notes about what is not known of a question, as the command prints them.
 function notesOf({ card, dtype, attention, checkpointing, model }) {
   if (model.sees) return [about.notes.convolutions];
-  const found = [];
+  const found = model.isEager && attention === "eager" ? [about.notes.eager] : [];
   const hasCudnn = about.cudnnAttention.includes(card.capability[0]);
   if (hasCudnn && attention === "sdpa" && dtype !== "fp32") found.push(about.notes.cudnn);
   if (checkpointing && attention === "sdpa") found.push(about.notes.mask);

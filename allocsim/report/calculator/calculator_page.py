@@ -24,6 +24,7 @@ from allocsim.fitting import (
     CUDNN_ATTENTION,
     CUDNN_NOTE,
     DTYPES,
+    EAGER_NOTE,
     EXPERTS_NOTE,
     MASK_NOTE,
     OPTIMIZERS,
@@ -167,6 +168,7 @@ def calculator_page(
         "process": CONTEXT_MEMORY_SEEN,
         "cudnnAttention": CUDNN_ATTENTION,
         "notes": {
+            "eager": EAGER_NOTE,
             "cudnn": CUDNN_NOTE,
             "mask": MASK_NOTE,
             "experts": EXPERTS_NOTE,

@@ -9,6 +9,7 @@ const KEPT_PROGRAMS = 4;
 const FEWEST_ROWS = 80; // minimum number of rows of a step
 const TWO_KINDS = 2; // image classes if the configuration names none
 const STEPS = 4; // of a training program
+const OTHER_ADAFACTOR = "this page has Adafactor for the presets' matrices, without adapters; allocsim fit has more";
 const laws = new Map(); // promise of a family's laws, by name
 const partsOfPrograms = new Map(); // names of the parts of a program, by its name
 const keptPrograms = new Map();
@@ -159,6 +160,7 @@ async function found(question) {
   }
   const sizes = sizesOf(model), stretches = stretchesOf(question, sizes);
   const numbers = lawNumbers(about, name), missing = stretches.find((stretch) => numbers[stretch.name] === undefined);
+  if (missing?.name.startsWith("optimizer.")) throw new Refused(OTHER_ADAFACTOR);
   if (missing) {
     const tokens = counted(question.work === "serve" ? question.prompt : question.seq);
     const length = model.sees ? "" : ` x ${tokens} tokens`;
