@@ -37,16 +37,19 @@ CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
 
 
 def rows(number: int, python: str) -> Iterator[tuple[str, ...]]:
-    """Yield a row of the table for each change of one case."""
+    """Yield a row of the table for each change of one case; only the first names the case."""
     name, gpu, more = CASES[number]
     found = fit(Task(model=model_of(name), **more), gpu, engine="laws")
     assert isinstance(found, Fit)
     assert found.task is not None
-    for change in advise(found).changes:
+    case = (
+        f"{number + 1}",
+        f"{found.task.text.split(' of ')[1]} on {gpu}",
+        f"{(found.needed_bytes or 0) / GIB:.2f}",
+    )
+    for i, change in enumerate(advise(found).changes):
         yield (
-            f"{number + 1}",
-            f"{found.task.text.split(' of ')[1]} on {gpu}",
-            f"{(found.needed_bytes or 0) / GIB:.2f}",
+            *(case if i == 0 else [""] * len(case)),
             f"`{change.options}`",
             f"{change.peak_reserved_bytes / GIB:.2f}{' (formula)' * (change.engine == 'formula')}",
             *_confirmed(change, python),

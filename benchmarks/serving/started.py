@@ -132,7 +132,7 @@ def keep_in(place: Path, result: dict[str, Any]) -> None:
 
 
 def table(results: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield the table of all results, with signed errors."""
+    """Yield the table of all results, with signed errors; only a row's first line names it."""
     by_name = {row["row"]: row for row in rows()}
     yield "| row | model | card | log | started | figure | printed | started | error |"
     yield "|---|---|---|---|---|---|---:|---:|---:|"
@@ -142,10 +142,12 @@ def table(results: Sequence[dict[str, Any]]) -> Iterator[str]:
         begin += f"| {each.get('engine', '').removeprefix('vLLM ')} |"
         if "error" in each:
             yield f"{begin} | | {each['error'].partition('. Tried')[0]} | |"
+            begin = "| | | | | |"
         for name, printed, found in figures_of(row, each):
             digits = ",.0f" if name == "tokens" else ".2f"
             error = f"{found / printed - 1:+.2%}" if printed else ""
             yield f"{begin} {name} | {printed:{digits}} | {found:{digits}} | {error} |"
+            begin = "| | | | | |"
 
 
 def figures_of(row: Row, result: dict[str, Any]) -> Iterator[tuple[str, float, float]]:
@@ -172,15 +174,16 @@ def summary(results: Sequence[dict[str, Any]]) -> Iterator[str]:
             )
 
 
-def left_out(results: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield the rows of vLLM on a named card without a start, by release."""
+def left_out(results: Sequence[dict[str, Any]]) -> str:
+    """Return the rows of vLLM on a named card without a start, by release."""
     there = {each["row"] for each in results}
     by_release: dict[str, list[str]] = {}
     for row in rows():
         if row["server"] == "vllm" and row["gpu"] and row["row"] not in there:
             by_release.setdefault(row["release"].partition("rc")[0], []).append(row["row"])
-    for release, names in sorted(by_release.items(), key=lambda item: version_of(item[0])):
-        yield f"- Not started, release {release}: {', '.join(names)}"
+    of_releases = sorted(by_release.items(), key=lambda item: version_of(item[0]))
+    listed = "; ".join(f"{release}: {' '.join(names)}" for release, names in of_releases)
+    return f"Not started, by release: {listed}."
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -195,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             keep_in(_RESULTS, result)
             print(json.dumps(result), flush=True)
     found = kept_in(_RESULTS)
-    text = "\n".join([*table(found), "", *summary(found), "", *left_out(found)])
+    text = "\n".join([*table(found), "", *summary(found), "", left_out(found)])
     if given.docs:
         _PAGE.write_text(between_marks(_PAGE.read_text(), "started", _COMMAND, text))
     elif not given.rows:
