@@ -60,8 +60,8 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="folder for the recordings")
     arguments = parser.parse_args()
     print(f"{machine_and_month()}\n")
-    print("| program | edit | recorded | edited program | predicted | error |")
-    print("|---|---|---|---|---|---|")
+    print("| program | recorded | edit | edited program | predicted |")
+    print("|---|---|---|---|---|")
     n_exact = n_all = 0
     with TemporaryDirectory() as scratch:
         folder = arguments.keep or Path(scratch)
@@ -69,6 +69,7 @@ def main() -> None:
         for program in arguments.programs:
             devices = prepare(recorded(program, (), arguments.python, folder))
             before = replay_prepared(devices).devices[0].peak_reserved_bytes
+            begin = f"| {program} | {before:,} |"
             for edit in EDITS:
                 if edit in _OF_STREAMS and program != "prefetch":
                     continue
@@ -76,16 +77,14 @@ def main() -> None:
                 try:
                     run = replay_prepared(edit_devices(devices, [edit])).devices[0]
                 except AllocsimError as error:
-                    print(f"| {program} | {edit} | {before:,} | {real:,} | refused: {error} | |")
+                    print(f"{begin} {edit} | {real:,} | refused: {error} |")
+                    begin = "| | |"
                     continue
                 off = (run.peak_reserved_bytes - real) / real
-                shown = "exact" if not off else f"{off:+.2%}"
+                shown = "exact" if not off else f"{run.peak_reserved_bytes:,} ({off:+.2%})"
                 n_exact, n_all = n_exact + (not off), n_all + 1
-                print(
-                    f"| {program} | {edit} | {before:,} | {real:,} | "
-                    f"{run.peak_reserved_bytes:,} | {shown} |",
-                    flush=True,
-                )
+                print(f"{begin} {edit} | {real:,} | {shown} |", flush=True)
+                begin = "| | |"
     print(f"\n{n_exact} of {n_all} exact")
 
 
