@@ -58,7 +58,7 @@ _MADE_AT_LOAD = 256 * MIB
 
 
 def transformers(work: ServingWork) -> Needs:
-    """Estimate the memory of `generate()` in transformers with its default, growing cache."""
+    """Estimate the memory of transformers' `generate()` with its default cache, `DynamicCache`."""
     grown = grow(
         work.sizes,
         work.weights,
@@ -104,15 +104,16 @@ def transformers(work: ServingWork) -> Needs:
 def static_fraction(
     memory: int, cards: int = 1, chunk: int | None = None, captured: int | None = None
 ) -> tuple[float, int]:
-    """Return SGLang's mem_fraction_static, and the bytes that it leaves on a card for the rest.
+    """Return SGLang's default mem_fraction_static, and the bytes of a card outside that fraction.
 
     memory: bytes of the card.
     cards: number of cards that share each layer.
     chunk: tokens of a prefill chunk; default: by the card.
-    captured: sequences of the largest graph; default: by the card.
+    captured: largest number of sequences with a CUDA graph; default: by the card.
 
-    The bytes left are 512 MiB, 1.5 MiB for each token of a prefill chunk, 2 MiB for each sequence
-    of the largest graph and 128 MiB for each card, and at least 10 GiB on cards above 60 GiB.
+    The bytes outside are 512 MiB, 1.5 MiB for each token of a prefill chunk, 2 MiB for each
+    sequence of the largest graph and 128 MiB for each card, and at least 10 GiB on cards above
+    60 GiB.
     """
     mib = memory / MIB
     table = ((20, 2048, 8), (35, 2048, 24), (60, 4096, 32), (90, 8192, 256), (160, 8192, 256))
@@ -234,10 +235,11 @@ _SOURCE = "llama.cpp, src/llama-model.cpp and src/llama-context.cpp"
 
 
 def compute_buffer(work: ServingWork) -> tuple[int, int]:
-    """Return the bytes of llama.cpp's compute buffer with flash attention, and without it.
+    """Return the lowest and highest bytes of llama.cpp's compute buffer.
 
-    With flash attention it holds the logits of a batch and their inputs. Without it, it holds the
-    attention scores of all heads and the mask, if they are larger.
+    The low end is that with flash attention (logits and inputs of one batch), the high end that
+    without it (attention scores of all heads and the mask, if larger). The two are equal if the
+    options say whether flash attention is used.
     """
     sizes, rows = work.sizes, work.options.chunk or _BATCH
     with_flash = 4 * rows * (sizes.vocabulary + sizes.width)
@@ -289,7 +291,6 @@ def llama_cpp(work: ServingWork) -> Needs:
 
 
 def _gpu_layers(work: ServingWork) -> tuple[int, int]:
-    """Return the layers on the card, counting the output as one, and all layers of the model."""
     layers = work.sizes.layers
     given = work.gpu_layers if work.options.gpu_layers is None else work.options.gpu_layers
     return (layers + 1 if given is None else min(given, layers + 1)), layers
@@ -316,10 +317,7 @@ def _parts(work: ServingWork, gpu_layers: int, layers: int) -> tuple[MemoryPart,
 
 
 def ollama(work: ServingWork) -> Needs:
-    """Estimate the memory of a model in Ollama.
-
-    Ollama uses llama.cpp, with a context of 4,096 tokens or more.
-    """
+    """Estimate the memory of a model in Ollama: llama.cpp with at least 4,096 tokens of context."""
     prompt = max(work.prompt, _KEEP - work.decode)
     needs = llama_cpp(replace(work, prompt=prompt))
     *parts, buffer = needs.parts
@@ -350,7 +348,6 @@ def _cache(work: ServingWork, layers: int) -> int:
 
 
 def _longest(work: ServingWork) -> int:
-    """Return the largest context, in tokens, with which everything fits the card for certain."""
     low, high = 0, (work.sizes.longest or _MOST_CELLS) * work.batch // _CELLS
     while low < high:
         middle = (low + high + 1) // 2

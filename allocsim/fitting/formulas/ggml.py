@@ -85,9 +85,9 @@ NUMBERS = {
 
 
 def bytes_in(kind: str, weights: int) -> int:
-    """Return the bytes of `weights` elements of the type `kind`, such as "Q4_K".
+    """Return the bytes that `weights` numbers take in ggml's type `kind`, such as "Q4_K".
 
-    Raises ConfigError if the elements do not fill whole blocks.
+    Raises ConfigError if `weights` is no multiple of the type's block.
     """
     block = BLOCKS[kind]
     if weights % block.weights:
@@ -140,30 +140,28 @@ class _Tensor:
 
     @property
     def is_early(self) -> bool:
-        """True if the tensor is in the first eighth of the layers."""
         return self.layer < self.sizes.layers // 8
 
     @property
     def takes_more(self) -> bool:
-        """True in the layers with more bits: first and last eighth, and every third between."""
         layers = self.sizes.layers
         is_late = self.layer >= 7 * layers // 8
         return self.is_early or is_late or (self.layer - layers // 8) % 3 == 2
 
     @property
     def is_shared(self) -> bool:
-        """True if four or more heads share a key and value head."""
         return self.sizes.heads // self.sizes.kv_heads >= 4
 
     @property
     def has_8_experts(self) -> bool:
-        """True if a layer has 8 experts, as in Mixtral 8x7B, which the recipes treat specially."""
         return self.sizes.experts == 8
 
 
 def kind_of(recipe: str, shape: Shape, sizes: ModelSizes, *, has_imatrix: bool = False) -> str:
-    """Return the name of ggml's type for one tensor under a recipe, a key of `BASES`.
+    """Return ggml's type, such as "Q6_K", of one tensor in a file quantised by `recipe`.
 
+    recipe: a key of `BASES`, such as "Q4_K_M".
+    shape: role, layer and dimensions of the tensor.
     sizes: sizes of the model.
     has_imatrix: True if the file was made with an importance matrix, which changes a few tensors.
 
@@ -208,10 +206,6 @@ def _embedding(tensor: _Tensor) -> str:
 
 
 def _raised(tensor: _Tensor) -> str:
-    """Return the type of a tensor under a recipe of less than three bits per weight.
-
-    Such recipes store some tensors with more bits than their base type.
-    """
     return "IQ3_S" if tensor.recipe in _TWO_BITS else "Q2_K"
 
 
@@ -267,7 +261,6 @@ def _queries(tensor: _Tensor) -> str:
 
 
 def _fused(tensor: _Tensor) -> str:
-    """Return the type of the matrix that has queries, keys and values in one."""
     kinds = {"Q4_K_M": "Q5_K", "Q5_K_M": "Q6_K"}
     kinds |= dict.fromkeys(("Q3_K_M", "Q3_K_L", "IQ3_M"), "Q4_K")
     return kinds.get(tensor.recipe, tensor.base)

@@ -47,8 +47,8 @@ Value = int | float | bool | str | tuple[int | float | bool, ...]
 class Gguf:
     """Header of a GGUF file.
 
-    metadata: values by key. Texts are cut to 256 characters. An array of numbers up to
-        `_KEPT_VALUES` is a tuple; any other array is replaced by its length.
+    metadata: values by key. Texts are cut to 256 characters. A short array of numbers is a tuple;
+        any other array is replaced by its length.
     """
 
     metadata: Mapping[str, Value]
@@ -56,11 +56,11 @@ class Gguf:
 
 
 def read_gguf(path: Path) -> Gguf:
-    """Return the header of the file at `path`.
+    """Return the header of the GGUF file at `path`.
 
-    For a file of several, such as "m-00001-of-00003.gguf", the metadata are those of the first file
-    and the tensors those of all files. Raises RecordingError, with the byte and what was expected
-    there, if a file is not a GGUF file.
+    If the model is split over several files, such as "m-00001-of-00003.gguf", the result has the
+    metadata of the first file and the tensors of all. Raises RecordingError, with the byte offset
+    and what was expected there, if a file is not a GGUF file.
     """
     found = _PART.fullmatch(path.name)
     if found is None or not 1 < int(found[3]) <= _MOST_PARTS:
@@ -113,17 +113,12 @@ class _Reader:
         return int(value)
 
     def count(self, what: str, most: int, letter: str = "Q") -> int:
-        """Read a count and check that it is at most `most`.
-
-        what: name of the counted things, for the error message.
-        """
         value = self.number(letter)
         if value > most:
             raise self.refused(f"{value:,} {what}; expected {most:,} or fewer")
         return value
 
     def text(self, what: str, most: int) -> str:
-        """Read a length and then a text of that length, at most `most` bytes."""
         data = self.take(self.count(f"bytes of {what}", min(most, self.left)))
         try:
             return data.decode()
@@ -167,7 +162,6 @@ class _Reader:
         return self.array(depth)
 
     def array(self, depth: int) -> Value:
-        """Read an array; return its numbers if they are few, else its length."""
         kind = self.number("I")
         if kind in _SCALARS:
             size = struct.calcsize(f"<{_SCALARS[kind]}")
@@ -222,10 +216,12 @@ class _Reader:
 
 
 def gguf_sizes(path: Path, file: Gguf) -> ModelSizes:
-    """Return the sizes of the model in a GGUF file. Raises RecordingError if a key is missing.
+    """Return the sizes of the model that a GGUF header describes.
 
     path: the file, for error messages.
     file: its header.
+
+    Raises RecordingError if a key is missing.
     """
     family = file.metadata.get("general.architecture")
     if not isinstance(family, str):

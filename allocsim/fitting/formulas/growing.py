@@ -33,12 +33,12 @@ _MOST_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """Memory of a simulated `generate()` with a growing cache, in bytes.
+    """Memory of a simulated `generate()` with a growing KV cache, in bytes.
 
-    loaded: reserved memory with only the weights loaded.
+    loaded: reserved memory when only the weights are loaded.
     allocated: peak of allocated memory.
     reserved: peak of reserved memory.
-    cache: keys and values at the end of a request.
+    cache: keys and values after the last token.
     """
 
     loaded: int
@@ -48,13 +48,14 @@ class Grown:
 
 
 class _Run:
-    """Allocator of one process, with the requests of a model's forward passes.
+    """Allocator of one process, and the requests of a model's forward pass.
+
+    Methods return addresses of allocated blocks. `x` is the address of an input, which is freed.
 
     each: bytes of an element.
-    workspace: bytes of cuBLAS's workspace.
-
-    Methods that allocate return the addresses of the blocks. In all methods, `rows` is the number
-    of new tokens, and `seen` the number of earlier tokens per sequence.
+    workspace: bytes of cuBLAS's workspace, which every linear layer requests and frees.
+    rows: number of new tokens of all sequences.
+    seen: number of earlier tokens of each sequence.
     """
 
     def __init__(self, sizes: ModelSizes, each: int, workspace: int) -> None:
@@ -72,16 +73,12 @@ class _Run:
             self.gpu.free(address)
 
     def product(self, rows: int, width: int) -> int:
-        """Allocate the output of a linear layer, whose workspace is freed at once.
-
-        width: elements of the output per token.
-        """
         out = self.take(rows * width * self.each)
         self.free(self.take(self.workspace))
         return out
 
     def norm(self, rows: int) -> int:
-        """Allocate the output of an RMS norm, which is computed in 32 bits."""
+        # An RMS norm is computed in 32 bits.
         wide = 4 * rows * self.sizes.width
         first = self.take(wide)
         squares = self.take(wide)
@@ -95,10 +92,6 @@ class _Run:
         return result
 
     def rotated(self, rows: int, width: int) -> int:
-        """Allocate queries or keys after rotary position embedding.
-
-        width: elements per token.
-        """
         size = rows * width * self.each
         first = self.take(size)
         half = self.take(size // 2)
@@ -111,7 +104,6 @@ class _Run:
         return out
 
     def kept(self, layer: int, rows: int, batch: int, seen: int) -> None:
-        """Replace a layer's cached keys and values by longer copies."""
         key, value = ((seen * batch + rows) * each * self.each for each in self.sizes.grown)
         # torch.cat allocates the longer tensor before the old one is freed.
         keys, values = self.cache[layer] if layer < len(self.cache) else (0, 0)
@@ -122,10 +114,6 @@ class _Run:
         self.cache[layer : layer + 1] = [(new_keys, new_values)]
 
     def attention(self, x: int, layer: int, rows: int, batch: int, seen: int) -> int:
-        """Allocate and free the tensors of a layer's attention; return the address of its output.
-
-        x: address of the norm's output, which is freed.
-        """
         sizes = self.sizes
         queries = sizes.heads * sizes.head
         q = self.product(rows, queries)
@@ -143,11 +131,7 @@ class _Run:
         return projected
 
     def feed_forward(self, x: int, rows: int) -> int:
-        """Allocate and free the tensors of a layer's MLP, and return the address of its output.
-
-        A mixture of experts is simulated as the two experts that a token chooses. The tensor at
-        `x`, the output of the norm, is freed.
-        """
+        # A mixture of experts is simulated as the two experts that a token chooses.
         inner = self.sizes.inner
         size = rows * inner * self.each
         if self.sizes.family in (
@@ -176,7 +160,7 @@ class _Run:
         return down
 
     def angles(self, tokens: int) -> tuple[int, int]:
-        """Allocate cosine and sine of `tokens` positions, computed in 32 bits."""
+        # Cosine and sine are computed in 32 bits.
         wide = 4 * tokens * self.sizes.head
         half = self.take(wide // 2)
         both = self.take(wide)
@@ -190,7 +174,6 @@ class _Run:
         return found[0], found[1]
 
     def forward(self, batch: int, tokens: int, seen: int) -> None:
-        """Run one forward pass over `tokens` new tokens of each of `batch` sequences."""
         rows, sizes = batch * tokens, self.sizes
         plain = rows * sizes.width * self.each
         indices = self.take(8 * rows), self.take(8 * tokens)  # token ids, and their positions
@@ -213,10 +196,6 @@ class _Run:
 
 
 def _lengths(prompt: int, decode: int) -> Iterator[int]:
-    """Yield the cache's number of tokens at each simulated step of decoding.
-
-    Only some of the `decode` steps are simulated, evenly spread and including the last.
-    """
     count = min(decode, _MOST_TOKENS)
     for step in range(count):
         yield prompt - 1 + (step + 1) * decode // count
@@ -233,12 +212,13 @@ def grow(
     requests: int = 2,
     workspace: int = WORKSPACE,
 ) -> Grown:
-    """Simulate serving on a card without a memory limit, and return the peaks.
+    """Simulate transformers' `generate()` on a card without a memory limit, and return its peaks.
 
     Activations and cache have 32-bit elements if the weights are fp32, else 16-bit elements.
 
-    batch, prompt, decode: sequences at a time, and tokens of a prompt and of an answer.
-    requests: number of requests, served one after another.
+    batch: sequences that are generated at a time.
+    prompt, decode: tokens of each prompt, and tokens generated after it.
+    requests: number of calls of `generate()`, one after another.
     workspace: bytes of cuBLAS's workspace.
 
     Raises ConfigError if the batch is more than any card could hold.

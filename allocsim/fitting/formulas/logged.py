@@ -56,19 +56,20 @@ _HOST = re.compile(r"CPU.*|AMX|.*Host")
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """Sizes from an engine's log, in bytes; None for a size that the log does not give.
+    """Sizes that a serving engine printed at its start, in bytes; None for a size not in the log.
 
     weights, activations, graphs: memory of weights, activations and CUDA graphs.
-    estimated_graphs: memory of CUDA graphs that the engine expected.
-    beside_torch: bytes used on the card outside PyTorch.
+    estimated_graphs: memory that the engine expected CUDA graphs to take.
+    beside_torch: memory used on the card outside PyTorch.
     consumed: sum of weights and beside_torch, where the engine prints only the sum.
-    total: bytes of the card.
-    cache: bytes of keys and values.
-    cache_tokens: number of tokens that the cache holds.
-    compute_buffer: memory of llama.cpp's compute buffer.
-    pool: lowest and highest bytes of the cache, if the options are those of the log.
-    room: lowest and highest number of tokens of the cache, if the options are those of the log.
-    options: options of the server.
+    total: memory of the card.
+    cache: memory of the KV cache.
+    cache_tokens: number of tokens that the KV cache holds.
+    compute_buffer: llama.cpp's compute buffer.
+    pool: lowest and highest size of the KV cache; set only after `applied`, if the options are
+        unchanged.
+    room: as `pool`, in tokens.
+    options: options with which the logged server started.
     """
 
     weights: float | None = None
@@ -86,8 +87,9 @@ class Logged:
     options: ServerOptions = DEFAULTS
 
     def refuse_other(self, a_token: int, name: str) -> None:
-        """Raise ConfigError unless a token takes `a_token` bytes in the logged model's cache.
+        """Raise ConfigError if the bytes per token of KV cache show a log of another model.
 
+        a_token: bytes per token of KV cache in the expected model.
         name: name of the expected model, for the error message.
 
         Fewer bytes are accepted from llama.cpp, whose card may hold only some of the layers.
@@ -105,14 +107,14 @@ class Logged:
 
     @property
     def bytes_a_token(self) -> float | None:
-        """Bytes per token in the cache, or None if the log does not give them."""
+        """Bytes of KV cache per token, or None if the log does not give them."""
         return self.cache / self.cache_tokens if self.cache and self.cache_tokens else None
 
     def applied(self, given: ServerOptions) -> tuple[Logged, ServerOptions]:
-        """Return the sizes that still hold for a start with `given` options, and all its options.
+        """Apply the log to a server with `given` options; return valid sizes and complete options.
 
-        Options that are not given are those of the log.
-        Raises ConfigError for another number of cards.
+        An option that `given` lacks is taken from the log. The size of the KV cache is valid only
+        if no option differs from the log. Raises ConfigError for another number of cards.
         """
         known = self.options.cards or 1
         if given.cards not in (None, known):
@@ -124,7 +126,6 @@ class Logged:
         return (self._of_this_start() if own == asked else self), given
 
     def _of_this_start(self) -> Logged:
-        """Return the sizes for a start with the options of the log, including the cache's size."""
         if self.cache is not None and self.cache <= 0:
             return replace(self, pool=(0, 0), room=(0, 0))
         if self.compute_buffer is not None:
@@ -136,7 +137,7 @@ class Logged:
 
     @property
     def printed_pool(self) -> tuple[int, int] | None:
-        """Lowest and highest bytes of the cache that the log prints, or None."""
+        """Lowest and highest bytes of KV cache that round to the printed size, or None."""
         if self.cache is None:
             return None
         return round(self.cache - _DECIMALS), round(self.cache + _DECIMALS)
@@ -146,11 +147,12 @@ NOTHING_LOGGED = Logged()
 
 
 def logged_in(figures: LogFigures | None, engine: str) -> Logged:
-    """Return the sizes in the log of `engine`.
+    """Return the sizes in a start-up log of `engine`.
 
-    figures: numbers of the log, None without a log.
+    figures: numbers read from the log; None if the text is no start-up log.
 
-    Raises ConfigError for a log of another engine, and for one of llama.cpp with several cards.
+    Raises ConfigError for a text that is no log of `engine`, and for a log of llama.cpp with
+    several cards.
     """
     kind = _LOGS.get(engine)
     if kind is None:

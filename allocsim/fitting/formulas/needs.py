@@ -50,26 +50,29 @@ def _rows(sizes: ModelSizes, kind: str) -> int:
 def bytes_a_token(sizes: ModelSizes, kind: str) -> int:
     """Return the bytes of one token's keys and values on all layers.
 
-    kind: one of `KV_TYPES`.
+    kind: type of their elements, one of `KV_TYPES`.
     """
     return sizes.keeping * _rows(sizes, kind)
 
 
 def kv_bytes(sizes: ModelSizes, tokens: int, kind: str, *, layers: int | None = None) -> int:
-    """Return the bytes of keys and values of `tokens` tokens, ignoring sliding windows.
+    """Return the bytes of keys and values of `tokens` tokens if no layer has a sliding window.
 
-    kind: one of `KV_TYPES`.
-    layers: number of layers; default: all.
+    kind: type of their elements, one of `KV_TYPES`.
+    layers: number of layers; default: all that keep keys and values.
     """
     count = sizes.keeping if layers is None else layers
     return count * tokens * _rows(sizes, kind)
 
 
 def kv_range(sizes: ModelSizes, tokens: int, kind: str, *, block: int = 1) -> tuple[int, int]:
-    """Return the lowest and highest bytes of a sequence's keys and values.
+    """Return the lowest and highest bytes of one sequence's keys and values.
 
+    They differ if the model has sliding windows, which an engine may or may not use.
+
+    tokens: tokens of the sequence.
     kind: one of `KV_TYPES`.
-    block: tokens of a block; the cache consists of whole blocks.
+    block: tokens per block of a paged cache; a sequence takes whole blocks.
     """
     whole = round_up(tokens, block)
     seen = min(whole, round_up(sizes.window, block)) if sizes.windowed else whole
@@ -87,21 +90,22 @@ AS_LOGGED = "as the log says"
 class ServingWork:
     """Model and requests that a server must serve, with its card and options.
 
-    sizes, weights: sizes and weights of the model.
+    sizes, weights: sizes and weights of the model; with several cards, those of one card.
     memory: bytes of the card.
-    context: lowest and highest bytes of its CUDA context.
-    batch: sequences at a time, each with `prompt` and `decode` tokens.
-    requests: number of requests, served one after another.
-    kv_type: one of `KV_TYPES`, or "" for the engine's default.
+    context: lowest and highest bytes of a CUDA context on the card.
+    batch: sequences that are served at a time, each with `prompt` and `decode` tokens.
+    requests: number of rounds of `batch` sequences, served one after another.
+    kv_type: type of keys and values, one of `KV_TYPES`, or "" for the engine's default.
     gpu_layers: llama.cpp's -ngl, or None for all layers.
     workspace: bytes of cuBLAS's workspace.
-    logged: sizes from the engine's log, which replace assumptions.
-    cards: number of cards that share each layer; sizes and weights are then those of one card.
+    logged: sizes from the engine's log, which replace the formula's.
+    cards: number of cards that share each layer (tensor parallelism).
     options: options of the server that were given or logged.
     card: name of the card, for defaults that depend on it.
     capability: compute capability of the card.
-    encoder: lowest and highest bytes of an encoder of images that is loaded with the model.
-    drivers: least and most bytes by which the memory that drivers report differs from `memory`.
+    encoder: lowest and highest bytes of an image encoder that is loaded with the model.
+    drivers: lowest and highest difference, in bytes, of the memory that drivers report for the card
+        from `memory`.
     """
 
     sizes: ModelSizes
@@ -125,13 +129,13 @@ class ServingWork:
 
     @property
     def capacity(self) -> tuple[int, int]:
-        """Lowest and highest memory that drivers report for the card, in bytes."""
+        """Lowest and highest memory, in bytes, that different drivers report for the card."""
         low, high = (max(self.memory + each, 1) for each in self.drivers)
         return low, high
 
     @property
     def tokens(self) -> int:
-        """Tokens of one sequence when it ends."""
+        """Tokens of one sequence at its end: prompt and decoded tokens."""
         return self.prompt + self.decode
 
     @property
@@ -141,15 +145,15 @@ class ServingWork:
 
     @property
     def computed_in(self) -> str:
-        """Name of the type of keys and values."""
+        """Type of keys and values, by name."""
         return self.kv_type or ("fp32" if self.number_size == 4 else "bf16")
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPart:
-    """One part of the memory that serving needs, such as the cache, as a range of bytes.
+    """One use of the memory that serving takes, such as the KV cache, as a range of bytes.
 
-    why: reason for the range, or source of the number.
+    why: reason why low and high differ, or source of the number.
     """
 
     name: str
@@ -167,13 +171,13 @@ def known_or(part: MemoryPart, logged: float | None) -> MemoryPart:
 
 @dataclass(frozen=True, slots=True)
 class Largest:
-    """Largest safe value of the option that divides a card's memory, and what it gives.
+    """Largest safe value of a server's option for its share of the card's memory.
 
     option: name of the option, such as "--gpu-memory-utilization".
     value: largest value with which the start cannot run out of memory.
-    room: lowest and highest number of tokens that the cache then holds.
-    longest: tokens of the longest request that the cache then holds for certain.
-    length: name of the option for the longest request.
+    room: lowest and highest number of tokens that the KV cache holds with this value.
+    longest: tokens of the longest request that is certain to fit this cache.
+    length: name of the server's option for the longest request, such as "--max-model-len".
     """
 
     option: str
@@ -187,17 +191,17 @@ class Largest:
 class Needs:
     """Memory that one serving engine needs, and the options with which it fits.
 
-    parts: parts on the card.
+    parts: uses of the card's memory.
     source: documentation of the engine's behaviour.
-    host: parts in host memory.
-    taken: lowest and highest bytes that the engine reserves by default, or None if it reserves what
-        it needs.
-    loaded_beside: lowest and highest bytes of other memory that its log counts as weights.
-    pool: lowest and highest bytes of its cache if it reserves `taken`, or None.
-    room: lowest and highest number of tokens that this cache holds, or None.
-    largest: largest safe fraction of the card, or None if the engine has no such option.
-    paste: command-line options for this work, or "".
-    least: options with the smallest cache that holds this work, or "".
+    host: uses of host memory.
+    taken: lowest and highest bytes that the engine reserves by default; None if it reserves only
+        what it needs.
+    loaded_beside: lowest and highest bytes that its log counts as weights but that are no weights.
+    pool: lowest and highest bytes of the KV cache within `taken`, or None.
+    room: as `pool`, in tokens.
+    largest: largest safe share of the card, or None if the engine has no such option.
+    paste: command-line options with which the server can do the work, or "".
+    least: options with the smallest KV cache that suffices for the work, or "".
     notes: assumptions, one sentence each.
     """
 
@@ -226,7 +230,10 @@ class Needs:
 
 
 def biggest_matrix(weights: Weights) -> int:
-    """Return the elements of the largest quantised matrix, which may be converted to 16 bits."""
+    """Return the number of elements of the largest quantised matrix.
+
+    An engine that converts matrices to 16 bits before a product needs room for one of this size.
+    """
     found: Iterable[int] = (
         each.shape.elements // max(each.shape.dims[0] if len(each.shape.dims) > 2 else 1, 1)
         for each in weights.tensors
@@ -258,7 +265,7 @@ def weights_part(work: ServingWork) -> MemoryPart:
 def cache_part(work: ServingWork, block: int) -> MemoryPart:
     """Return the memory of the keys and values of all sequences that are served at a time.
 
-    block: tokens of a block; only whole blocks count.
+    block: tokens per block of a paged cache; a sequence takes whole blocks.
     """
     kind = work.computed_in
     low, high = kv_range(work.sizes, work.tokens, kind, block=block)
@@ -269,10 +276,10 @@ def cache_part(work: ServingWork, block: int) -> MemoryPart:
 
 
 def forward_bytes(work: ServingWork, rows: int) -> tuple[int, int]:
-    """Return the lowest and highest peak of a forward pass, beside weights and logits.
+    """Return the lowest and highest peak bytes of activations in a forward pass, without logits.
 
-    The peak is in the MLP: gate, up and product, with the hidden state and the residual. Experts
-    hold inputs, products and outputs of each chosen expert.
+    The peak is in the MLP: gate, up and product, with the hidden state and the residual. With
+    experts, it is the inputs, products and outputs of each chosen expert.
 
     rows: tokens that are computed at a time.
     """
@@ -285,7 +292,7 @@ def forward_bytes(work: ServingWork, rows: int) -> tuple[int, int]:
 
 
 def communication_parts(work: ServingWork) -> tuple[MemoryPart, ...]:
-    """Return the memory for communication of cards that share layers; empty for one card."""
+    """Return the buffers through which tensor parallel cards communicate; empty for one card."""
     if work.cards == 1:
         return ()
     low, each = _COMMUNICATION
@@ -295,18 +302,18 @@ def communication_parts(work: ServingWork) -> tuple[MemoryPart, ...]:
 
 
 def parallel_option(work: ServingWork, option: str) -> str:
-    """Return the setting for the number of cards, such as "--tp 2 "; "" for one card.
+    """Return the command-line text for the number of cards, such as "--tp 2 "; "" for one card.
 
-    option: name of the server's option.
+    option: the server's option, such as "--tp".
     """
     return f"{option} {work.cards} " if work.cards > 1 else ""
 
 
 def room_of(work: ServingWork, pool: tuple[int, int], block: int) -> tuple[int, int]:
-    """Return the number of tokens that fit in a cache of the lowest and highest size.
+    """Return the lowest and highest number of tokens that fit a KV cache.
 
     pool: lowest and highest bytes of the cache.
-    block: tokens of a block; only whole blocks count.
+    block: tokens per block of a paged cache; only whole blocks count.
     """
     each = bytes_a_token(work.sizes, work.computed_in) * block
     low, high = (max(size, 0) // each * block for size in pool)

@@ -37,19 +37,19 @@ _VERSION = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:\.\S*)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Options of a server; None for an option with the engine's default.
+    """Options of a server that affect its memory; None means the engine's default.
 
     version: release of the engine as major and minor number.
     fraction: gpu_memory_utilization, mem_fraction_static or free_gpu_memory_fraction.
     longest: tokens of the longest request.
-    sequences: requests at a time.
-    chunk: tokens that are computed at a time.
+    sequences: most requests that are served at a time.
+    chunk: most tokens in one forward pass.
     captured: largest batch for which a CUDA graph is captured.
     is_eager: True if no CUDA graph is captured.
     is_offline: True if the engine is used from Python, as `LLM()`, and not as a server.
-    has_text_only: True if an encoder of images is not loaded.
+    has_text_only: True if the model's image encoder is not loaded.
     has_flash: True with flash attention, False without it.
-    kv_type: type of the cache.
+    kv_type: type of keys and values.
     weights: format to which the engine quantises 16-bit weights.
     cards: number of cards that share each layer.
     gpu_layers: number of layers on the card.
@@ -218,10 +218,11 @@ _OPTIONS: dict[str, dict[str, tuple[str, str]]] = {
 def of_vllm(
     options: ServerOptions, memory: int, card: str = "", capability: tuple[int, int] = (8, 0)
 ) -> ServerOptions:
-    """Return `options` with vLLM's defaults for a card of `memory` bytes.
+    """Replace each None in `options` by vLLM's default on a card.
 
+    memory: bytes of the card.
     card: name of the card; an A100 has the defaults of smaller cards.
-    capability: compute capability of the card; older ones have the V0 engine up to release 0.9.
+    capability: compute capability; below 8.0, releases up to 0.9 run the V0 engine.
     """
     version = options.version or NEWEST["vllm"]
     is_large = memory >= _LARGE_CARD and "A100" not in card.upper()
@@ -251,9 +252,9 @@ def of_vllm(
 
 
 def options_again(options: ServerOptions, server: str) -> str:
-    """Return the given options that a recommended command line must repeat, each after a space.
+    """Return command-line text that repeats the given options, each after a space.
 
-    Fraction, length, sequences and cards are in the line already.
+    Left out are fraction, length, sequences and cards: the caller's line already has them.
     """
     own = ("fraction", "longest", "sequences", "cards", "gpu_layers")
     names: dict[str, tuple[str, str]] = {}

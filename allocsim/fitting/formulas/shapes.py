@@ -17,12 +17,11 @@ from allocsim.fitting.formulas.sizes import ModelSizes
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Role and dimensions of one tensor.
+    """Role and dimensions of one tensor of a model.
 
-    role: purpose, by the name that GGUF has for it: "attn_q", "ffn_down", "token_embd", "output"
-        and so on; "norm", "bias", "router" and "position" are never quantised.
-    dims: sizes of the dimensions, rows first, as in PyTorch; the experts of a layer are one tensor
-        of three dimensions.
+    role: purpose, by GGUF's name: "attn_q", "ffn_down", "token_embd", "output" and so on; "norm",
+        "bias", "router" and "position" are never quantised.
+    dims: dimensions as in PyTorch; all experts of a layer are one tensor of three dimensions.
     layer: index of its layer, or None outside the layers.
     """
 
@@ -32,7 +31,6 @@ class Shape:
 
     @property
     def elements(self) -> int:
-        """Number of elements."""
         return math.prod(self.dims)
 
 
@@ -65,8 +63,6 @@ _Part = Callable[[ModelSizes, int], _Rows]
 
 
 def _layer(*parts: _Part) -> _Part:
-    """Return a function that yields the tensors of a layer that consists of `parts`."""
-
     def rows(sizes: ModelSizes, layer: int) -> _Rows:
         for part in parts:
             yield from part(sizes, layer)
@@ -106,7 +102,6 @@ def _biased_attention(sizes: ModelSizes, _: int) -> _Rows:
 
 
 def _latent_attention(sizes: ModelSizes, _: int) -> _Rows:
-    """Yield compressed queries, keys and values, and the matrices that expand them to heads."""
     latent = sizes.latent
     assert latent is not None
     queries = sizes.heads * (sizes.head + latent.turning)
@@ -123,7 +118,6 @@ def _latent_attention(sizes: ModelSizes, _: int) -> _Rows:
 
 
 def _linear_attention(sizes: ModelSizes) -> _Rows:
-    """Yield inputs, gates, decay, convolution and output of Gated DeltaNet."""
     linear = sizes.linear
     assert linear is not None
     values = linear.value_heads * linear.value
@@ -160,7 +154,6 @@ def _gated_mlp(sizes: ModelSizes, inner: int) -> _Rows:
 
 
 def _gate_in_up(sizes: ModelSizes, _: int) -> _Rows:
-    """Yield the tensors of a gated MLP that has gate and up projection in one matrix."""
     yield "ffn_up", (2 * sizes.inner, sizes.width)
     yield "ffn_down", (sizes.width, sizes.inner)
 
@@ -171,7 +164,6 @@ def _plain_mlp(sizes: ModelSizes, _: int) -> _Rows:
 
 
 def _experts(sizes: ModelSizes, layer: int) -> _Rows:
-    """Yield a router and experts, with a shared expert if there is one; or a dense layer's MLP."""
     if layer in sizes.dense:
         yield from _gated(sizes, layer)
         return
@@ -214,13 +206,11 @@ def _biased_norms(count: int) -> _Part:
 
 
 def _head_norms(sizes: ModelSizes, _: int) -> _Rows:
-    """Yield the norms of a head's queries and keys."""
     yield "norm", (sizes.head,)
     yield "norm", (sizes.head,)
 
 
 def _wide_norms(sizes: ModelSizes, _: int) -> _Rows:
-    """Yield the norms of all heads' queries, and of all heads' keys."""
     yield "norm", (sizes.heads * sizes.head,)
     yield "norm", (sizes.kv_width,)
 

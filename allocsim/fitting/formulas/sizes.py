@@ -38,12 +38,12 @@ _WINDOWED_EVERY = {"gemma2": (1, 2), "gpt_oss": (1, 2), "gemma3_text": (5, 6), "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latent:
-    """Sizes of multi-head latent attention (MLA) of DeepSeek and Kimi.
+    """Sizes of multi-head latent attention (MLA), as in DeepSeek and Kimi, in elements.
 
-    query: elements of a token's compressed queries, or 0 if queries are not compressed.
-    key_value: elements of a token's compressed keys and values.
-    turning: elements of a head's queries and keys that have rotary position embedding.
-    value: elements of a head's values.
+    query: a token's compressed query, or 0 if queries are not compressed.
+    key_value: a token's compressed keys and values together.
+    turning: part of a head's query and key that has rotary position embedding.
+    value: a head's value.
     """
 
     query: int
@@ -54,12 +54,12 @@ class Latent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """Sizes of linear attention (Gated DeltaNet), which keeps a state instead of each token.
+    """Sizes of linear attention (Gated DeltaNet), which keeps one state per sequence.
 
     key_heads, value_heads: heads of keys and queries, and of values.
     key, value: elements of a head's keys and values.
-    kernel: tokens that the convolution before it covers.
-    layers: numbers of the layers with linear attention.
+    kernel: tokens that the short convolution before the attention covers.
+    layers: indices of the layers with linear attention.
     """
 
     key_heads: int
@@ -71,14 +71,15 @@ class Linear:
 
     @property
     def mixed(self) -> int:
-        """Elements of one token's queries, keys and values together, in one layer."""
+        """Elements of one token's queries, keys and values together, the convolution's input."""
         return 2 * self.key_heads * self.key + self.value_heads * self.value
 
     @property
     def state_bytes(self) -> int:
         """Bytes of one sequence's state in one layer.
 
-        The inputs of the convolution have 16 bits, a matrix for each head of values 32.
+        The state is the last inputs of the convolution, in 16 bits, and a matrix for each value
+        head, in 32 bits.
         """
         matrices = 4 * self.value_heads * self.key * self.value
         return 2 * (self.kernel - 1) * self.mixed + matrices
@@ -86,15 +87,15 @@ class Linear:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSizes:
-    """Sizes of the layers of a decoder.
+    """Sizes of a decoder's layers, in elements unless stated otherwise.
 
     width: hidden size.
     inner: width of the MLP.
-    head: width of one attention head; with latent attention, without the elements that have rotary
-        position embedding.
-    positions: learned positions, or 0.
-    experts: experts per layer, or 0.
-    chosen: experts that a token chooses.
+    head: width of one attention head; with latent attention, only its part without rotary position
+        embedding.
+    positions: number of learned positions, 0 without them.
+    experts: number of experts per layer, 0 for a dense model.
+    chosen: number of experts that a token is sent to.
     expert_inner: width of one expert.
     shared_inner: total width of the experts that process every token, or 0.
     latent: sizes of latent attention, or None for usual attention.
@@ -116,7 +117,7 @@ class DecoderSizes:
 
     @property
     def kv_width(self) -> int:
-        """Elements of one token's keys in one layer, and of its values."""
+        """Width of all key heads together, which is also that of all value heads."""
         return self.kv_heads * self.head
 
 
@@ -126,8 +127,8 @@ class ModelSizes(DecoderSizes):
 
     family: model_type of the configuration, or architecture of a GGUF file.
     tied: True if the output layer shares the embedding's weights.
-    longest: tokens of the longest sequence that the configuration allows, or 0 if it gives none.
-    dense: numbers of the layers that have an MLP instead of experts.
+    longest: most tokens of a sequence by the configuration, or 0 if it gives no limit.
+    dense: indices of the layers with an MLP instead of experts.
     window: tokens that a sliding window covers, or 0.
     windowed: number of layers with a sliding window.
     attention_bias: True if queries, keys and values have biases.
@@ -147,14 +148,14 @@ class ModelSizes(DecoderSizes):
 
     @property
     def keeping(self) -> int:
-        """Number of layers that keep keys and values of each token."""
+        """Number of layers whose KV cache grows with each token; linear attention has none."""
         return self.layers - (len(self.linear.layers) if self.linear else 0)
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """Elements of each row that a server keeps for a token in one layer.
+        """Elements that a server caches for a token in one layer: of keys and of values.
 
-        These are keys and values; with latent attention, their one compressed form.
+        With latent attention there is one number, for their common compressed form.
         """
         if self.latent is not None:
             return (self.latent.key_value + self.latent.turning,)
@@ -162,9 +163,9 @@ class ModelSizes(DecoderSizes):
 
     @property
     def grown(self) -> tuple[int, int]:
-        """Elements of one token's keys and of its values in one layer of transformers' cache.
+        """Elements that transformers caches for a token in one layer: of keys and of values.
 
-        Transformers does not store the compressed form of latent attention.
+        Unlike servers, transformers does not cache the compressed form of latent attention.
         """
         if self.latent is not None:
             return self.heads * (self.head + self.latent.turning), self.heads * self.latent.value
@@ -261,7 +262,6 @@ def _linear(config: Mapping[str, Any], layers: int) -> Linear:
 
 
 def _experts(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
-    """Return the sizes of experts, and the layers without them; nothing for a dense model."""
     family = config["model_type"]
     if family in ("gpt_oss", "llama4_text", "mixtral"):
         count = _size(config, "num_local_experts", default=8 if family == "mixtral" else None)

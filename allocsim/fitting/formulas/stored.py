@@ -49,8 +49,8 @@ _BITS = {
 class StoredTensor:
     """Type, shape and bytes of a tensor in a file of weights.
 
-    kind: name of its type in the file.
-    dims: sizes of the dimensions, rows first.
+    kind: name of its type in the file, such as "BF16".
+    dims: dimensions as in PyTorch.
     size: bytes of its elements.
     """
 
@@ -138,7 +138,6 @@ def _json(path: Path, data: bytes) -> dict[str, Any]:
 
 
 def _tensors(path: Path, header: Mapping[str, Any], room: int) -> list[StoredTensor]:
-    """Return the tensors after checking that they fill the `room` bytes of data without gaps."""
     found: list[tuple[int, StoredTensor]] = []
     for name, row in header.items():
         tensor, begin = _tensor(path, name, row)
@@ -203,9 +202,9 @@ _OF_MODULE = re.compile(r"\.(\w+)\.(?:weight|qweight)$")
 
 
 def weights_in(tensors: Iterable[StoredTensor], name: str) -> Weights:
-    """Return the weights that consist of a file's tensors.
+    """Return the weights that a file's tensors store.
 
-    name: name of the format.
+    name: name of the format, such as "bf16".
     """
     return Weights(name, tuple(map(_stored, tensors)))
 
@@ -245,7 +244,10 @@ _LISTS = ("modules_to_not_convert", "llm_int8_skip_modules", "ignored_layers")
 
 
 def unconverted_in(config: Mapping[str, Any]) -> Callable[[Shape], bool]:
-    """Return a function that is true for tensors that `quantization_config` leaves in 16 bits."""
+    """Return a function that is True for tensors that a quantised model keeps in 16 bits.
+
+    They belong to the modules that `quantization_config` in `config` excludes from quantization.
+    """
     found = config.get("quantization_config")
     names = {
         name

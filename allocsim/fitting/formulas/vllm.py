@@ -58,12 +58,12 @@ _LAST_BY_GROUP, _FIRST_BY_REQUEST = (0, 19), (0, 25)
 
 @dataclass(frozen=True, slots=True)
 class PagedCache:
-    """vLLM's cache on one card, which consists of blocks of tokens.
+    """vLLM's KV cache on one card, which is divided into blocks of tokens.
 
-    sizes: sizes of the card's part of the model.
+    sizes: sizes of the model; with several cards, those of one card.
     a_token: bytes of one token's keys and values in one layer.
     longest: tokens of the longest request.
-    chunk: tokens that are computed at a time.
+    chunk: most tokens in one forward pass.
     version: release of vLLM.
     """
 
@@ -75,19 +75,17 @@ class PagedCache:
 
     @property
     def _others(self) -> int:
-        """Number of layers that do not store all tokens: with a window, or linear attention."""
         linear = self.sizes.linear
         return len(linear.layers) if linear else self.sizes.windowed
 
     @property
     def _block(self) -> int:
-        """Tokens of a block, whose size must be at least that of a state."""
+        # A block must be at least as large as a state of linear attention.
         state = self.sizes.linear.state_bytes if self.sizes.linear else 0
         return max(round_up(-(-state // self.a_token), BLOCK), BLOCK)
 
     @property
     def _groups(self) -> tuple[int, int, int]:
-        """Layers per group, number of groups that store all tokens, and number of other groups."""
         others = self._others
         whole = self.sizes.layers - others
         if not others or not whole:
@@ -97,10 +95,6 @@ class PagedCache:
         return size, -(-whole // size), -(-others // size)
 
     def _blocks(self, longest: int, steps: int) -> int:
-        """Return the number of blocks that one request of `longest` tokens takes.
-
-        steps: number of tokens that are computed at a time.
-        """
         _, whole, others = self._groups
         seen = min(self.sizes.window - 1 + steps * self.chunk, longest)
         # A state takes a second block if prefixes are cached; this is not known here.
@@ -113,11 +107,10 @@ class PagedCache:
         return blocks * self._block * self.a_token * self._groups[0]
 
     def _pool(self, size: int) -> int:
-        """Return the number of blocks in a cache of `size` bytes."""
         return max(size, 0) // (self._block * self.a_token * self._groups[0])
 
     def tokens(self, low: int, high: int) -> tuple[int, int]:
-        """Return the lowest and highest number of tokens in a cache of `low` to `high` bytes."""
+        """Return the least and most tokens, as vLLM counts, of a cache of `low` to `high` bytes."""
         _, whole, others = self._groups
         if not others:
             return self._pool(low) * self._block, self._pool(high) * self._block
@@ -163,10 +156,10 @@ _KERNELS, _OLD_KERNELS = (20 * MIB, 360 * MIB), (20 * MIB, 1200 * MIB)
 
 @dataclass(frozen=True, eq=False)
 class _Start:
-    """Memory of a vLLM server when it starts.
+    """Parts of a vLLM server's memory at its start, and the KV cache that its budget leaves.
 
-    options: all options, with defaults.
-    is_logged: True if they are those of the log, so that its peak is that of this start.
+    options: all options, with vLLM's defaults filled in.
+    is_logged: True if the logged server had the same options, so that its peak applies.
     """
 
     work: ServingWork
@@ -175,12 +168,10 @@ class _Start:
 
     @property
     def has_graphs_inside(self) -> bool:
-        """True if the budget includes an estimate of the CUDA graphs."""
         return self.options.version is not None and self.options.version >= WITH_GRAPHS
 
     @cached_property
     def parts(self) -> tuple[MemoryPart, ...]:
-        """Parts of the memory of the card."""
         return (
             context_part(self.work),
             weights_part(self.work),
@@ -193,7 +184,6 @@ class _Start:
 
     @cached_property
     def tables(self) -> MemoryPart:
-        """Rotary table and buffers made at load, which a log counts as weights, and kernels."""
         low, high = _OLD_KERNELS if (self.options.version or (0, 0)) < OLD_MEMORY else _KERNELS
         if self.work.logged.beside_torch is not None:
             low = high = round(self.work.logged.beside_torch)
@@ -205,7 +195,6 @@ class _Start:
 
     @property
     def loaded_beside(self) -> tuple[int, int]:
-        """Bytes that a log counts as weights: rotary table, buffers, and an encoder of images."""
         sizes = self.work.sizes
         turning = sizes.latent.turning if sizes.latent else sizes.head
         table = sizes.longest * turning * self.work.number_size
@@ -214,7 +203,6 @@ class _Start:
 
     @cached_property
     def activations(self) -> MemoryPart:
-        """Peak of the profiling run: a chunk of prompts, or sampling for all requests at a time."""
         rows, sequences = self.options.chunk or 1, self.options.sequences or 1
         version = self.options.version or (0, 0)
         kernel = _KERNEL if self.work.capability >= _FLASHINFER else _OTHER_KERNEL
@@ -231,7 +219,7 @@ class _Start:
 
     @cached_property
     def graphs(self) -> MemoryPart:
-        """CUDA graphs of all batch sizes, which share the memory of the largest graph."""
+        # The graphs of all batch sizes share the memory of the largest one.
         version = self.options.version or (0, 0)
         low, high = _A_GRAPH if version < _LATER else _A_LATER_GRAPH
         count = self._n_graphs
@@ -242,22 +230,17 @@ class _Start:
 
     @property
     def _n_graphs(self) -> int:
-        """Number of batch sizes that are captured: 1, 2, 4, 8, 16 … 256, 272 … 512."""
         most = 0 if self.options.is_eager else self.options.captured or 0
         return sum(size <= most for size in (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)))
 
     def _as_logged(self, part: MemoryPart, logged: float | None) -> MemoryPart:
-        """Return `part` with the logged size.
-
-        If this start has fewer requests than the log, the logged size is only the upper end.
-        """
+        # A start with fewer requests than the logged one needs at most the logged size.
         if self.is_logged or logged is None:
             return known_or(part, logged)
         return replace(part, low=min(part.low, round(logged)), high=min(part.high, round(logged)))
 
     @cached_property
     def inside(self) -> tuple[int, int]:
-        """Lowest and highest bytes of the budget that the cache does not get."""
         logged = self.work.logged
         parts = [self.parts[1], self.tables, self.activations, *self.parts[6:]]
         if logged.consumed is not None:
@@ -275,13 +258,11 @@ class _Start:
 
     @property
     def budget(self) -> tuple[int, int]:
-        """Lowest and highest bytes of the fraction of the card."""
         low, high = (math.floor(each * (self.options.fraction or 0)) for each in self.work.capacity)
         return low, high
 
     @property
     def pool(self) -> tuple[int, int]:
-        """Lowest and highest bytes of the cache."""
         if self.is_logged and self.work.logged.pool is not None:
             return self.work.logged.pool
         low, high = self.budget[0] - self.inside[1], self.budget[1] - self.inside[0]
@@ -297,7 +278,7 @@ class _Start:
 
     @property
     def _measured_pool(self) -> tuple[int, int] | None:
-        """Bytes of the cache if only the fraction differs from the log; None if not logged."""
+        # The log gives the cache at its own fraction; another fraction adds or removes budget.
         pool, was = self.work.logged.printed_pool, self.work.logged.options.fraction
         if pool is None or was is None:
             return None
@@ -305,10 +286,7 @@ class _Start:
         return round(pool[0] + min(more)), round(pool[1] + max(more))
 
     def _load(self, options: ServerOptions) -> tuple[int, int, int]:
-        """Return tokens and requests computed at a time, and the largest captured batch.
-
-        These numbers determine the memory of activations and CUDA graphs.
-        """
+        # These numbers determine the memory of activations and CUDA graphs.
         work = self.work
         full = of_vllm(options, work.memory, work.card, work.capability)
         captured = 0 if full.is_eager else full.captured or 0
@@ -316,7 +294,6 @@ class _Start:
 
     @property
     def cache(self) -> PagedCache:
-        """KV cache of this server; its layout converts bytes to tokens."""
         sizes = self.work.sizes
         a_token = bytes_a_token(sizes, self.work.computed_in) // sizes.keeping
         longest = self.options.longest or sizes.longest or self.work.tokens
@@ -325,7 +302,6 @@ class _Start:
 
     @property
     def safe_fraction(self) -> float:
-        """Largest `--gpu-memory-utilization`, such as 0.92, with which the start cannot fail."""
         # The estimate of the graphs in the budget may be smaller than the graphs.
         outside = [self.parts[0], self.graphs, *self.parts[6:]]
         low = self.work.capacity[0]

@@ -54,11 +54,11 @@ FORMATS = (
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Bytes of one tensor in a format.
+    """Bytes that one tensor takes in a format.
 
     size: bytes of its elements.
     scales: bytes of scales, zero points and indices.
-    is_quantised: True if its elements have fewer bits than the model computes with.
+    is_quantised: True if its elements have fewer bits than the computation.
     """
 
     shape: Shape
@@ -69,7 +69,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A model's weights in one quantization format or precision.
+    """All tensors of a model, stored in one format.
 
     name: name of the format, such as "bf16" or "awq-int4".
     """
@@ -84,7 +84,6 @@ class Weights:
 
     @property
     def parameters(self) -> int:
-        """Number of elements of all tensors."""
         return sum(each.shape.elements for each in self.tensors)
 
     @property
@@ -110,7 +109,7 @@ class Weights:
         return found
 
     def in_layers(self, first: int, end: int) -> int:
-        """Return the bytes of the tensors in the layers from `first` to `end` - 1."""
+        """Return the bytes of the tensors in the layers with indices `first` to `end` - 1."""
         return sum(
             each.size + each.scales
             for each in self.tensors
@@ -118,7 +117,7 @@ class Weights:
         )
 
     def of_role(self, role: str) -> int:
-        """Return the bytes of the tensors of one role."""
+        """Return the bytes of all tensors with a role of `Shape`, such as "output"."""
         found = (each for each in self.tensors if each.shape.role == role)
         return sum(each.size + each.scales for each in found)
 
@@ -158,12 +157,12 @@ def weights_of(
     has_imatrix: bool = False,
     is_unconverted: Callable[[Shape], bool] = lambda _: False,
 ) -> Weights:
-    """Return the weights of the tensors `shapes` in the format `name`, one of `FORMATS`.
+    """Return the weights of a model in the format `name`, one of `FORMATS`.
 
+    shapes: tensors of the model.
     sizes: sizes of the model.
     has_imatrix: True if a GGUF file was made with an importance matrix.
-    is_unconverted: function that is true for tensors of the model that stay in 16 bits; GGUF
-        formats do not use it.
+    is_unconverted: True for each tensor that stays in 16 bits; GGUF formats ignore it.
 
     Raises ConfigError for an unknown format.
     """
@@ -226,11 +225,8 @@ def _scales(kind: str, shape: Shape, group: int) -> int:
 
 
 def _block_scales(elements: int, *, is_nested: bool) -> int:
-    """Return the bytes of bitsandbytes' scales and code tables for a tensor.
-
-    Each block of 64 elements has a 32-bit scale. If scales are nested, it has an 8-bit scale, and
-    256 blocks share a 32-bit scale. The tables of 16 and 256 code values belong to the tensor.
-    """
+    # bitsandbytes: each block of 64 elements has a 32-bit scale. If scales are nested, it has an
+    # 8-bit scale, and 256 blocks share a 32-bit scale. A tensor has tables of 16 and 256 values.
     blocks = -(-elements // 64)
     if not is_nested:
         return 4 * blocks + 4 * 16
@@ -251,9 +247,10 @@ _SCALES_OF_ROWS = ("int8", "fp8-rows")
 
 
 def sizes_of_rank(sizes: ModelSizes, ranks: int) -> ModelSizes:
-    """Return the sizes of the part that one of `ranks` cards holds, with the whole vocabulary.
+    """Return the sizes of the model part that one of `ranks` tensor parallel cards stores.
 
-    Raises ConfigError if heads or inner features cannot be divided evenly.
+    The vocabulary is not divided. Raises ConfigError if heads or inner features cannot be divided
+    evenly.
     """
     counts: tuple[tuple[str, int], ...] = (
         ("attention heads", sizes.heads),
@@ -287,11 +284,11 @@ def sizes_of_rank(sizes: ModelSizes, ranks: int) -> ModelSizes:
 
 
 def weights_of_rank(weights: Weights, sizes: ModelSizes, ranks: int) -> Weights:
-    """Return the part of `weights` that one of `ranks` cards holds.
+    """Return the part of `weights` that one of `ranks` tensor parallel cards stores.
 
     sizes: sizes of the whole model.
 
-    Raises ConfigError as `sizes_of_rank` does.
+    Raises ConfigError if heads or inner features cannot be divided evenly.
     """
     part = sizes_of_rank(sizes, ranks)
     tensors = []
@@ -312,11 +309,6 @@ _Share = tuple[int, int]
 
 
 def _share(role: str, sizes: ModelSizes, part: ModelSizes, ranks: int) -> _Share | None:
-    """Return the share of a tensor that one of `ranks` cards holds; None for the whole tensor.
-
-    role: role of the tensor.
-    part: sizes of the card's part of the model.
-    """
     if role in _BY_ROWS or role in _BY_COLUMNS:
         return 1, ranks
     if role in _OF_HEADS:

@@ -15,10 +15,11 @@ from allocsim.fitting.formulas.training.layout import ParallelLayout, Transforme
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Bytes that a training stores per parameter and per element of activations.
+    """Bytes per parameter and per element of activations in a training.
 
     weights, gradients: bytes per parameter.
-    optimizer: bytes of its state per parameter, including 32-bit weights if `weights` are 16-bit.
+    optimizer: bytes of optimizer state per parameter, including 32-bit weights if `weights` are
+        16-bit.
     compute: bytes per element of activations.
     """
 
@@ -47,10 +48,10 @@ class RankPart:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Memory of a rank of one pipeline stage, at the moment when it allocates most.
+    """Memory of one rank of a pipeline stage at its peak.
 
-    moment: description of that moment.
-    parameters: parameters of such a rank before ZeRO shares anything.
+    moment: description of the moment of the peak.
+    parameters: parameters of the rank before ZeRO divides anything.
     parts: uses of memory at that moment.
     """
 
@@ -67,18 +68,18 @@ class Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Practice:
-    """Properties of the training software that decide which tensors it keeps.
+    """Properties of training software, such as Megatron, that decide which tensors it saves.
 
-    gated, plain: number of tensors of the MLP's width that are saved, with and without a gate.
+    gated, plain: number of saved tensors of the MLP's width, for an MLP with and without a gate.
     norm_in_fp32: True if a norm saves its input in 32 bits and also the normalized input.
-    logits: bytes per logit when the loss is computed; None for one activation that its gradient
-        overwrites.
-    split_logits: bytes per logit if tensor parallel ranks share the logits.
+    logits: bytes per logit when the loss is computed; None if only one activation is kept, which
+        its gradient overwrites.
+    split_logits: bytes per logit if tensor parallel ranks divide the logits.
     weight_gradients: True if backward leaves a 16-bit tensor as large as each weight of a layer,
-        because the gradients are accumulated elsewhere (Transformer Engine, from 2.0 on).
+        because gradients are accumulated elsewhere (Transformer Engine, from 2.0 on).
     foreach: True if the optimizer's step needs another copy of its parameters.
-    keeps_gradients: True if gradients stay allocated between steps; otherwise they are None until a
-        layer's backward.
+    keeps_gradients: True if gradients stay allocated between steps; False if each is None until the
+        backward pass reaches its layer.
     """
 
     name: str
@@ -126,9 +127,12 @@ torch.distributed, another temporary.
 def kept_of_layer(
     shape: TransformerShape, layout: ParallelLayout, layer: int, practice: Practice, item: int = 2
 ) -> dict[str, float]:
-    """Return the bytes that a layer saves for one micro-batch without recomputation, by kind.
+    """Return the bytes that a layer saves for backward, for one micro-batch without recomputation.
+
+    The keys of the result are kinds of tensors, such as attention or MLP.
 
     layer: index of the layer, counted from 0.
+    practice: properties of the training software.
     item: bytes of an activation's element.
     """
     common = layout.tokens / layout.split
@@ -153,11 +157,8 @@ def kept_of_layer(
 
 
 def _adapter_inputs(shape: TransformerShape, layer: int, item: int) -> float:
-    """Return the bytes per token that adapters save, less what frozen layers do not save.
-
-    peft keeps adapters in 32 bits, so each module saves its own 32-bit copy of its input. Frozen
-    linear layers and norms do not save theirs.
-    """
+    # peft keeps adapters in 32 bits, so each module saves its own 32-bit copy of its input. Frozen
+    # linear layers and norms do not save theirs, hence the subtraction.
     own = sum(wide + shape.lora for wide, _ in shape.adapted)
     product = 0 if shape.has_experts(layer) else shape.inner
     return 4.0 * own - item * (2 * shape.norms * shape.width + product)
@@ -173,7 +174,7 @@ def _norms(shape: TransformerShape, practice: Practice, item: int) -> float:
 def _attention(
     shape: TransformerShape, layout: ParallelLayout, practice: Practice, item: int
 ) -> float:
-    """Return the bytes per token of queries, keys, values, output, and the kernel's 32-bit sums."""
+    # The last term is the flash kernel's sums, in 32 bits.
     if (latent := shape.latent) is not None:
         whole = shape.head + latent.turning
         # The values are a view of the tensor with keys and values, which is kept as a whole.
@@ -187,10 +188,7 @@ def _attention(
 
 
 def _latent(shape: TransformerShape) -> float:
-    """Return the elements per token of compressed queries, keys and values (MLA) that are saved.
-
-    They are saved before and after their norms.
-    """
+    # The compressed vectors are saved before and after their norms.
     latent = shape.latent
     assert latent is not None
     return 2.0 * latent.query + 2 * latent.key_value + latent.turning
@@ -206,20 +204,19 @@ def _mlp(shape: TransformerShape, layer: int, practice: Practice) -> float:
 def _scores(
     shape: TransformerShape, layout: ParallelLayout, practice: Practice, item: int
 ) -> float:
-    """Return the bytes per token of the softmax, the dropout mask and the dropout's output.
-
-    In eager PyTorch the softmax is kept in 32 bits and again in 16 bits.
-    """
+    # Eager PyTorch keeps the softmax in 32 bits and again in 16 bits.
     softmax = 4 + item if practice.norm_in_fp32 and item < 4 else item
     each = softmax + (1 + item) * shape.dropout
     return float(each) * shape.heads * layout.seq
 
 
 def operations_kept(shape: TransformerShape, layout: ParallelLayout, item: int) -> float:
-    """Return the bytes that a layer saves with `recompute` "ops", by torchtitan's policy.
+    """Return the bytes that a layer saves with torchtitan's selective recomputation of operations.
 
     It saves its input, the output of attention, and the results of its first, third, fifth and
     seventh matrix product.
+
+    item: bytes of an activation's element.
     """
     queries = shape.heads * shape.head
     wide = queries + shape.kv_width + queries + shape.inner + shape.width

@@ -24,19 +24,19 @@ _ASPECT = 112
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerShape(DecoderSizes):
-    """Sizes of a decoder with the properties that a training's memory depends on.
+    """Sizes of a decoder, with the properties that decide the memory of its training.
 
     is_tied: True if the output layer shares the embedding's weights.
     is_gated: True if the MLP has a gate (SwiGLU).
     norms: norms per layer.
     has_biases: True if linear layers and norms have biases.
-    query_bias: True if only queries, keys and values have biases.
+    query_bias: True if queries, keys and values have biases and nothing else has.
     dropout: True if dropout masks are saved after attention and after the MLP.
-    dense_layers: number of first layers without experts. In Llama 4 these layers are spread over
-        the model, which matters with pipeline stages only.
-    others: parameters of a layer that the other fields do not give, such as norms of queries.
+    dense_layers: number of layers without experts, counted as the first ones. In Llama 4 they are
+        spread over the model, which matters with pipeline stages only.
+    others: further parameters of a layer, such as norms of queries.
     lora: rank of LoRA adapters, 0 to train all parameters.
-    adapted: inputs and outputs of each linear module of a layer that has an adapter.
+    adapted: (inputs, outputs) of each linear module of a layer that has an adapter.
     """
 
     is_tied: bool = False
@@ -61,7 +61,7 @@ class TransformerShape(DecoderSizes):
 
     @property
     def attention(self) -> int:
-        """Parameters of a layer's attention that tensor parallelism splits."""
+        """Parameters of a layer's attention that tensor parallel ranks divide."""
         queries = self.heads * self.head
         if (latent := self.latent) is not None:
             up = (latent.query or self.width) * self.heads * (self.head + latent.turning)
@@ -72,21 +72,20 @@ class TransformerShape(DecoderSizes):
 
     @property
     def mlp(self) -> int:
-        """Parameters of a layer's MLP without experts; tensor parallelism splits all of them."""
+        """Parameters of a layer's MLP without experts; tensor parallel ranks divide all of them."""
         return (2 + self.is_gated) * self.width * self.inner + self.inner * self.has_biases
 
     @property
     def expert(self) -> int:
-        """Parameters of one expert."""
         return (2 + self.is_gated) * self.width * self.expert_inner
 
     @property
     def shared(self) -> int:
-        """Parameters of the experts that process every token; tensor parallelism splits them."""
+        """Parameters of the experts that process every token; tensor parallel ranks divide them."""
         return (2 + self.is_gated) * self.width * self.shared_inner
 
     def whole(self, layer: int) -> int:
-        """Return the parameters of a layer that tensor parallelism does not split.
+        """Return the number of a layer's parameters that every tensor parallel rank stores in full.
 
         They are norms, router, biases of row-parallel layers, and projections to a latent.
         """
@@ -170,17 +169,17 @@ _STAGES = 3
 class ParallelLayout:
     """Division of a training over ranks, and its micro-batches.
 
-    tensor, pipeline, data, context, expert: number of ranks in each kind of group. Experts are
-        spread over some of the data and context parallel ranks, and each expert is also split by
-        tensor parallelism.
-    chunks: model chunks per stage, more than 1 for interleaved stages.
+    tensor, pipeline, data, context, expert: ranks in a group of each kind of parallelism. Experts
+        are spread over `expert` of the data and context parallel ranks, and each expert is also
+        split by tensor parallelism.
+    chunks: model chunks per pipeline stage, more than 1 for interleaved stages.
     zero: stage of ZeRO, 0 to 3; 1 is Megatron's distributed optimizer, 3 is FSDP.
     sequence_parallel: True if tensor parallel ranks also split norms and dropout.
-    recompute: one of `RECOMPUTE`.
+    recompute: kind of activation checkpointing, one of `RECOMPUTE`.
     flash: True if no attention scores are saved.
     seq: tokens of a sequence.
     micro_batch: sequences in a micro-batch.
-    micro_batches: micro-batches in a step, which limits those in flight.
+    micro_batches: micro-batches per training step.
     """
 
     tensor: int = 1
@@ -217,12 +216,12 @@ class ParallelLayout:
 
     @property
     def shards(self) -> int:
-        """Number of ranks that share the same weights: data times context parallel ranks."""
+        """Number of ranks with the same weights, over which ZeRO divides them."""
         return self.data * self.context
 
     @property
     def expert_shards(self) -> int:
-        """Number of ranks that share the same experts."""
+        """Number of ranks with the same experts, over which ZeRO divides."""
         return self.shards // self.expert
 
     @property
@@ -232,26 +231,26 @@ class ParallelLayout:
 
     @property
     def split(self) -> int:
-        """Number of ranks that divide the activations of norms and dropout among them."""
+        """Number of ranks over which the activations of norms and dropout are divided."""
         return self.tensor if self.sequence_parallel else 1
 
     def layers_of(self, stage: int, layers: int) -> range:
-        """Return the indices of the layers of a pipeline stage, without interleaving.
+        """Return the indices of the layers of a pipeline stage, if stages are not interleaved.
 
-        layers: number of layers of the model. If they do not divide evenly, each of the first
-            stages has one more.
-
-        With interleaved `chunks`, a stage has the same number of layers, but other indices.
+        stage: index of the pipeline stage, counted from 0.
+        layers: number of layers of the model. Layers left after an even division go to the first
+            stages, one each.
         """
         each, more = divmod(layers, self.pipeline)
         first = stage * each + min(stage, more)
         return range(first, first + each + (stage < more))
 
     def in_flight(self, stage: int) -> float:
-        """Return the most micro-batches whose activations a pipeline stage holds at a time.
+        """Return the most micro-batches whose activations a pipeline stage stores at a time.
 
-        1F1B: the number of stages from this one on (Narayanan et al. 2021, section 2.2).
-        Interleaved: for the first stage 1 + (p-1)/(pm) times as many (Korthikanti et al., 4.2.3).
+        With the 1F1B schedule it is the number of stages from this one on (Narayanan et al. 2021,
+        section 2.2). Interleaving multiplies that of the first stage by 1 + (p-1)/(pm), with p
+        stages and m chunks per stage (Korthikanti et al., 4.2.3).
         """
         depth: float = self.pipeline - stage
         if self.chunks > 1:

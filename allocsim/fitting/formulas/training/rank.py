@@ -50,11 +50,11 @@ class Training:
     practice: Practice = FUSED
 
     def rank(self, stage: int) -> Rank:
-        """Return the peak of the ranks of one pipeline stage, counted from 0."""
+        """Return the peak of a rank of one pipeline stage, counted from 0."""
         return self._account(stage).worst()
 
     def worst(self) -> Rank:
-        """Return the peak of the stage whose ranks allocate most.
+        """Return the peak of the pipeline stage that allocates most.
 
         Raises ConfigError for a layout that the model cannot have.
         """
@@ -68,9 +68,9 @@ class Training:
         return tuple(map(self.rank, range(self.layout.pipeline)))
 
     def least(self) -> int:
-        """Return the peak in bytes of the first pipeline stage with full activation recomputation.
+        """Return the peak in bytes of the first pipeline stage with full activation checkpointing.
 
-        No form of checkpointing has a lower peak.
+        No other kind of checkpointing has a lower peak.
         """
         account = replace(self, layout=replace(self.layout, recompute="full"))._account(0)
         return sum(part.size for part in (*account.before(), *account.kept()))
@@ -93,7 +93,6 @@ class _Account:
 
     @property
     def kinds(self) -> dict[int, int]:
-        """First layer of each kind on the stage, with the number of layers of that kind."""
         dense = [layer for layer in self.layers if not self.shape.has_experts(layer)]
         others = self.layers[len(dense) :]
         return {kind[0]: len(kind) for kind in (dense, others) if kind}
@@ -123,7 +122,6 @@ class _Account:
         return Rank(self.stage, name, self.dense + self.experts, moments[name])
 
     def before(self) -> tuple[RankPart, ...]:
-        """Return the parts of the rank's memory before backward, without gradients still None."""
         return tuple(
             part for part in self.states() if part.name != "gradients" or self._accumulates
         )
@@ -142,7 +140,6 @@ class _Account:
 
     @property
     def edges(self) -> int:
-        """Parameters on the rank outside layers, which `dense` includes."""
         shape, t = self.shape, self.layout.tensor
         count = 0
         if self.is_first:
@@ -224,7 +221,6 @@ class _Account:
     # Activations
 
     def kept(self) -> Iterator[RankPart]:
-        """Yield the activations of all micro-batches in flight."""
         depth = self.layout.in_flight(self.stage)
         tokens, layout = self.layout.tokens, self.layout
         each = {layer: self._kept_of(layer) for layer in self.kinds}
@@ -290,10 +286,7 @@ class _Account:
         yield from self._in_flight()
 
     def at_embedding(self) -> Iterator[RankPart]:
-        """Yield the second gradient of a tied embedding, and the sum of both before it is stored.
-
-        The first gradient is that of the output layer.
-        """
+        # The output layer computes the first gradient of a tied embedding.
         shape = self.shape
         is_tied = shape.is_tied and self.is_first and self.is_last
         if is_tied and not shape.lora and not self.practice.keeps_gradients:
@@ -320,7 +313,6 @@ class _Account:
         yield RankPart("weight gradients' places", count * item, how)
 
     def _in_flight(self) -> Iterator[RankPart]:
-        """Yield the buffers with which ZeRO's stages 2 and 3 send and gather."""
         layout = self.layout
         if layout.shards == 1:
             return
@@ -337,11 +329,7 @@ class _Account:
             yield from self._gathered_at_ends()
 
     def _gathered_at_ends(self) -> Iterator[RankPart]:
-        """Yield the tensors that FSDP keeps gathered all the time.
-
-        They are embeddings and output layer. In a pipeline, whose micro-batches follow each other
-        closely, they are all weights of the stage and their gradients.
-        """
+        # Micro-batches of a pipeline follow each other closely: all weights stay gathered.
         if self.layout.pipeline == 1:
             yield self._gathered(self.edges, "embeddings and output layer, gathered")
             return
