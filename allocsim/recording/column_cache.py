@@ -40,7 +40,10 @@ _UNREADABLE = (OSError, RecordingError, ValueError, RuntimeError)
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """Identity of a cached file's source; `readers` is the SHA-256 of the reader code."""
+    """Source file of a cached file, which is valid while all these fields are unchanged.
+
+    readers: SHA-256 of the code that reads recordings.
+    """
 
     source: str
     size: int
@@ -65,7 +68,7 @@ def with_cache(path: str, read: Callable[[str], Recording]) -> Recording:
     recording = read(path)
     with suppress(*_UNREADABLE):
         if before is not None and _is_slow(before.source, recording):
-            _keep(recording, place, before)
+            _write_if_unchanged(recording, place, before)
     return recording
 
 
@@ -121,8 +124,7 @@ def _is_slow(source: str, recording: Recording) -> bool:
         return is_packed or file.read(len(ZIP_MAGIC)) != ZIP_MAGIC
 
 
-def _keep(recording: Recording, place: Path, before: _Key) -> None:
-    """Write the columns to the cache unless the source changed since `before` was read."""
+def _write_if_unchanged(recording: Recording, place: Path, before: _Key) -> None:
     digest = sha256_of(before.source)
     if _stated(before.source) != before:
         return
@@ -131,7 +133,7 @@ def _keep(recording: Recording, place: Path, before: _Key) -> None:
     with whole_file(place) as file:
         file.write(_MAGIC + json.dumps(asdict(key)).encode() + b"\n")
         dump_npz(recording, file)
-    _tidy(place.parent)
+    _delete_oldest(place.parent)
 
 
 def _stated(path: str) -> _Key | None:
@@ -150,8 +152,7 @@ def _readers() -> str:
     return digest.hexdigest()
 
 
-def _tidy(folder: Path) -> None:
-    """Delete the least recently used files until the rest fits in `_MOST_BYTES`."""
+def _delete_oldest(folder: Path) -> None:
     known = [(file.stat(), file) for file in folder.iterdir()]
     known.sort(key=lambda each: each[0].st_mtime_ns)
     total = sum(found.st_size for found, _ in known)

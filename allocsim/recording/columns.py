@@ -120,7 +120,6 @@ class _ColumnReader:
         return self._sound(values, UINT64_MAX, _address)
 
     def integers(self, name: str, low: int, high: int) -> NDArray[np.uint64]:
-        """Return field `name` of each entry; RecordingError if one is not from `low` to `high`."""
         return self._sound(
             self.entries.column(name), high, lambda row: row.integer(name, low, high)
         )
@@ -128,7 +127,6 @@ class _ColumnReader:
     def _sound(
         self, values: list[Any], high: int, check: Callable[[Fields], object]
     ) -> NDArray[np.uint64]:
-        """Return `values` as an array; let `check` refuse the entry of one outside 0 to `high`."""
         try:
             sound = set(map(type, values)) <= {int}
             column = np.array(values if sound else [], dtype=np.uint64)
@@ -148,10 +146,6 @@ class _ColumnReader:
         return self._by_key(keys, id(MISSING), stacks.read)
 
     def numbered(self, name: str, number: Callable[[Fields], int]) -> NDArray[np.int32]:
-        """Return a number for each entry, equal for equal values of field `name`, -1 if missing.
-
-        number: called for the first entry with each value, in entry order.
-        """
         values = self.entries.column(name)
         if not set(map(type, values)) <= {tuple, str, object}:
             # JSON has lists for pairs; other types are refused when their row is checked.
@@ -165,7 +159,6 @@ class _ColumnReader:
     def _by_key(
         self, keys: list[Any], missing: object, number: Callable[[Fields], int]
     ) -> NDArray[np.int32]:
-        """Return a number for each entry, equal for equal `keys`, and -1 for the key `missing`."""
         count = len(keys)
         first = dict(zip(reversed(keys), range(count - 1, -1, -1), strict=True))
         first.pop(missing, None)
@@ -185,7 +178,7 @@ MISSING = object()
 
 
 class EntryRows:
-    """Entries as a list of dictionaries."""
+    """Entries of one device, read from a list with one dictionary per entry."""
 
     __slots__ = ("_rows",)
 
@@ -215,7 +208,7 @@ class EntryRows:
 
 
 class Columns:
-    """Entries as one list per field."""
+    """Entries of one device, read from a dictionary with one list per field."""
 
     __slots__ = ("_columns", "_count")
 

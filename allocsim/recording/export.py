@@ -27,10 +27,10 @@ from allocsim.recording.trace import Action, Trace
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Yield a temporary file in the same folder that replaces `path` at the end of the block.
+    """Yield a temporary file in the same folder; it replaces `path` when the `with` statement ends.
 
-    After an error the target is unchanged and the temporary file is deleted.  If `path` is a
-    symbolic link, its target is replaced.  Raises OSError if writing fails.
+    After an error `path` is unchanged and the temporary file is deleted.  If `path` is a symbolic
+    link, the file that it points to is replaced.  Raises OSError if writing fails.
     """
     place = Path(path).resolve()
     beside = place.with_name(f".{place.name[:200]}.{os.getpid()}.part")
@@ -45,7 +45,10 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 @contextmanager
 def packed_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Yield a file as `whole_file` does, compressed without a timestamp if `path` ends in .gz."""
+    """Yield a temporary file that replaces `path` when the `with` statement ends without an error.
+
+    If `path` ends in .gz, the written data is compressed, without a timestamp.
+    """
     with whole_file(path) as file:
         if not os.fspath(path).endswith(".gz"):
             yield file
@@ -62,7 +65,10 @@ Frames = Callable[[int], object]
 
 
 def write_snapshot(recording: Recording, path: str | os.PathLike[str]) -> None:
-    """Write `recording` as a snapshot pickle; equal recordings give equal bytes, also in a .gz."""
+    """Write `recording` as a pickled snapshot; compress it if `path` ends in .gz.
+
+    Equal recordings give equal bytes.
+    """
     with packed_file(path) as file:
         dump_snapshot(recording, file)
 
@@ -72,7 +78,10 @@ def dump_snapshot(recording: Recording, file: BinaryIO) -> None:
 
 
 def snapshot_of(recording: Recording) -> object:
-    """Return the snapshot dictionary, or the list of segments if the source file was a list."""
+    """Convert a recording to the object that PyTorch pickles as a snapshot.
+
+    Return the snapshot dictionary, or only its list of segments if the source file was such a list.
+    """
     frames = _stacks(recording.frame_table)
     has_pools = "segment_pool_id" in recording.markers or "segments" not in recording.markers
     segments = [

@@ -55,7 +55,7 @@ class Fields:
         return [key for key in self._values if isinstance(key, str)]
 
     def refuse(self, what: str) -> NoReturn:
-        """Raise RecordingError whose sentence names the file, the entry and `what`."""
+        """Raise RecordingError with the path, the entry and the sentence `what`."""
         raise RecordingError(self.path, what, entry=self.entry)
 
     def value(self, name: str, expected: str) -> object:

@@ -1,20 +1,20 @@
 """Live blocks at any entry of a recording: their sizes, and that no two of them overlap.
 
-`live_before` undoes all allocations and frees from an entry on at once. At one address alloc,
-free_requested and free_completed alternate, so after sorting by address the entries of a block are
-adjacent. The result equals undoing them one by one (start_state.py), which finds the wrong entry if
-entries contradict each other.
+`live_before` undoes all allocations and frees from an entry on at once. At one address the entries
+alloc, free_requested and free_completed alternate, so sorting by address brings the entries of each
+block together. The result equals that of undoing the entries one by one (start_state.py). Only that
+slower way finds the wrong entry if entries contradict each other.
 
 The slack of a block is the memory after the requested bytes that the allocator did not split off,
-up to 1 MiB in a large block (semantics 1.7). For a block that existed before the recording, the gap
-up to the next live block may be slack or free space. If an allocation begins inside the gap while
-the block is live, the first such allocation marks the end of the block: between two live blocks of
-a segment there is at most one free block, and an allocation takes its front. Otherwise the gap is
-slack if it is small enough, else free space.
+up to 1 MiB in a large block (semantics 1.7). For a block that existed before the recording, the
+addresses up to the next live block may be slack or free space. If an allocation begins there while
+the block is live, the first such allocation begins at the end of the block: the allocator merges
+adjacent free blocks and allocates from their front. Otherwise these addresses are slack if they are
+few enough, else free space.
 
-`never_overlap` divides the recording into stretches of consecutive entries. For each stretch, the
-blocks that are live in it are sorted by address. The blocks that begin inside a block then directly
-follow it, and there are few.
+`never_overlap` divides the entries into groups of consecutive entries. In each group, it sorts the
+blocks that are live at any of its entries by address. Only blocks that follow each other in this
+order can overlap, so few pairs are compared.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _LAST_ADDRESS = (1 << 64) - 1
 
 @dataclass(slots=True)
 class Live:
-    """A live block, while entries are undone.
+    """Block that is live before some entry.
 
     requested_size: bytes.
-    size: bytes of the block; None if only the requested size is known.
+    size: bytes after rounding; None if only the requested size is known.
     state: "active_allocated" or "active_pending_free".
     frames: stack number; -1 without a stack.
-    death: entry that completes its free; -1 if it is not freed.
+    death: number of the entry that completes its free; -1 if it is not freed.
     """
 
     requested_size: int
@@ -57,8 +57,6 @@ class Live:
 
 
 class LaterAllocs:
-    """Alloc entries from number `entry` on, sorted by address at the first use."""
-
     def __init__(self, trace: Trace, entry: int) -> None:
         self._trace, self._entry = trace, entry
 
@@ -74,11 +72,8 @@ class LaterAllocs:
         return self._trace.addr[self._indices]
 
     def first(self, low: int, high: int, before: int) -> int | None:
-        """Return the address of the first alloc in [low, high] before entry `before`.
-
-        `high` is included: an alloc can begin at the address of the next block only if that block
-        was freed and did not merge with free space below it.
-        """
+        # `high` is included: an alloc can begin at the address of the next block only if that block
+        # was freed and did not merge with free space below it.
         if low > _LAST_ADDRESS:
             return None
         start = np.searchsorted(self._addresses, np.uint64(low), "left")
@@ -98,12 +93,12 @@ def true_size(
     landed: int | None,
     never_split: bool = False,
 ) -> int:
-    """Return the size in bytes of the block at `address`.
+    """Return the size in bytes of the block at `address`, for which only the request is known.
 
     least: requested size after rounding, in bytes.
     gap_end: address of the next live block, or the segment's end.
-    landed: address of the first alloc in the gap while the block was live; None without such an
-        alloc.
+    landed: address of the first later allocation between `address` and `gap_end` that was made
+        while the block was live; None if there is none.
     never_split: True if the request reached max_split_size, so that the block was not split.
     """
     room = gap_end - address
@@ -218,9 +213,9 @@ class _Lives(NamedTuple):
 
 
 def never_overlap(trace: Trace, start: tuple[SegmentState, ...]) -> bool:
-    """Return True if certainly no block was allocated over a live one.
+    """Return True if no allocation of the recording overlaps a block that is live at that entry.
 
-    After False the caller must check the allocations one by one.
+    False means that this is not certain; the caller must check the allocations one by one.
     start: segments before the first entry.
     """
     lives = _lives(trace, start)
@@ -244,11 +239,6 @@ def never_overlap(trace: Trace, start: tuple[SegmentState, ...]) -> bool:
 
 
 def _by_stretch(lives: _Lives, n_entries: int, shift: int) -> tuple[_Ints, _Ints]:
-    """Return the blocks that are live in each stretch of 2**shift entries.
-
-    The first array has their indices in `lives`, stretch after stretch, each sorted by address.
-    The second array has the number of blocks of each stretch.
-    """
     first = np.maximum(lives.born, 0) >> shift
     last = np.minimum(lives.died, n_entries - 1) >> shift
     n_in = last - first + 1
@@ -282,11 +272,6 @@ def _are_apart(lives: _Lives, block: _Ints, key: _Ints) -> bool:
 
 
 def _lives(trace: Trace, start: tuple[SegmentState, ...]) -> _Lives | None:
-    """Return address, size, allocation and free of all blocks.
-
-    Return None if an address is allocated or freed twice in a row, or if a number does not fit in
-    64 bits.
-    """
     turns = trace.by_address
     entry, addr, kind = turns.entry, turns.addr, turns.kind
     if (is_request := any_of(kind, (Turn.FREE_REQUESTED,))).any():

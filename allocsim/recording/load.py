@@ -68,7 +68,7 @@ def _load(name: str) -> Recording:
 
 
 def read_object(name: str) -> tuple[object, int]:
-    """Return the value of a pickled or JSON snapshot, and the bytes of its file."""
+    """Return the object in a pickled or JSON snapshot, and the size of the file in bytes."""
     with open_source(name) as file, collector_paused():
         kind = kind_of(name, file.read(HEAD))
         size = file.seek(0, os.SEEK_END)
@@ -136,7 +136,7 @@ def _from_json(path: str, file: BinaryIO, size: int) -> Recording:
 
 
 def read_snapshot(path: str, value: object, size: int) -> Recording:
-    """Return the recording in the value of a pickled or JSON snapshot.
+    """Convert the object that a pickled or JSON snapshot contains to a recording.
 
     path: file name for error messages.
     size: bytes of the file, which limit the number of entries, segments, blocks and frames.

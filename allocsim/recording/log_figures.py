@@ -1,10 +1,11 @@
 """Memory sizes in start-up logs of serving engines and in tables of memory_summary().
 
-Rule: every number was printed by the engine, and belongs to the device that its line names. Numbers
-are never added, and a later number for the same device replaces an earlier one. All units are
-powers of 1,024, whatever their names: vLLM and SGLang print GB and mean GiB.
+Rule: every number was printed by the engine, for the device that the same line of the log names.
+Numbers are never added. A later number with the same name and device replaces an earlier one. All
+units are powers of 1,024, whatever their names: vLLM and SGLang print GB and mean GiB.
 
-The forms are those of vLLM 0.6 to 0.33, SGLang 0.4 to 0.5, llama.cpp of 2024 to 2026 and Ollama.
+The supported formats are those of vLLM 0.6 to 0.33, SGLang 0.4 to 0.5, llama.cpp of 2024 to 2026
+and Ollama.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class LogFigure:
     name: key in the JSON output, which ends in the unit.
     label: name for people.
     value: bytes, or a count.
-    device: card, buffer or rank that the line names, "" if it names none.
-    line: line of the log, counted from 1.
+    device: GPU, buffer or rank that the log names on the same line; "" without one.
+    line: number of the line in the log, counted from 1.
     """
 
     name: str
@@ -93,10 +94,10 @@ class LogFigures(Shown):
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """Pattern of the words around one number of a log.
+    """Regular expression for one number of a log.
 
     words: expression whose groups are the number and its unit.
-    is_rough: True if the number is rounded, so that an earlier number of this name is kept.
+    is_rough: True for a rounded number, which does not replace an earlier number of the same name.
     """
 
     name: str
@@ -113,7 +114,6 @@ def _patterns(*rows: tuple[str, str, str]) -> tuple[_Pattern, ...]:
 
 
 def _table(*names: tuple[str, str]) -> tuple[_Pattern, ...]:
-    """Return patterns for rows of memory_summary(): the current and the peak value."""
     cell = r"\|?\s*%s\s*\|\s*"
     other = r"[\d.]+ [KMGTP]?i?B\s*\|\s*"
     found = []

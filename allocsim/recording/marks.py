@@ -56,7 +56,7 @@ class Mark:
 
 
 def cut_marks(marks: Iterable[Mark], first: int, last: int) -> tuple[Mark, ...]:
-    """Return the marks of a recording cut to the entries [first, last), which begin at 0 again.
+    """Return the marks for the entries [first, last), with entry `first` renumbered as 0.
 
     Marks before `first` that are still in effect are moved to entry 0: settings, and the step and
     phase that contain entry `first`.
@@ -140,7 +140,7 @@ class Annotation:
 
 
 def read_annotations(top: Fields, size: int) -> tuple[Annotation, ...]:
-    """Return the external annotations of a snapshot; an empty tuple if the file has none.
+    """Return the annotations of a snapshot; an empty tuple if it has none.
 
     size: bytes of the file, which limit the number of annotations.
     """

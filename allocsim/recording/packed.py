@@ -1,8 +1,8 @@
 """Entries of one device as columns, read from a pickle's bytes without creating dictionaries.
 
-A column of an integer field has the integers.  A column of any other field has codes: the code of a
-value is its index in `Objects.values`.  Equal values may have several codes.  The values are those
-that `pickle` would create, except that equal lists of frames are one object.
+An integer field, such as the size, is a column of its integers.  Any other field, such as the
+stack, is a column of codes: indices into `Objects.values`, which has the objects that `pickle`
+would create.  Equal objects may have several codes.  Only equal lists of frames become one object.
 
 `PackedReader` converts the codes to the numbers that a trace stores.  An invalid value raises
 `OtherForm` or RecordingError.  The caller then reads the file again as Python objects, so that the
@@ -31,10 +31,9 @@ _CODES = ("action", "frames", "pool_id", "compile_context", "user_metadata")
 
 
 class Objects:
-    """Memo of the pickle, and the values that entries refer to.
+    """Objects of a pickle, found by memo number (the pickle's name for an object) or by code.
 
-    The memo of a pickle numbers its values, so that later operations can refer to them.
-    values: values that entries refer to, by the integer that a column stores.
+    values: objects that entries refer to; the index is the code.
     """
 
     __slots__ = ("values", "_codes", "_count", "_fetched", "_memo", "_pairs", "_stacks")
@@ -50,12 +49,10 @@ class Objects:
         self._fetched: set[int] = set()
 
     def memoize(self, value: object) -> None:
-        """Store `value` under the next memo number."""
         self._memo[self._count] = value
         self._count += 1
 
     def get(self, number: int) -> Any:
-        """Return the value with a memo number; KeyError if it is an entry or does not exist."""
         if number in self._memo:
             value = self._memo[number]
         else:
@@ -69,14 +66,10 @@ class Objects:
         return value
 
     def is_fetched(self, value: object) -> bool:
-        """Return True if `get` returned this list or dictionary, so that it has two references."""
+        # True means that a list or dictionary has two references, since `get` returned it.
         return id(value) in self._fetched
 
     def add_to(self, entries: Packed, batch: RowBatch, rows: slice, data: bytes) -> None:
-        """Append `rows` of `batch` to `entries`, and number the values that the rows create.
-
-        data: bytes of the window from which `batch` was read.
-        """
         memos = batch.memos[rows]
         own = self._count + np.cumsum(memos) - memos
         self._count += int(memos.sum())
@@ -142,10 +135,10 @@ class Objects:
 
 
 class Packed:
-    """Entries of a device as columns to which rows are appended.
+    """Entries of a device as growing columns.
 
-    names: fields that any entry has.
-    objects: values by code.
+    names: fields that at least one entry has.
+    objects: objects of the fields that are not integers; a column has the indices.
     """
 
     __slots__ = ("names", "objects", "_codes", "_count", "_numbers")
@@ -162,7 +155,6 @@ class Packed:
         return self._count
 
     def add_rows(self, rows: Iterable[object]) -> None:
-        """Append entries; raise OtherForm if one is not a dictionary."""
         for row in rows:
             if type(row) is not dict:
                 raise OtherForm("an entry that is none")
@@ -192,10 +184,6 @@ class Packed:
         numbers: dict[str, NDArray[np.uint64]],
         codes: dict[str, NDArray[np.int32]],
     ) -> None:
-        """Append `count` entries that have the same fields.
-
-        numbers, codes: columns of the integer fields and of the other fields.
-        """
         self.names.update(numbers, codes)
         self._count += count
         for name, column in list(self._numbers.items()):
@@ -208,7 +196,6 @@ class Packed:
             known.frombytes(missing.tobytes())
 
     def numbers(self, name: str) -> NDArray[np.uint64] | None:
-        """Return an integer field of every entry; None if any entry lacks it."""
         column = self._numbers.get(name)
         return None if column is None else np.frombuffer(column, dtype=np.uint64)
 
@@ -217,9 +204,9 @@ class Packed:
 
 
 class PackedReader:
-    """Reader of the columns of `Packed` entries.
+    """Converter of `Packed` columns to the columns of a trace.
 
-    It overwrites the columns, so call each method only once per field.
+    The conversion overwrites the columns, so each field can be read only once.
     """
 
     __slots__ = ("names", "_entries", "_path", "_where")
@@ -239,7 +226,6 @@ class PackedReader:
         return self.integers("addr", 0, UINT64_MAX)
 
     def integers(self, name: str, low: int, high: int) -> NDArray[np.uint64]:
-        """Return field `name` of each entry; OtherForm if one is not from `low` to `high`."""
         column = self._entries.numbers(name)
         if column is None or (len(column) and not low <= int(column.max()) <= high):
             raise OtherForm(f"{name} out of its range")
@@ -259,10 +245,6 @@ class PackedReader:
         return ACTION_CODES[text]
 
     def numbered(self, name: str, number: Callable[[Fields], int]) -> NDArray[np.int32]:
-        """Return a number for each entry, equal for equal codes of field `name`, -1 if missing.
-
-        number: called for the first entry with each code, in entry order.
-        """
         codes, objects = self._entries.codes(name), self._entries.objects
         # NumPy keeps the last of several assignments, so reversing finds the first entry.  The
         # extra element receives the entries with code -1.

@@ -1,9 +1,10 @@
 """Read many entries of a pickled snapshot at once, column by column.
 
-A row is the pickle of one entry. Nearly all entries are dictionaries with the same keys in the same
-order, so their rows are the same short sequence of operations, the shape of the row. All positions
-that may begin a row of one shape are parsed together, as arrays of positions. Bytes within a text
-or number may look like a row; the caller takes only rows that begin where an operation ends.
+Nearly all entries are dictionaries with the same keys in the same order, so their bytes in the
+pickle are the same short sequence of operations; only the arguments differ. This module finds all
+positions where such a sequence may begin, and reads the arguments of all entries together, as NumPy
+arrays. Bytes within a text or number may look like an entry, so the caller uses only entries that
+begin where an operation ends.
 
 `Window` reads pickles of protocol 4 or 5 in pieces of 1 MiB, without frame headers. Python's
 pickler divides a pickle into frames, each with its length in front, and no operation may cross the
@@ -33,16 +34,16 @@ _HEADER = 9
 
 
 class OtherForm(Exception):  # noqa: N818  (no error: the file is read another way)
-    """Exception for a file that is not read directly to columns, but as Python objects."""
+    """Exception for a file that only the slower reader `unpickle` can read or refuse."""
 
 
 class Window:
-    """Part of a pickle that moves forward through the file.
+    """Part of a pickle in memory, which moves forward through the file.
 
     data: operations, followed by PAD zero bytes.
     end: position in `data` where the operations end.
-    seams: positions in `data` where frames begin.
-    soft_end: position in `data` from which on the caller should call `more`.
+    seams: positions in `data` where frames of the pickle begin.
+    soft_end: position in `data` after which the caller should call `more` to read on.
     """
 
     __slots__ = ("data", "end", "seams", "soft_end", "_file", "_in_frame", "_left")
@@ -86,7 +87,6 @@ class Window:
         self.soft_end = max(have - _RESERVE, 1) if self._left else have
 
     def seam_after(self, begin: int) -> int:
-        """Return the first position after `begin` where a frame begins, or the window's end."""
         at = bisect_left(self.seams, begin + 1)
         return self.seams[at] if at < len(self.seams) else self.end
 
@@ -135,11 +135,8 @@ for each field of a row"""
 
 
 class Made(NamedTuple):
-    """Tuples or lists of frames that rows create; one item per row.
-
-    first, second: integers of the tuple, or begin and end of the list's items in the window.
-    before: number of memo numbers that the row used before the value.
-    """
+    # One item per row.  first, second: the tuple's integers, or the list's bounds in the window.
+    # before: number of memo numbers that the row used before the value.
 
     first: _Places
     second: _Places
@@ -148,14 +145,14 @@ class Made(NamedTuple):
 
 @dataclass(slots=True)
 class RowBatch:
-    """Rows of one shape in a window, in file order.  All arrays have one item per row.
+    """Entries with the same fields in a window, in file order.  Arrays have one item per entry.
 
-    begin, end: byte offsets in the window where the row begins and ends.
-    memos: number of memo numbers that the row assigns.
-    last: index of the last row of the gapless sequence that contains this row.
+    begin, end: byte offsets in the window where the entry begins and ends.
+    memos: number of memo numbers that the entry assigns.
+    last: index of the last entry before the next gap between entries.
     numbers: values of the integer fields, by name.
-    known: memo numbers of the values of other fields, by name; NEW if the row creates the value.
-    made: values that rows create, by name; valid only where `known` is NEW.
+    known: memo numbers of the values of other fields, by name; NEW if the entry creates the value.
+    made: values that entries create, by name; valid only where `known` is NEW.
     """
 
     begin: _Places
@@ -168,7 +165,7 @@ class RowBatch:
 
 
 def read_shape(window: Window, at: int, name_of: Callable[[int], object]) -> RowShape | None:
-    """Return the shape of the row at position `at`; None if no row begins there."""
+    """Return the operations of the entry pickled at `at`; None if no entry begins there."""
     data = window.data
     if not data.startswith(_BEGIN, at):
         return None
@@ -230,10 +227,7 @@ def _last_of_runs(window: Window, begin: _Places, end: _Places) -> _Places:
 
 
 class _Walk:
-    """Positions that may begin a row, and the current position in each row.
-
-    A row that does not match is moved to the zero bytes after the data, where nothing matches.
-    """
+    # A row that does not match is moved to the zero bytes after the data, where nothing matches.
 
     __slots__ = ("begin", "at", "memos", "_data", "_end", "_window", "_words")
 
@@ -266,7 +260,6 @@ class _Walk:
             self.begin, self.at, self.memos = self.begin[kept], self.at[kept], self.memos[kept]
 
     def number(self) -> _Words:
-        """Parse an integer from 0 to 2**64 - 1 in every row, and return the integers."""
         word = self._words[self.at]
         code = (word & _U64(0xFF)).astype(np.uint8)
         value = (word >> _U64(8)) & _MASK[code]
@@ -309,7 +302,6 @@ class _Walk:
         return number
 
     def pair(self) -> tuple[_Places, Made]:
-        """Parse a reference, or a tuple of two one-byte integers, in every row."""
         number, other, code = self._reference()
         word = self._words[self.at]
         # K first K second TUPLE2 MEMOIZE
@@ -324,7 +316,6 @@ class _Walk:
         return number, pairs
 
     def stack(self) -> tuple[_Places, Made]:
-        """Parse a reference, or a list of references, in every row."""
         number, other, _ = self._reference()
         begin, end = self.at.copy(), self.at.copy()
         before = self.memos.copy()
@@ -349,7 +340,6 @@ class _Walk:
         return number, Made(begin, end, before)
 
     def _behind_references(self, begin: _Places) -> _Places:
-        """Return for each position in `begin` where the references that begin there end."""
         stop = begin.copy()
         rows, at = np.arange(len(begin)), begin.copy()
         for _ in range(_DEEPEST):
@@ -366,7 +356,6 @@ class _Walk:
         return stop
 
     def finish(self) -> _Places:
-        """Return the numbers of the rows that match the shape and the frames of the pickle."""
         rows = np.flatnonzero(self._data[self.at] == _SET)
         self.at += 1
         sound = np.ones(len(rows), dtype=bool)
@@ -376,15 +365,14 @@ class _Walk:
             np.searchsorted(seams, begin, "right") < np.searchsorted(seams, end, "left")
         )
         for index in crossed.tolist():
-            sound[index] = _meets_seams(self._window, int(begin[index]), int(end[index]))
+            sound[index] = _respects_seams(self._window, int(begin[index]), int(end[index]))
         return rows[sound]
 
 
 _OPERATION = re.compile(rb"[hK].|M..|[jJ].{4}|\x8a|[}\x94(u\]ea\x86]", re.DOTALL)
 
 
-def _meets_seams(window: Window, at: int, end: int) -> bool:
-    """Return True if no operation of the row [at, end) crosses the start of a frame."""
+def _respects_seams(window: Window, at: int, end: int) -> bool:
     data, seam = window.data, window.seam_after(at)
     while at < end:
         if at == seam:

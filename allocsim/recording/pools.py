@@ -1,14 +1,14 @@
 """Determine the pool of each entry of a trace.
 
-Since PyTorch 2.12 entries store the pool id.  In an older recording an entry belongs to the pool of
-the final segment that contains its address (semantics 6.6).  If that segment was obtained after the
-entry, the entry belongs to the default pool, because the driver had reused the address.
+Since PyTorch 2.12 entries store the pool id.  In an older recording, the pool of an entry is that
+of the final segment that contains its address (semantics 6.6).  If the segment was obtained after
+the entry, the driver had reused the address, and the entry is assigned to the default pool.
 
 For that, the address ranges of expandable segments are reconstructed.  Rule: a segment first maps
 memory at its base, and later only at or before the end of its mapped part. It is destroyed when no
 memory is mapped (semantics 4.1, 4.2, 4.6). So a mapping at any other address begins a new segment.
-Ranges mapped before the first entry may have holes that no entry shows, so such a segment is
-assumed to exist during the whole recording.
+If a range was mapped before the first entry, parts of it may have been unmapped without an entry,
+so such a segment is assumed to exist during the whole recording.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from allocsim.state import DEFAULT_POOL, PoolId, SegmentState
 
 @dataclass(slots=True)
 class Reservation:
-    """Addresses [base, end) that an expandable segment has mapped at any time.
+    """Addresses [base, end) that an expandable segment has mapped at least once.
 
     first: entry that mapped memory at `base`; 0 if it was mapped before the first entry.
-    mapped: bytes that are mapped now.
+    mapped: bytes mapped after the entries that were read.
     is_older: True if it was mapped before the first entry.
     """
 
@@ -103,7 +103,7 @@ class PoolColumn:
 
 
 def pools_of(trace: Trace) -> PoolColumn:
-    """Return the pools of the entries of `trace`."""
+    """Determine the private pool of each entry, from its pool id or its address."""
     if trace.pool_ids:
         default = [i for i, pool in enumerate(trace.pool_ids) if pool == DEFAULT_POOL]
         is_default = np.isin(trace.pool_id, default)
@@ -123,7 +123,6 @@ _Held = tuple[int, int, int, PoolId]
 
 
 def _held(trace: Trace, private: list[SegmentState]) -> Iterator[_Held]:
-    """Yield the address ranges that the segments `private` of private pools hold at the end."""
     obtained = np.flatnonzero(any_of(trace.action, (Action.SEGMENT_ALLOC,)))
     bases = trace.addr[obtained]
     for segment in private:

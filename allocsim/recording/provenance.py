@@ -89,9 +89,10 @@ class Provenance:
 
 
 def marked(top: Fields, size: int, traces: Iterable[Trace]) -> tuple[Trace, ...]:
-    """Return `traces` with the marks that the snapshot `top` stores.
+    """Read the marks in a snapshot, and return `traces` with the marks of each device added.
 
-    size: bytes of its file, which limit the number of marks.
+    top: the snapshot's dictionary.
+    size: bytes of the file, which limit the number of marks.
     """
     fields = _fields(top)
     marks = {} if fields is None else read_marks(fields, size)
@@ -168,16 +169,16 @@ class CardMemory:
     def is_shared(self) -> bool:
         """True if other processes hold a notable part of the GPU's memory.
 
-        A recorded number is notable from 1 GiB or 5 % of the GPU on, whichever is less.  An
-        estimate is notable from the larger of both on, because libraries such as NCCL also hold
-        memory outside PyTorch.
+        A recorded number is notable from 1 GiB or 5 % of the GPU on, whichever is less.
+        An estimate is notable from the larger of the two on, because libraries such as NCCL also
+        hold memory outside PyTorch.
         """
         limits = _NOTABLE_BYTES, int(_NOTABLE_SHARE * self.total)
         return self.others_low >= (max(limits) if self.is_estimated else min(limits))
 
     @property
     def sentence(self) -> str:
-        """Sentence about the memory of other processes on the GPU; "" if it is not notable."""
+        """Sentence about the GPU memory of other processes; "" if they hold little or nothing."""
         if not self.is_shared:
             return ""
         total = format_size(self.total)

@@ -187,7 +187,7 @@ class Recording(Shown):
         return self.devices[0]
 
     def busiest_device(self) -> Trace:
-        """Return the trace with the most entries; RecordingError if there is no device."""
+        """Return the trace with the most entries; RecordingError if the file has no device."""
         return max(self.devices, key=len) if self.devices else self.only_device()
 
     def headline(self) -> str:
@@ -272,7 +272,10 @@ def backend_of(recording: Recording) -> Backend | None:
 
 
 def options_read(frames: FrameTable) -> frozenset[str] | None:
-    """Return the conf options of the build that the stack frames show; None for all of CUDA's."""
+    """Return the conf options that the build of PyTorch supports; None for all of CUDA's.
+
+    frames: stack frames of a recording, whose names show the build, such as ROCm.
+    """
     backend = _named_in(frames)
     return None if backend is None else backend.options
 
@@ -286,12 +289,8 @@ def _named_in(frames: FrameTable) -> Backend | None:
 
 
 def _adds_to_requests(recording: Recording) -> bool:
-    """Return True if torch_npu's extra bytes show in the sizes of small blocks.
-
-    They do if each block for a request of a multiple of 512 bytes is 512 bytes larger than the
-    request.  CUDA's allocator splits a small block whenever 512 bytes remain, so no CUDA block is
-    that much too large unless roundup_power2_divisions is set.
-    """
+    # torch_npu adds 512 bytes to requests. CUDA's allocator splits a small block whenever 512 bytes
+    # remain, so no CUDA block is that much too large unless roundup_power2_divisions is set.
     settings = recording.settings
     if settings is not None and any(each > 1 for _, each in settings.roundup_power2_divisions):
         return False

@@ -1,7 +1,7 @@
-"""Reasons for which a serving engine did not start, read from its log, with what would help.
+"""Reasons for which a serving engine did not start, read from its log, and options that would help.
 
-Rule: the sentence repeats the engine's own figures. The help is the smallest change of one option
-that the figures prove sufficient; where they prove none, it names the options that reduce the need.
+Rule: the reason repeats the engine's own numbers. The advice is the smallest change of one option
+that is sufficient according to these numbers. If none is, it names options that reduce the need.
 
 Sources: vLLM's `request_memory`, its planning of the cache, and `raise_if_cache_size_invalid` of
 older releases; SGLang's model runner; llama.cpp's `ggml_backend_cuda_buffer_type_alloc_buffer`.
@@ -39,9 +39,9 @@ _Answer = Callable[[re.Match[str], _Figures], tuple[str, str]]
 
 
 def refusals_in(kind: str, text: str, figures: _Figures) -> tuple[Refusal, ...]:
-    """Return the reasons in a log for which an engine did not start, each once, in order.
+    """Return the reasons in a log for which an engine did not start, in order, without repetitions.
 
-    kind: engine of the log, "vllm", "sglang" or "llama.cpp"; any other has none.
+    kind: engine of the log, "vllm", "sglang" or "llama.cpp"; for any other the result is empty.
     figures: numbers that the log prints, by name.
     """
     found: dict[str, Refusal] = {}

@@ -60,7 +60,7 @@ def find_defects(
 
 
 def refuse_unsound(recording: Recording) -> dict[int, Rewound]:
-    """Raise RecordingError if the recording has a defect of severity "error".
+    """Raise RecordingError if the recording contradicts itself or cannot be replayed.
 
     Return the state of each device before its first entry, by device number.  Devices without
     entries are left out.
@@ -75,8 +75,8 @@ def refuse_unsound(recording: Recording) -> dict[int, Rewound]:
 def refuse_contradictions(recording: Recording) -> None:
     """Raise RecordingError if the recording contradicts itself.
 
-    Unlike `refuse_unsound`, allow recordings that contradict nothing but cannot be replayed, such
-    as segments without entries.
+    Recordings that are consistent but cannot be replayed are allowed, such as segments without
+    entries.
     """
     for defect in find_defects(recording):
         if defect.text.startswith(_CONTRADICTS):
@@ -202,11 +202,6 @@ def _segment_errors(trace: Trace) -> Iterator[str]:
 
 
 def _alignment(trace: Trace, unrounded: str | None) -> Iterator[Defect]:
-    """Yield the defect of block addresses that are not multiples of 512.
-
-    unrounded: newest release whose roundup_power2_divisions:1 causes them; None if the recording is
-        from a later one.
-    """
     rows = any_of(trace.action, BLOCK_ACTIONS)
     odd = np.flatnonzero(rows & (trace.addr & np.uint64(_ALIGNMENT - 1) != 0))
     if not len(odd):

@@ -1,4 +1,4 @@
-"""Open files of unknown origin: recordings, and logs in their place.
+"""Open recordings, and logs that a user gives in place of a recording.
 
 The format is detected from the first bytes.  The memory used is small and does not depend on the
 file: no recording is read as a whole, and compressed files are unpacked to a temporary file
@@ -55,7 +55,10 @@ class Kind(Enum):
 
 
 def packing_in(file: BinaryIO) -> Compression | None:
-    """Return the compression of an open file; a zip archive counts if it contains one file."""
+    """Return the compression of an open file; None if it is not compressed.
+
+    A zip archive is compression only if it contains exactly one file.
+    """
     packing = packing_of(file.read(_MAGIC))
     if packing is not None and packing.magic == ZIP_MAGIC and not is_archive_of_one(file):
         return None
@@ -93,7 +96,6 @@ def _regular(path: str) -> BinaryIO:
 
 
 def _check_unpacked(path: str, packing: Compression, head: bytes) -> None:
-    """Raise RecordingError if unpacked data is compressed again or of an unknown format."""
     again = packing_of(head)
     if again is not None and not (again.magic == ZIP_MAGIC and packing.magic != ZIP_MAGIC):
         what = f"is {again.name} inside {packing.name}"
@@ -134,7 +136,7 @@ def is_recording(head: bytes) -> bool:
 
 
 def _is_json(text: bytes) -> bool:
-    """Return True if the text begins like JSON, and not like a log line such as "[INFO]"."""
+    # A log may begin with "[INFO]".
     return text[:1] == b"{" or _LIST.match(text) is not None
 
 

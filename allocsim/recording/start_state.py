@@ -35,7 +35,7 @@ _LARGE_HANDLE = 20 * MIB
 
 @dataclass(frozen=True, slots=True)
 class MappedRange:
-    """Mapped addresses [start, end).
+    """Mapped addresses [start, end) of an expandable segment.
 
     is_small: True for the small pool; None if unknown.
     frames: stack number; -1 without a stack.
@@ -49,19 +49,17 @@ class MappedRange:
     frames: int = -1
 
     def joins(self, other: MappedRange) -> bool:
-        """Return True if this range merges with the adjacent range `other`."""
         kinds = {self.is_small, other.is_small} - {None}
         return self.stream == other.stream and self.pool_id == other.pool_id and len(kinds) < 2
 
     def guessed_small(self) -> bool:
-        """Return True for the small pool; if unknown, guess it from the size of the range."""
         if self.is_small is None:
             return (self.end - self.start) % _LARGE_HANDLE != 0
         return self.is_small
 
 
 class MappedRanges:
-    """Mapped ranges of one device."""
+    """Mapped addresses of the expandable segments of one device."""
 
     __slots__ = ("_ranges",)
 
@@ -129,10 +127,10 @@ def start_state(
 
 
 class Rewound:
-    """State of a device before an entry, from which `state` computes the segments.
+    """Live blocks and segments of a device before an entry, computed by undoing the later entries.
 
-    Undoing the entries takes most of the time and does not depend on settings, so this object is
-    kept for several settings.
+    Undoing takes most of the time and does not depend on settings.  So the object is kept, and
+    `state` computes the exact sizes of the blocks for given settings.
 
     Raises RecordingError, naming the entry, if the entries do not lead to the final segments.
     """
@@ -159,13 +157,17 @@ class Rewound:
         rounded: Callable[[int], int] = round_to_512,
         max_split_size: int | None = None,
     ) -> tuple[SegmentState, ...]:
-        """Return the segments; the parameters are those of `start_state`."""
+        """Return the segments before the entry, sorted by address.
+
+        rounded: function from requested to rounded bytes.
+        max_split_size: bytes from which on blocks are never split; None if all blocks are split.
+        """
         limit = -1 if max_split_size is None else max_split_size
         return self._rewind.state(LaterAllocs(self._trace, self._entry), rounded, limit)
 
 
 def trimmed(trace: Trace, first: int, last: int) -> Trace:
-    """Return the entries [first, last) of `trace` as a trace, with the segments after them."""
+    """Cut a trace to the entries [first, last), with the segments after the last of them."""
     first, last, _ = slice(first, last).indices(len(trace))
     columns = {name: column[first:last] for name, column in trace.columns().items()}
     segments = trace.segments if last == len(trace) else start_state(trace, last)
@@ -174,8 +176,6 @@ def trimmed(trace: Trace, first: int, last: int) -> Trace:
 
 
 class _Rewind:
-    """State of a device that moves back one entry at a time."""
-
     __slots__ = ("live", "_device", "_ranges", "_segments")
 
     def __init__(self, trace: Trace, live: dict[int, Live]) -> None:

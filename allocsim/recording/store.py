@@ -110,11 +110,8 @@ def read_npz(path: str, file: BinaryIO) -> Recording:
 
 
 class _Within:
-    """File wrapper that limits reads to the remaining bytes.
-
-    `zipfile` reads as many bytes as a damaged archive declares, and Python allocates a buffer of
-    that length before it reads.
-    """
+    # `zipfile` reads as many bytes as a damaged archive declares, and Python allocates a buffer of
+    # that length first.
 
     __slots__ = ("_file", "_size", "seek", "seekable", "tell")
 

@@ -66,11 +66,9 @@ def _with_columns(value: object, packed: dict[int, tuple[list[Any], Packed]]) ->
 
 
 class _Machine:
-    """Interpreter of the operations of a pickle.
-
-    `_stack` has the values above the newest MARK operation, `_below` the values under each MARK.
-    packed: lists whose first items were moved to columns, and the columns, by id of the list.
-    """
+    # `_stack` has the values above the newest MARK operation, `_below` the values under each MARK.
+    # `packed` has, by id of a list, the list whose first items were moved to columns, and the
+    # columns.
 
     __slots__ = (
         "objects", "packed", "_at", "_below", "_budget", "_parsed", "_seam",
@@ -190,7 +188,6 @@ class _Machine:
         return items
 
     def _growing(self, kind: type[Any]) -> Any:
-        """Return the list or dictionary to which the next operation adds items."""
         value = self._stack[-1]
         if type(value) is not kind or self.objects.is_fetched(value):
             raise OtherForm("items of what is no container of its own")
@@ -217,7 +214,6 @@ class _Machine:
             self._stack.append({})
 
     def _rows(self) -> bool:
-        """Read the rows that begin here to columns; return False if there are too few rows."""
         at = self._at - 1
         for shape in self._shapes:
             batch = self._parsed.get(shape)
@@ -240,7 +236,6 @@ class _Machine:
         return False
 
     def _columns(self) -> Packed:
-        """Return the columns for the list that is being filled, and move its items to them."""
         filled = self._below[-1][-1]
         if self.objects.is_fetched(filled):
             raise OtherForm("rows that something else refers to")

@@ -3,10 +3,9 @@
 `trace[i]` returns entry i as an `Entry`. All columns are read-only and have the same length. Files
 store the codes of `Action`, so an existing code must never change (semantics 6.1).
 
-At one address allocations and frees alternate, so sorting by address (`ByAddress`) puts the free of
-each block directly after its allocation.  A turn is one allocation or free.  PyTorch records a free
-as two entries, free_requested and free_completed.  If they are adjacent in the recording, as they
-nearly always are, they form one turn.
+PyTorch records a free as two entries, free_requested and free_completed. Nearly always they are
+adjacent in the recording, and `ByAddress` then counts them as one free. At one address allocations
+and frees alternate, so sorting by address puts each free directly after its allocation.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ BLOCK_ACTIONS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 
 
 class Turn(IntEnum):
-    """Type of a turn; the first three values equal the codes of `Action`."""
+    """Allocation, free, or one of the two entries of a free; 0 to 2 are codes of `Action`."""
 
     ALLOC = Action.ALLOC
     FREE_REQUESTED = Action.FREE_REQUESTED
@@ -67,7 +66,7 @@ class Turn(IntEnum):
 
 
 def completes_at_once(action: NDArray[np.uint8], addr: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return a mask of the free_completed entries that directly follow their free_requested.
+    """Return True for each free_completed entry that directly follows its free_requested entry.
 
     action, addr: columns of all entries; `action` has codes of `Action`.
     """
@@ -79,12 +78,12 @@ def completes_at_once(action: NDArray[np.uint8], addr: NDArray[np.uint64]) -> ND
 
 @dataclass(frozen=True, slots=True)
 class ByAddress:
-    """Turns (allocations and frees) sorted by address, in recorded order within one address.
+    """Allocations and frees sorted by address; at one address they keep the recorded order.
 
     entry: entry number; for a FREE, the number of its free_completed.
     addr: address of the block.
     kind: code of `Turn`.
-    goes_on: True if the next item of the columns has the same address.
+    goes_on: True if the next item has the same address.
     """
 
     entry: NDArray[np.intp]
@@ -114,7 +113,7 @@ class ByAddress:
         return cls(entry, addr, kind, goes_on)
 
     def since(self, first: int) -> ByAddress:
-        """Return the turns of the entries from number `first` on.
+        """Return only the allocations and frees of entries from number `first` on.
 
         A free that was requested before `first` and completed after it becomes a FREE_COMPLETED.
         """
@@ -128,7 +127,7 @@ class ByAddress:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Blocks in the order of their segments; each column has one item per block.
+    """Blocks of all segments as columns, in order of their addresses; each has one item per block.
 
     address, size: address and bytes of the block.
     requested_size: bytes before rounding.
@@ -287,7 +286,7 @@ class Trace:
         return {name: value for name, value in values if isinstance(value, np.ndarray)}
 
     def inputs(self) -> NDArray[np.intp]:
-        """Return the numbers of the entries that a replay takes as input."""
+        """Return the numbers of the entries of requests, frees and out-of-memory errors."""
         return np.flatnonzero(any_of(self.action, INPUT_ACTIONS))
 
     @cached_property
@@ -300,18 +299,24 @@ class Trace:
         return Tiles.of(self.segments)
 
     def most_reserved(self, held: int) -> int:
-        """Return the peak of reserved memory, with `held` bytes reserved before the first entry."""
+        """Return the peak of reserved memory in bytes.
+
+        held: bytes reserved before the first entry.
+        """
         _, after = self._reserved()
         return held + max(0, int(after.max(initial=0)))
 
     def reserved_after(self, entries: NDArray[np.intp], held: int) -> NDArray[np.int64]:
-        """Return the bytes reserved after each of `entries`, `held` of them from the start on."""
+        """Return the bytes reserved after each of the entries with the numbers `entries`.
+
+        held: bytes reserved before the first entry.
+        """
         moved, after = self._reserved()
         return held + np.append(0, after)[np.searchsorted(moved, entries, side="right")]
 
     @cached_property
     def driver_addresses(self) -> tuple[int, int]:
-        """Address of the first segment that was obtained, and the highest end of a segment."""
+        """Address of the first segment that the driver gave, and the highest end of any segment."""
         grown = np.flatnonzero(any_of(self.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)))
         bases = self.addr[grown]
         ends: list[int] = (bases + self.size[grown].astype(np.uint64)).tolist()
@@ -321,7 +326,6 @@ class Trace:
         return first, max([0, *ends, *(segment.end for segment in self.segments)])
 
     def _reserved(self) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-        """Return the entries that change reserved memory, and the bytes added up to each."""
         grows = any_of(self.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
         shrinks = any_of(self.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
         moved = np.flatnonzero(grows | shrinks)

@@ -55,7 +55,7 @@ _BROKEN = (
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Unpickler without access to globals."""
+    """Unpickler that refuses to import any name."""
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         raise pickle.UnpicklingError(f"it asks for {module_name!a}.{global_name!a}")
@@ -150,7 +150,6 @@ def _refuse(path: str, code: int, at: int) -> NoReturn:
 
 
 def _runs(size: int) -> re.Pattern[bytes]:
-    """Return a regular expression for consecutive allowed operations except texts."""
     # Each memo number needs an operation, so memo numbers are below the file's size; no frame is
     # longer than the file.
     memo, frame = rb"r" + _bounded(size, 4), rb"\x95" + _bounded(size, 8)
@@ -167,9 +166,6 @@ def _runs(size: int) -> re.Pattern[bytes]:
 
 
 def _bounded(limit: int, width: int) -> bytes:
-    """Return a regular expression for little-endian integers of `width` bytes up to `limit`.
-
-    It also matches some integers slightly above `limit`.
-    """
+    # It also matches some integers slightly above `limit`.
     places = (limit >> 8 * place for place in range(width))
     return b"".join(b"[\\x00-\\x%02x]" % top if top < 256 else b"." for top in places)

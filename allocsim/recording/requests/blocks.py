@@ -26,7 +26,7 @@ _SMALL = 1 << 20
 
 
 class RequestColumns:
-    """Requests and frees of one device, added in file order, and the trace made of them."""
+    """Builder of a trace from the requests and frees of one device, in file order."""
 
     def __init__(self) -> None:
         self._rows: list[_Row] = []
@@ -60,7 +60,8 @@ class RequestColumns:
         name: address or id of the block; None if the file has neither.
         time: microseconds.
         stack: stack number; -1 without a stack.
-        group: property that a free without a name must share with the request, besides the size.
+        group: value, such as a category.  A free without a name frees a block of the same size and
+            group.
         """
         key = self._key(size, name, group)
         if name is not None and self._live.get(key):
@@ -110,16 +111,16 @@ class RequestColumns:
         return True
 
     def move(self, size: int, group: Hashable, other: Hashable) -> None:
-        """Move the latest block of `size` bytes without a name from `group` to group `other`."""
+        """Change the group of the newest live block of `size` bytes and no name to `other`."""
         held = self._live.get(self._key(size, None, group))
         if held:
             self._live.setdefault(self._key(size, None, other), []).append(held.pop())
 
     def hold(self, size: int, stack: int) -> None:
-        """Add blocks of `size` bytes in total that existed before the file began and are not freed.
+        """Add blocks that existed before the file began and are never freed, `size` bytes together.
 
-        Their sizes are a multiple of 2 MiB and a small remainder, so that the allocator reserves no
-        more memory than necessary.
+        The first is a multiple of 2 MiB and the others have the rest, so that the allocator
+        reserves no more memory than necessary.
         """
         left = size % _PAGE
         for piece in (size - left, min(left, _SMALL), max(left - _SMALL, 0)):

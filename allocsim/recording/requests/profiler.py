@@ -47,13 +47,8 @@ _Event = dict[str, Any]
 
 
 class _Moved(NamedTuple):
-    """One `[memory]` event.
-
-    ts, order: time in microseconds, and position among events of equal time.
-    moved: bytes of the block, negative for a free.
-    address, allocated, reserved: None if the release of PyTorch did not write them.
-    thread: ids of process and thread.
-    """
+    # A `[memory]` event.  ts in microseconds; `order` sorts events of equal ts; `moved` is the
+    # bytes of the block, negative for a free; `thread` has the ids of process and thread.
 
     ts: float
     order: int
@@ -187,7 +182,6 @@ def _blocks(rows: list[tuple[_Moved, int]]) -> RequestColumns:
 
 
 def _events(path: str, text: str, read: _Read) -> Iterator[_Event]:
-    """Yield the events of a trace, and store its GPUs in `read`."""
     decode = json.JSONDecoder().raw_decode
     at = _skip(text, 0)
     try:
@@ -216,7 +210,6 @@ def _events(path: str, text: str, read: _Read) -> Iterator[_Event]:
 
 
 def _list(path: str, text: str, at: int) -> Generator[_Event, None, int]:
-    """Yield the events of the JSON list at position `at`; return the position after the list."""
     decode = json.JSONDecoder().raw_decode
     at = _skip(text, at + 1)
     number = 0
@@ -321,7 +314,6 @@ def _refuse_without_memory(path: str, read: _Read) -> None:
 
 
 def _notes(device: int, moved: list[_Moved], blocks: RequestColumns, before: int) -> Iterator[str]:
-    """Yield notes about one device, and add the memory held before the trace to `blocks`."""
     first = moved[0]
     held = 0
     if first.allocated is not None:

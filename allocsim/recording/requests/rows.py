@@ -99,13 +99,6 @@ def read_row_objects(path: str, value: object) -> Recording:
 
 
 class _Reader:
-    """Reader of rows.
-
-    devices: requests and frees by device number.
-    timed: True by device number if all of its rows have a time.
-    n_passed_over, n_missed: number of ignored rows, and of frees of unknown blocks.
-    """
-
     def __init__(self, path: str) -> None:
         self.path = path
         self.devices: dict[int, RequestColumns] = {}
@@ -149,7 +142,6 @@ class _Reader:
             self.n_missed += 1
 
     def _name(self, row: Fields, column: str) -> int:
-        """Return the address of a row's block, or a number in place of its id."""
         value = row.value(column, "the block's address or id")
         if type(value) is int and 0 <= value <= UINT64_MAX:
             return value
