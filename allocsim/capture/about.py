@@ -25,7 +25,7 @@ AT_ERROR = "at an out-of-memory error"
 class About:
     """Data about one captured file.
 
-    occasion: reason for writing the file, as text.
+    occasion: reason for writing the file, such as an out-of-memory error, as text.
     device: device of the out-of-memory error; -1 without an error.
     free: bytes that the driver reported as free at the error; None without an error.
     rank: rank of the process in its distributed job; "" without one.
@@ -48,7 +48,7 @@ class About:
 def described(
     about: About, history: RecordedHistory, traces: list[Any], n_dropped: int
 ) -> dict[str, Any]:
-    """Return the snapshot to write: segments, entries, and the key "allocsim".
+    """Return the snapshot dictionary to write, with data on the capture under "allocsim".
 
     traces: newest entries of each device in `history`, as many as fit on the disk.
     n_dropped: number of older entries in `history` that are left out.
@@ -80,7 +80,7 @@ def described(
 
 
 def _lost(history: RecordedHistory, traces: list[Any]) -> list[int | None]:
-    """Return, by device, the number of counted entries before `traces`; None if unknown."""
+    # Index: device.  Value: number of counted entries before `traces`, None if unknown.
     lost: list[int | None] = []
     for device, rest in enumerate(traces):
         before, whole = history.lost[device], history.snapshot["device_traces"][device]
@@ -98,11 +98,8 @@ def _largest(segments: list[Any]) -> int:
 
 
 def _memory(about: About, device: int, card: Any) -> dict[str, int]:
-    """Return how much memory of the device is free, of this process and of others, in bytes.
-
-    The keys are field names of `Provenance`; context_memory is neither free nor reserved by
-    PyTorch.
-    """
+    # The keys are field names of `Provenance`; context_memory is neither free nor reserved by
+    # PyTorch.
     total, free = int(card.total_memory), about.free
     try:
         if free is None:

@@ -1,9 +1,9 @@
 """Record the calls that affect the allocator but are not in PyTorch's history, as marks.
 
-An example is empty_cache().  Rule: the program is not affected: each call is passed on with its
-arguments, result and exception, and an imported module is found and loaded as without `Finder`.
-Only the standard library is imported, because `allocsim record` loads this file by its path in an
-interpreter that may lack allocsim.
+An example is empty_cache().  Rule: the program is not affected.  Each call is passed on with its
+arguments, result and exception, and modules are imported as usual.  Only the standard library is
+imported, because `allocsim record` loads this file by its path in an interpreter that may lack
+allocsim.
 
 Counted entries are those that PyTorch's statistics count: allocations, frees and out-of-memory
 errors.  A mark is (device, number of counted entries before the call, kind, value), so its position
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class Finder:
-    """Item of sys.meta_path that calls `then` with the module `name` once it is loaded.
+    """Import hook in sys.meta_path that passes the module `name` to `then` once it is loaded.
 
-    A program may search for the module, to check if it exists, long before it loads the module.
+    A program may look up the module long before it imports it.
     """
 
     def __init__(self, name: str, then: Callable[[Any], Any]) -> None:
@@ -81,7 +81,7 @@ _PEAK_RESETS = (
 
 
 class CallLog:
-    """Recorder of marks in one process.
+    """Recorder of the marks of one process.
 
     torch: the module torch.
     gpu: torch.cuda or torch.xpu.
@@ -106,7 +106,7 @@ class CallLog:
         return [self.count(device) for device in range(self.gpu.device_count())]
 
     def watch(self) -> None:
-        """Patch the functions of torch._C that PyTorch's public functions call."""
+        """Wrap the functions of torch._C whose calls are marks, such as empty_cache."""
         for name in _EMPTIES:
             self._watch(name, lambda: ("empty_cache", None))
         for name in _SETTERS:
@@ -129,12 +129,12 @@ class CallLog:
             self._watch_pools(pool)
 
     def unwatch(self) -> None:
-        """Restore the patched functions, except those that another library patched later."""
+        """Restore the functions that `watch` wrapped, unless replaced later by a library."""
         while self._undo:
             self._undo.pop()()
 
     def marks_of(self, describe: Callable[..., Any], *args: Any, **named: Any) -> list[MarkRow]:
-        """Return the marks of a call that happens now: one, or one per device.
+        """Return the marks for a call that the program makes now: one, or one per device.
 
         describe: function of the call's arguments that returns (kind, value) for all devices,
             (kind, value, device), or None for a call without a mark.
@@ -211,12 +211,13 @@ def counted_rows(entries: Sequence[Any]) -> list[int]:
 def placed_marks(
     marks: Iterable[MarkRow], traces: Sequence[Sequence[Any]], lost: Sequence[int | None]
 ) -> list[dict[str, Any]]:
-    """Return the marks as dictionaries for a snapshot, with their positions in its history.
+    """Return the marks as dictionaries for a snapshot, each with its entry number in the history.
+
+    Marks from before the history are kept only if still in effect, at entry 0.
 
     traces: history of each device.
     lost: by device, number of counted entries before its history; None if unknown, and then the
         marks of the device are left out.
-    Of the marks before the history, those still in effect are kept, at entry 0.
     """
     placed: list[dict[str, Any]] = []
     for device, entries in enumerate(traces):

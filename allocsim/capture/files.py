@@ -31,7 +31,7 @@ _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "LOCAL_RANK")
 
 
 class _NoRoomError(Exception):
-    """A file would exceed its size limit."""
+    pass
 
 
 @dataclass
@@ -61,10 +61,10 @@ class Written:
 
 
 class Files:
-    """Files of one capture in one process.
+    """Files that one capture has written in one process.
 
     path: file name, to which rank and occasion are added, or a folder.
-    most: limit of the total size of the files, in bytes.
+    most: largest total size of the files, in bytes.
     """
 
     def __init__(self, path: str | os.PathLike[str], most: int) -> None:
@@ -82,7 +82,7 @@ class Files:
         return "-".join((self.stem, *filter(None, parts))) + self.suffix
 
     def save(self, name: str, snapshot: Any, describe: Callable[[list[Any], int], Any]) -> Written:
-        """Write `snapshot` with as many of its newest entries as fit, and return the file.
+        """Write `snapshot` with as many of its newest entries as fit; return data about the file.
 
         name: file name.
         describe: function that returns the object to pickle. Its arguments are the kept entries of
@@ -130,10 +130,7 @@ class Files:
         raise refusal
 
     def _room(self, folder: Path, place: Path, is_least: bool) -> int:
-        """Return the size limit of the new file `place`, after removing older files if needed.
-
-        is_least: True if the file has no entries, so that it is small.
-        """
+        # `is_least`: the file has no entries, so that it is small.
         others = [old for old in self.written if old.path != place]
         expected = max((old.size for old in self.written), default=0)
         while others and self.most - sum(old.size for old in others) < expected:
@@ -155,8 +152,6 @@ class Files:
 
 
 class _Bounded:
-    """File that raises _NoRoomError instead of growing beyond `most` bytes."""
-
     def __init__(self, file: BinaryIO, most: int) -> None:
         self.file = file
         self.most = most

@@ -31,12 +31,14 @@ class _Process(ctypes.Structure):
 def processes_memory(
     card: Any, used: int, load: Callable[[str], Any] = ctypes.CDLL
 ) -> dict[str, int]:
-    """Return the GPU memory in bytes of this and of other processes, and the number of others.
+    """Return GPU memory and number of processes: memory of this one, memory and number of others.
+
+    The keys are "process_memory" and "other_memory", in bytes, and "other_processes".  The result
+    is empty if the values are unknown.
 
     card: properties of the GPU, as torch.cuda.get_device_properties() returns them.
     used: bytes of the GPU that are not free.
     load: function that opens a library.
-    The keys are "process_memory", "other_memory" and "other_processes", or none if unknown.
     """
     with contextlib.suppress(Exception):
         held = _processes(load(_LIBRARY), card)

@@ -121,7 +121,7 @@ class Listener(Protocol):
         """Handle the first use of the GPU in this process, which may be a forked process."""
 
     def moment(self) -> list[tuple[str, object]]:
-        """Return (kind, value) of the marks for the program's current step and phase."""
+        """Return the marks for the current step and phase, as pairs of kind and value."""
 
 
 @dataclass(frozen=True)
@@ -162,10 +162,10 @@ class Recorder:
 
     torch: the module torch; None until the program imports it.
     gpu: torch.cuda or torch.xpu; None until the program initialises it.
-    ring: options of the first active capture.
+    ring: options of the capture that started first and is still active.
     pid: id of the process that records.
     is_ours: True if this recorder started the history and will stop it.
-    base: number of counted entries of each device when recording began.
+    base: number of counted entries (calls.py) of each device when recording began.
     held: bytes allocated when recording began.
     """
 
@@ -210,7 +210,10 @@ class Recorder:
         self.is_on = False
 
     def note(self, kind: str, value: object) -> None:
-        """Add a mark to every device, after its latest entry."""
+        """Add a mark to the history of every device.
+
+        kind, value: call or event, and its value, such as "step" and the step number.
+        """
         if self.is_here and self.calls is not None:
             marks = self.calls.marks
             marks += self.calls.marks_of(lambda: (kind, value))
@@ -242,13 +245,9 @@ class Recorder:
     def _lost(
         self, device: int, trace: list[Any], before: list[int], after: list[int]
     ) -> int | None:
-        """Return the number of counted entries before the history of `device`; None if unknown.
-
-        before, after: counted entries of each device before and after the snapshot.
-        The history ends at the newest counted entry, even if the ring was overwritten or the
-        program restarted the history.  If another thread adds entries during the snapshot, the
-        result may be None.
-        """
+        # The history ends at the newest counted entry, even if the ring was overwritten or the
+        # program restarted the history. If another thread adds entries during the snapshot, the
+        # result may be None.
         if device >= len(self.base) or device >= len(after):
             return None
         rows, base = len(counted_rows(trace)), self.base[device]

@@ -72,7 +72,10 @@ def capture(
 
 
 class Capture:
-    """Capture returned by `capture`; without `with`, call `start` and `stop`, also repeatedly."""
+    """Capture of a program: a context manager and decorator.
+
+    Without `with`, call `start` and `stop`, also several times.
+    """
 
     def __init__(
         self,
@@ -180,9 +183,9 @@ class Capture:
 
     @quiet
     def failed(self, error: BaseException | None) -> None:
-        """Add the text of an out-of-memory error that ends the captured code to its file.
+        """Store the text of an out-of-memory error in the file that was written when it occurred.
 
-        error: exception that ends the code; ignored if it is no out-of-memory error.
+        error: exception that ended the captured code; any other kind is ignored.
         """
         text = _text_of(error)
         if text is None or not self.is_active:
@@ -307,7 +310,6 @@ class Capture:
             )
 
     def _process(self) -> str:
-        """Return the part of a file name that names the process; "" in a single process."""
         if self._rank:
             return f"rank{self._rank}"
         processes = sys.modules.get("multiprocessing.process")
@@ -317,7 +319,6 @@ class Capture:
 
 
 def _text_of(error: BaseException | None) -> str | None:
-    """Return the text of the out-of-memory error that is or caused `error`; None if none did."""
     seen: set[int] = set()
     text = None
     while error is not None and id(error) not in seen:

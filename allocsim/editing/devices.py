@@ -1,4 +1,7 @@
-"""Replay of a recording as if its program had been edited, and candidate edits ranked by peak."""
+"""Replays of a recording with an edited program, and candidate edits sorted by peak.
+
+An edited program has other calls of empty_cache, other training steps or another use of streams.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,7 @@ from allocsim.units import MIB
 class EditedDevice(Prepared):
     """Device of a recording with an edited program, ready for replays.
 
-    Every replay is a what-if, also under the recorded settings.  The range of peaks due to
-    empty_cache calls that the recording does not show is not computed.
+    Every replay is a what-if, also under the recorded settings.  The what-if range is not computed.
 
     edits: edits of the program, applied in this order.
     baseline: replay of the recorded program under the recorded settings.
@@ -39,7 +41,7 @@ class EditedDevice(Prepared):
 
     @cached_property
     def free_plan(self) -> Plan:
-        """Steps of the edited program, without the recorded answers of the driver."""
+        """Steps of the edited program, without the recorded results of driver calls."""
         return replace(self.plan, steps=self.program.steps)
 
     @cached_property
@@ -48,13 +50,13 @@ class EditedDevice(Prepared):
 
     @cached_property
     def proofs(self) -> list[Parting | None]:
-        """First difference between the recording and its replay, before any edit."""
+        """First difference between the recording and the unedited replay; None if equal."""
         return [self.baseline.parting]
 
 
 @dataclass(frozen=True, slots=True)
 class UneditedDevice:
-    """Device of a recording with its recorded program, from which edits are made.
+    """Device of a recording with its recorded program, to which edits can be applied.
 
     device: the prepared device.
     baseline: replay under the recorded settings.
@@ -103,7 +105,7 @@ def edited_recording(
 def edit_devices(
     devices: Sequence[Prepared], edits: Sequence[str | Edit]
 ) -> tuple[EditedDevice, ...]:
-    """Return the devices with the program edited; the edits are applied in order.
+    """Apply edits to the program of each device, in order, and return the edited devices.
 
     edits: texts such as "empty-cache after step 2"; see `EDIT_FORMS`.
 
@@ -146,7 +148,7 @@ _CANDIDATES = (
 
 @dataclass(frozen=True, slots=True)
 class EditTrial:
-    """Edit of a recorded program, with a replay of each device under one setting.
+    """Replays of all devices with one edit, under one setting.
 
     place: line of the training loop that the edit concerns, as "file:line"; "" if it is unknown.
     """
@@ -168,7 +170,7 @@ class EditTrial:
 def try_edits(
     devices: Sequence[Prepared], setting: Setting | None = None, device_memory: int | None = None
 ) -> tuple[EditTrial, ...]:
-    """Return the candidate edits that the recording allows, the lowest peak first.
+    """Replay each candidate edit that the recording allows, and return the results by lowest peak.
 
     setting: setting of the replays; None for the recorded one.
     device_memory: bytes; None for the recorded size.
@@ -193,7 +195,6 @@ def _trials(
 
 
 def _place(edited: EditedDevice, text: str) -> str:
-    """Return the line of the training loop after which the edit calls empty_cache, or ""."""
     program = edited.program
     if program.loop is None or not text.startswith("empty-cache"):
         return ""

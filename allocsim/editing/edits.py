@@ -179,7 +179,6 @@ def _free_early(_: re.Match[str]) -> Edit:
 
 
 def _freed_early(program: Program) -> Program:
-    """Return the program with each free completed at once, without waiting for other streams."""
     steps, starts = program.steps, np.array(program.starts, dtype=np.int64)
     is_request = steps.kind == StepKind.FREE_REQUEST
     # A completion without a recorded request belongs to a free from before the first entry.

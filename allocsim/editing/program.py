@@ -1,8 +1,8 @@
 """Requests, frees and other calls of a recorded program, divided into its training steps.
 
 The training loop is found in the stacks: it is the innermost function whose frame is in every stack
-of a training step.  A training step ends where the line of that frame goes back, or where the frame
-ends.
+of a training step.  A training step ends where the line number in that frame decreases, or where
+the function returns.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UNKNOWN, OUTSIDE = -2, -1
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Function that runs the training steps.
+    """Function that contains the training loop.
 
     functions: functions from the outermost to the loop, as (file name, name).
     lines: line number at which the loop is in each stack, by stack number; `UNKNOWN` without a
@@ -44,7 +44,7 @@ class Loop:
     lines: tuple[int, ...]
 
     def line_at(self, trace: Trace, entry: int) -> int:
-        """Return the line number at which the loop is at `entry`, or `UNKNOWN` or `OUTSIDE`."""
+        """Return the current line of the loop at `entry`, or `UNKNOWN` or `OUTSIDE`."""
         stack = int(trace.frames[entry])
         return self.lines[stack] if stack >= 0 else UNKNOWN
 
@@ -114,12 +114,12 @@ PHASES = ("forward", "backward", "optimizer")
 class Program:
     """Requests, frees and other calls of a recorded program, with its training steps.
 
-    steps: the calls as steps of a plan, without the recorded answers of the driver.
+    steps: the calls as steps of a plan, without the recorded results of driver calls.
     starts: index of the first plan step of each training step, ascending.
     numbers: number of each training step, as the user counts.
     phases: entries of the first request of each forward pass, backward pass and optimizer step.
-    frames: number of the stack of each entry of the recording; -1 without a stack.
-    loop: function that runs the training steps; None if the stacks do not show it.
+    frames: stack number of each entry of the recording; -1 without a stack.
+    loop: function that contains the training loop; None if the stacks do not show it.
     """
 
     steps: Steps
@@ -143,7 +143,7 @@ class Program:
         return replace(self, steps=joined(self.steps, calls), starts=tuple(moved.tolist()))
 
     def beginning_with(self, planned: Sequence[Planned]) -> Program:
-        """Return the program with `planned`, further plan steps, before all others."""
+        """Return the program with additional plan steps at its beginning."""
         starts = tuple(start + len(planned) for start in self.starts)
         return replace(self, steps=joined(self.steps, [(0, planned)]), starts=starts)
 
@@ -168,7 +168,7 @@ class Program:
         return self.numbers.index(number)
 
     def ends(self) -> list[int]:
-        """Return the index of the first plan step after each training step."""
+        """Return for each training step the index of the first plan step after it."""
         self._refuse_without_steps()
         return [*self.starts[1:], len(self.steps)]
 
@@ -183,7 +183,7 @@ class Program:
         return places
 
     def begins_of(self, phase: str) -> list[int]:
-        """Return the index of the first request of a phase, each time that the phase begins.
+        """Return the index of the first request of the phase `phase` in each of its occurrences.
 
         phase: "forward", "backward" or "optimizer".
         """
@@ -197,7 +197,7 @@ class Program:
         return places
 
     def peaks(self) -> list[int]:
-        """Return the peak of allocated bytes in each training step, before rounding."""
+        """Return the peak of allocated bytes in each training step, from sizes before rounding."""
         size, live, now = self.steps.size.tolist(), {}, 0
         peaks = [0] * len(self.starts)
         section, ends = -1, [*self.starts, len(self.steps)]
@@ -217,9 +217,9 @@ class Program:
 
 
 def program_of(prepared: Prepared, baseline: DeviceRun) -> Program:
-    """Return the program that a recording shows.
+    """Return the recorded program of a prepared device.
 
-    baseline: replay under the recorded settings.
+    baseline: replay of the device under the recorded settings.
 
     Its training steps are those that the program marked.  Without marks they follow from the
     stacks, and without stacks from the repetition of the requests.
@@ -261,11 +261,8 @@ def _first_requests(steps: Steps, firsts: NDArray[np.int64]) -> list[int]:
 
 
 def _by_loop(steps: Steps, trace: Trace, loop: Loop, starts: list[int]) -> list[int]:
-    """Return the index of the first plan step of each training step, from the stacks.
-
-    starts: index of the request that probably begins each training step.  Frees before it may
-        belong to the same step, and requests after it to the step before.
-    """
+    # `starts` has the request that probably begins each training step. Frees before it may belong
+    # to the same step, and requests after it to the step before.
     requests = np.flatnonzero(steps.kind == StepKind.ALLOC)
     found = [loop.first_inside(trace, steps.entry[starts[0] :].tolist()) + starts[0]]
     for start, end in zip(starts[1:], [*starts[2:], len(steps)], strict=True):

@@ -39,12 +39,12 @@ _Row = tuple[int, int]
 
 @dataclass(slots=True)
 class _Life:
-    """Block that the program requests, with its request and its frees.
+    """Block that the program requests, by its plan steps.
 
     request: index of the plan step of its request.
     section: training step of the request, from 0; -1 before the first.
     frees: indices of the plan steps that free it.
-    nth: number of requests before it in its section, without requests of lasting blocks.
+    nth: number of earlier requests in its section; requests of lasting blocks do not count.
     """
 
     request: int
@@ -73,10 +73,7 @@ def reorder(
 
 
 class _Rewriter:
-    """Writer of a plan whose training steps run in another order.
-
-    A section is the plan steps of one training step.
-    """
+    # A section is the plan steps of one training step.
 
     def __init__(self, steps: Steps, starts: Sequence[int], stacks: Sequence[int]) -> None:
         self._steps = steps
@@ -154,7 +151,6 @@ class _Rewriter:
         )
 
     def run(self, order: Sequence[int]) -> tuple[Steps, tuple[int, ...]]:
-        """Return the plan steps of the training steps in `order`, and the index of each first."""
         starts = []
         for index in range(self._starts[0]):
             self._copy(index)
@@ -206,10 +202,7 @@ class _Rewriter:
             self._copy(index)
 
     def _inserted(self, section: int, *, is_first: bool) -> Iterator[tuple[int, int]]:
-        """Yield the plan steps of other sections that this one needs in its new place.
-
-        Items are (number of this section's requests that come before, index of the plan step).
-        """
+        # Items are (number of this section's requests that come before, index of the plan step).
         if is_first and section:
             for index in range(self._starts[0], self._starts[1]):
                 life = self._freed.get(index)
@@ -227,11 +220,8 @@ class _Rewriter:
                 n_before += index in self._lives
 
     def _counterparts(self, section: int) -> list[int]:
-        """Return for each request of the first section the corresponding request of `section`.
-
-        Requests are numbered within their section, without those of lasting blocks.  Requests with
-        equal stacks correspond, in the order of both sections.  The last item is for the end.
-        """
+        # Requests are numbered within their section, without those of lasting blocks. Requests with
+        # equal stacks correspond, in the order of both sections. The last item is for the end.
         first, other = (
             [self._stacks[life.request] for life in self._local(s)] for s in (0, section)
         )
@@ -258,7 +248,6 @@ class _Rewriter:
             self._copy(index)
 
     def _free_carried(self, index: int, life: _Life) -> None:
-        """Free the block with the same role that the training step before allocated, if any."""
         rank = self._rank[life.request]
         if rank < len(self._waiting):
             self._rows.append((index, self._waiting[rank]))

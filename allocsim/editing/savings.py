@@ -1,7 +1,7 @@
-"""Changes of a program that need less memory at one moment, with an estimate of what each saves.
+"""Changes of a program that need less memory at a given entry, and how much memory each saves.
 
-Rule: an estimate is a range, and follows from the categories of the memory in use at the moment.
-A change is proved only if a replay of the edited program serves every request.
+Rule: an estimate is a range, computed from the categories of the memory in use at the entry.  A
+change is proved only if a replay of the edited program serves every request.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def savings_at(
 def savings_of(
     categories: Mapping[str, int], phase: str, missing: int | None = None
 ) -> tuple[Saving, ...]:
-    """Return changes for memory of these categories; those that change the training least first.
+    """Return the changes that reduce memory of these categories, least change to training first.
 
     categories: bytes in use by category, as in `allocsim.ownership.CATEGORIES`.
-    phase: training phase of the moment, such as "optimizer", or "".
+    phase: training phase at which memory is needed, such as "optimizer"; "" if unknown.
     missing: bytes that the failed request lacks; None if unknown.
     """
     least = _LEAST_SHARE * sum(categories.values())
@@ -84,7 +84,6 @@ def savings_of(
 
 
 def _changes(categories: Mapping[str, int], phase: str) -> Iterator[tuple[str, float, float]]:
-    """Yield each change with the lowest and highest bytes that it saves."""
     kept, temporary = (
         categories.get(name, 0) for name in ("activations kept for backward", "temporaries")
     )
@@ -107,10 +106,7 @@ def _shares(size: int, shares: tuple[float, float]) -> tuple[float, float]:
 
 
 def _proved(prepared: Prepared) -> Iterator[Saving]:
-    """Yield the edits of a recorded program with which a replay serves every request.
-
-    Another order of the steps is left out: it fits only because the optimizer has no state yet.
-    """
+    # Another order of the steps is left out: it fits only because the optimizer has no state yet.
     for trial in try_edits([prepared]):
         edit = trial.devices[0].edits[0]
         if trial.is_whole and edit.text != "largest step first":

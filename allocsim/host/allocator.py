@@ -112,7 +112,10 @@ class CachingHostAllocator:
         return block.address
 
     def free(self, address: int | None) -> None:
-        """Free the block at `address`; streams that use it delay its reuse (semantics 13.3)."""
+        """Free the block at `address`.
+
+        If streams use the block, it is reused only after they have finished (semantics 13.3).
+        """
         if address is None:
             return
         block = self._allocated(address, "free")
@@ -137,7 +140,7 @@ class CachingHostAllocator:
     def record_event(self, address: int, stream: int) -> None:
         """Store that `stream` uses the block at `address`, as a non-blocking copy does.
 
-        The block is then reused only after that work of the stream.  Source: semantics 13.3.
+        A later free of the block then waits until this use has ended.  Source: semantics 13.3.
         """
         block = self._allocated(address, "record_event")
         if block.streams is None:
@@ -204,7 +207,7 @@ class CachingHostAllocator:
         self._capture = None
 
     def release_pool(self, pool_id: PoolId) -> None:
-        """End one use of a pool, as the deletion of its graph does (semantics 13.6)."""
+        """End one use of a pool, as PyTorch does when it deletes a graph (semantics 13.6)."""
         if not self.release.host_private_pools:
             return
         pool = self._private.get(pool_id)
@@ -240,7 +243,7 @@ class CachingHostAllocator:
         self._owned.reset_accumulated()
 
     def host_segments(self) -> list[dict[str, Any]]:
-        """Return `host_segments` of a snapshot, by address: one segment for each block."""
+        """Return `host_segments` of a snapshot, sorted by address: one segment for each block."""
         return [segment_of(block) for _, block in sorted(self._blocks.items())]
 
     @property

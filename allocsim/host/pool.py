@@ -162,7 +162,7 @@ def flattened(
 ) -> dict[str, int]:
     """Return statistics by the keys of torch.cuda.host_memory_stats().
 
-    names: keys of a release.
+    names: keys of these statistics in a release of PyTorch.
     owned: pinned memory of all pools together.
     pools: blocks in use, for each pool.
     """

@@ -1,8 +1,9 @@
-"""Course of pinned host memory in a recording: its blocks after each entry, and why it grew.
+"""Pinned host memory in a recording: its blocks after each entry, and why it grew.
 
-The state before the first entry follows from the first entry of each block.  Each choice of the
-recorded allocator is compared with the rule (13.2): a request takes the newest free block of its
-bucket that is large enough, and a new one only if there is none.
+The state before the first entry follows from the first entry of each block.  Each request of the
+recording is compared with the rule (semantics 13.2): it takes the newest free block of its bucket
+that is large enough, and a new block only if there is none.  A bucket has the blocks of one power
+of two.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, PoolId, Seg
 
 
 class GrowthCause(Enum):
-    """Reason why no block served a request, so that more memory was pinned."""
+    """Reason why no free block could serve a request, so that more host memory was pinned."""
 
     IN_USE = "all blocks of the size were in use"
     WAITING = "freed blocks of the size waited for a copy to finish"
@@ -29,11 +30,11 @@ class GrowthCause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Block that was newly pinned because no free block served a request.
+    """Block that was newly pinned because no free block could serve a request.
 
     entry: number of its segment_alloc.
     frames: stack number of the request, -1 if unknown.
-    cached: bytes of free blocks at that moment, of any size.
+    cached: bytes of all free blocks at that entry.
     """
 
     entry: int
@@ -65,14 +66,15 @@ class HostTotals:
 
 @dataclass(frozen=True, slots=True)
 class HostCourse:
-    """History of pinned memory in a recording: totals, growth and checked choices of blocks.
+    """History of pinned memory in a recording: totals, newly pinned blocks and checked requests.
 
     start, end: totals before the first and after the last entry.
     peak_in_use, peak: totals at the first entry with most bytes in use, and with most pinned.
-    growths: new blocks, in order.
+    growths: newly pinned blocks, in order.
     released: bytes that were released to the driver.
     requests: number of requests.
-    checked, agreed: choices that the recording allows to check, and those that follow the rule.
+    checked, agreed: number of requests whose block can be checked against the rule of the module,
+        and number of those that follow it.
     """
 
     start: HostTotals
@@ -98,8 +100,6 @@ class _Block:
 
 @dataclass(slots=True)
 class _Blocks:
-    """Blocks after an entry, by address, and the free ones of each bucket, oldest first."""
-
     all: dict[int, _Block] = field(default_factory=dict)
     free: dict[tuple[PoolId, int], list[_Block]] = field(default_factory=dict)
     bytes: Counter[str] = field(default_factory=Counter)
@@ -132,7 +132,7 @@ class _Blocks:
 
 
 def follow(trace: Trace, stop: int | None = None) -> HostCourse:
-    """Follow the pinned memory through a recording; return its peaks, growth and checked choices.
+    """Compute the pinned memory after each entry; return its peaks, growth and checked requests.
 
     trace: entries of pinned memory, from `load_host`.
     stop: number of the first entry to leave out; None for all entries.

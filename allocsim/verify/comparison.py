@@ -32,7 +32,7 @@ _LISTS = ("addresses", "trace", "segments", "messages")
 
 
 class ScriptResults(Protocol):
-    """Results of a script; `ModelAnswer` and `RealAnswer` have these fields."""
+    """Fields that the results of the model and of real PyTorch share."""
 
     @property
     def addresses(self) -> list[int | None]: ...
@@ -68,7 +68,7 @@ class Difference:
 
     @property
     def kind(self) -> tuple[str, str | None]:
-        """Field and name of the statistic, which must be the same after minimisation."""
+        """Field and statistic that differ; they stay the same while a script is made shorter."""
         return self.field, self.at if isinstance(self.at, str) else None
 
 
@@ -87,7 +87,10 @@ def first_difference(ours: ScriptResults, expected: ScriptResults) -> Difference
 
 
 def list_difference(field: str, ours: Sequence[Any], expected: Sequence[Any]) -> Difference | None:
-    """Return the first difference between two lists, as one of `field`; None if they are equal."""
+    """Return the first item that differs between two lists; None if the lists are equal.
+
+    field: name of the field of the results that has the lists.
+    """
     for at, (one, other) in enumerate(zip(ours, expected, strict=False)):
         if one != other:
             return Difference(field, at, one, other)
@@ -162,7 +165,7 @@ class Divergence:
 
 
 def minimised(found: Divergence, judge: Judge) -> Divergence:
-    """Return a divergence with fewer ops whose first difference is of the same kind.
+    """Return a divergence with fewer ops whose first difference is in the same field or statistic.
 
     judge: function that compares a script and returns its divergence; None if equal.
     """
@@ -178,7 +181,7 @@ def minimised(found: Divergence, judge: Judge) -> Divergence:
 
 
 def shortest(script: Script, still_holds: Callable[[Script], bool]) -> Script:
-    """Return a shorter script for which `still_holds` returns True, as it does for `script`."""
+    """Remove ops from `script` while `still_holds` returns True for the rest; return the rest."""
     ops = list(script.ops)
     piece = max(1, len(ops) // 2)
     while piece:
@@ -220,7 +223,7 @@ class Real(Protocol):
 class Judgement:
     """Result of the comparison of one script.
 
-    script: the compared part of the script.
+    script: the part of the script that was compared.
     addresses: address of each allocation; None if it failed.
     end: reason for the end of the comparison, as text.
     divergence: difference found; None if all results are equal.
@@ -319,7 +322,7 @@ _FIELDS = ("addresses", "trace", "segments")
 
 @dataclass(frozen=True, slots=True)
 class CaseCheck:
-    """Result of one case.
+    """Comparison of real PyTorch with the stored results of one golden case.
 
     outcome: "equal" or "different"; if the case has no result for the release, "refused",
         "stopped" or "ran".
@@ -332,7 +335,7 @@ class CaseCheck:
 
 
 def load_case(path: Path) -> dict[str, Any]:
-    """Return the case in a .json.gz file.  Raises PhantomError for an invalid file."""
+    """Return the golden case in a .json.gz file.  Raises PhantomError for an invalid file."""
     try:
         with gzip.open(path, "rt") as file:
             case: dict[str, Any] = json.load(file)
@@ -342,7 +345,7 @@ def load_case(path: Path) -> dict[str, Any]:
 
 
 def check_case(real: Real, case: dict[str, Any]) -> CaseCheck:
-    """Run the script of a case and compare its results with those stored for the release."""
+    """Run a golden case on real PyTorch; compare the results with those of its release."""
     name, version = case["name"], real.torch_version
     group = next((g for g in case["results"] if version in g["torch"]), None)
     try:
@@ -363,7 +366,11 @@ def _stop(results: RealAnswer) -> str:
 def stored_difference(
     results: RealAnswer, expected: dict[str, Any], texts: list[str]
 ) -> str | None:
-    """Return the first difference from stored results and error texts; None if equal."""
+    """Describe the first difference between results and stored results; None if they are equal.
+
+    expected: stored results.
+    texts: stored error texts.
+    """
     if results.stopped:
         return _stop(results)
     pairs = [(field, getattr(results, field), expected[field]) for field in _FIELDS]

@@ -52,7 +52,7 @@ _RESET_BY_A_PARSE = (
 
 
 class Tally:
-    """Counts of ops.
+    """Counts of compared ops.
 
     counts: number of ops, or of scripts for "script", by (kind, name); kind is one of KINDS.
     ops: number of all ops.
@@ -68,7 +68,7 @@ class Tally:
         return self
 
     def rows(self, kind: str) -> list[tuple[str, int]]:
-        """Return (name, count) of every name of `kind`, largest count first."""
+        """Return the (name, count) pairs of one kind, largest count first."""
         rows = [(name, count) for (of, name), count in self.counts.items() if of == kind]
         return sorted(rows, key=lambda row: (-row[1], row[0]))
 
@@ -134,8 +134,6 @@ def _features(script: Script, addresses: Sequence[int | None]) -> Iterator[str]:
 
 
 class _Place:
-    """State of a script at an op: open pools, settings, blocks with recorded streams."""
-
     def __init__(self, conf: str) -> None:
         self.open_scopes = 0
         self.recorded: set[object] = set()
@@ -171,7 +169,7 @@ Progress = Callable[[int, int], None]
 
 
 class Source(Protocol):
-    """Allocator of one release, and random scripts for it; must be picklable."""
+    """Supplier of one release's real allocator and of random scripts for it; must be picklable."""
 
     @property
     def release(self) -> str:
@@ -186,7 +184,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WheelSource:
-    """Source of real results: the allocator in a release's wheel.
+    """Source whose real allocator is the one in the wheel of a release.
 
     `python -m allocsim.phantom fetch` must have stored the wheel in allocsim's cache.
     """
@@ -265,7 +263,6 @@ class _Batch:
 
 
 def _batches(check: CrossCheck, source: Source, executor: Executor | None) -> Iterator[_Batch]:
-    """Yield the results of batches of scripts, in order of their seeds, without end."""
     seeds = count(check.seed, _BATCH)
     if executor is None:
         yield from (_run_batch(check, source, first) for first in seeds)
@@ -283,7 +280,6 @@ def _batches(check: CrossCheck, source: Source, executor: Executor | None) -> It
 
 
 def _run_batch(check: CrossCheck, source: Source, first: int) -> _Batch:
-    """Compare the scripts of `_BATCH` seeds from `first` on, up to the first that differs."""
     real, tally = source.open(), Tally()
     for seed in range(first, first + _BATCH):
         script = source.script(real, seed)

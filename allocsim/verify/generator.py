@@ -42,11 +42,11 @@ def make_script(
     largest: int = _LARGEST,
     length_factor: int = 1,
 ) -> Script:
-    """Return the script of `seed` for `release`.
+    """Return a random script for `release`; equal seeds give equal scripts.
 
     is_reproducible: avoid the cases where real PyTorch gives different results each time.
-    with_marks: allow pools with no_split and use_on_oom, emptied separately, or deleted as a
-        MemPool, if the release has these calls.
+    with_marks: allow pools with no_split and use_on_oom, pools emptied separately, and pools
+        deleted as a MemPool, if the release has these calls.
     largest: largest request in bytes.
     length_factor: factor on the number of ops, for real allocators that take long to start.
     """
@@ -73,8 +73,6 @@ def make_script(
 
 
 class _Maker:
-    """Script to which ops are appended, with its live blocks and open scopes."""
-
     def __init__(
         self,
         rng: random.Random,
@@ -129,7 +127,7 @@ class _Maker:
         self.rng.choices(makers, weights)[0]()
 
     def finale(self) -> None:
-        """Sometimes append empty_cache and a reset, after which differences of caches show."""
+        # Differences of the caches show after empty_cache and a reset.
         if self.rng.random() < 0.2:
             self.empty_cache()
         if self.rng.random() < 0.2:
@@ -180,7 +178,7 @@ class _Maker:
             self.ops.append(["r", name, stream])
 
     def crowd(self) -> None:
-        """Append frees of blocks that many streams use, so that hash tables of streams overflow."""
+        # Many streams use the blocks, so that hash tables of streams overflow.
         rng = self.rng
         for stream in rng.sample(self.streams, rng.randint(4, len(self.streams))):
             self.allocate()
@@ -207,7 +205,6 @@ class _Maker:
         self.ops.append(["m", self.rng.choice((1.0, 0.0, 0.5, 0.9, self.rng.random()))])
 
     def give_up(self) -> None:
-        """Append an op that empties a pool or deletes its MemPool, mostly where it is valid."""
         rng, release = self.rng, self.release
         is_sure = not (self.scopes and release.scope_is_capture) or rng.random() < 0.02
         if not self.uses or not is_sure:
@@ -225,7 +222,7 @@ class _Maker:
         self._forget(pool)
 
     def _forget(self, *pools: int) -> None:
-        """Note the pools that the allocator deletes because they have no users and no blocks."""
+        # The allocator deletes a pool that has no users and no blocks.
         inhabited = {pool for name in self.live for pool in self.homes[name]}
         gone = {n for n in pools if self.uses.get(n) == 0 and n not in inhabited}
         self.forgotten |= gone - {*self.scopes}
@@ -237,7 +234,7 @@ class _Maker:
         self.ops.append([self.rng.choice("kK")])
 
     def scope(self) -> None:
-        """Append a valid op on a pool, or rarely an op that fails an assertion of PyTorch."""
+        # Rarely the op fails an assertion of PyTorch.
         rng = self.rng
         if rng.random() < 0.002:
             self.ops.append(["P", rng.choice("ber"), rng.randint(1, 4)])

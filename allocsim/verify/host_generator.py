@@ -41,8 +41,6 @@ def make_host_script(seed: int, release: Release) -> Script:
 
 
 class _Maker:
-    """Script to which ops are appended, with its live blocks."""
-
     def __init__(self, rng: random.Random, release: Release) -> None:
         self.rng = rng
         self.release = release
@@ -124,7 +122,7 @@ class _Maker:
             self.ops.append(["f", self.live.pop(at)])
 
     def _is_undefined(self, name: int) -> bool:
-        """Return True if a free would record an event in a capture, which no call may query."""
+        # A free in a capture records an event, which no call may query.
         is_used = self.captured is not None and self.capturing in self.uses.get(name, ())
         return is_used and name not in self.born_in_capture
 
@@ -138,7 +136,7 @@ class _Maker:
         self.ops.append(["r", name, stream])
 
     def crowd(self) -> None:
-        """Append a free of a block that several streams use, so that their order matters."""
+        # Several streams use the block, so that their order matters.
         self.allocate()
         for stream in self.rng.sample(self.streams, self.rng.choice((2, 3, 8))):
             self._record_on(self.live[-1], stream)
@@ -160,7 +158,6 @@ class _Maker:
         self.ops.append([self.rng.choice("kK")])
 
     def capture(self) -> None:
-        """Append the beginning or end of a capture, or the deletion of a graph."""
         rng = self.rng
         if self.captured is not None:
             self.ops.append(["P", "e", self.captured])

@@ -2,16 +2,18 @@
 
 Rule: each script runs on a new allocator, and the results have the form of the golden cases, so
 `InstalledTorch` can replace `RealAllocator`. On the phantom GPU all results must equal the model's,
-including addresses. On a real GPU the decisions of the driver (segment addresses, free memory,
-stream handles) are read from the results and given to the model, which predicts the rest.
+including addresses. On a real GPU the driver chooses segment addresses, free memory and stream
+handles. They are read from the results and given to the model, which predicts the rest.
 
-`on_gpu` adapts a script to a real GPU, whose memory and timing a script cannot choose. The results
-must be reproducible, and the GPU is never filled. After each free the script waits for the whole
-GPU, so that every CUDA event is complete at the next request. Frees that an open scope defers
-record their events later, so a script has either scopes or record_stream. The memory of the
-script's device becomes a memory fraction, small enough for several scripts at a time. The address
-of a segment whose handles the driver refused is unknown, so only the settings at the start of a
-script may request such handles.
+`on_gpu` adapts a script to a real GPU, whose memory and timing a script cannot choose:
+
+- After each free the script waits for the whole GPU, so every CUDA event is complete at the next
+  request. Inside a pool scope (script.py) frees record their events later, so a script has either
+  scopes or record_stream.
+- The device memory of the script becomes a memory fraction that is small enough for several scripts
+  at a time. The GPU is never full.
+- Only the settings at the start of a script may request handles that the driver can refuse, because
+  the address of a segment without handles is unknown.
 
 The sentences about other processes are removed from error texts, because their numbers come from
 the driver.  A sentence is removed only if it has exactly the words that PyTorch writes.
@@ -108,10 +110,11 @@ class ProcessMemory:
 
 
 def without_processes(text: str) -> tuple[str, tuple[ProcessMemory, ...]]:
-    """Return the text without the sentences about processes, and the removed processes in order.
+    """Remove PyTorch's sentences about processes from an error text.
 
-    The sentences follow the sentence about free memory.  A text without that sentence, or with two
-    sentences about its own process, is returned unchanged.
+    Return the text and the removed processes, in order.  The sentences follow the sentence about
+    free memory.  A text without that sentence, or with two sentences about its own process, is
+    returned unchanged.
     """
     before = _BEFORE.search(text)
     if before is None:
@@ -274,14 +277,16 @@ class InstalledTorch:
 def _conditions(
     answer: dict[str, Any], handles: dict[int, int], trace: list[list[Any]]
 ) -> dict[str, Any]:
-    """Return the decisions of the driver of a real GPU, as keyword arguments of `play`."""
     held = answer["total"] - answer["free"]
     return {"handles": handles, "context_memory": held, "driver_trace": trace}
 
 
 @cache
 def opened(python: str, is_phantom: bool) -> InstalledTorch:
-    """Return the PyTorch process of this worker, shared because importing torch takes seconds."""
+    """Return the running PyTorch of the interpreter `python`; start it at the first call.
+
+    The process is kept, because importing torch takes seconds.
+    """
     return InstalledTorch(python, is_phantom=is_phantom)
 
 

@@ -147,15 +147,18 @@ _ENDS_A_REQUEST = ("alloc", "oom")
 
 
 class DriverTrace:
-    """History of a real GPU; an entry is [action, address, bytes, number of the stream]."""
+    """Choices of a real GPU's driver, read from PyTorch's history of a script.
+
+    An entry is [action, address, bytes, number of the stream].
+    """
 
     def __init__(self, entries: Sequence[Sequence[Any]]) -> None:
         self._entries = entries
 
     def dictate(self, allocator: CachingAllocator) -> None:
-        """Make the simulated driver place its next segment at the address in the history.
+        """Give the simulated driver the recorded address of the next request's new segment.
 
-        The address is that of the segment that the next request obtained.  Without one, do nothing.
+        Do nothing if that request obtained no segment.
         """
         if not self._entries:
             return
@@ -168,7 +171,7 @@ class DriverTrace:
                 return
 
     def correct(self, trace: Sequence[list[Any]], messages: list[str]) -> None:
-        """Replace the free memory in the model's `oom` entries and error texts by the driver's."""
+        """Copy the recorded free memory into the model's `oom` entries and error texts."""
         texts = _naming_free_memory(messages)
         for ours, expected in zip(trace, self._entries, strict=False):
             if ours[0] != "oom":
@@ -183,10 +186,7 @@ class DriverTrace:
 
 
 def _naming_free_memory(messages: Sequence[str]) -> Iterator[int]:
-    """Yield the indices of the error texts that have an `oom` entry.
-
-    Requests of more than 1 EiB and refusals of the driver have no such entry.
-    """
+    # Requests of more than 1 EiB and refusals of the driver have no `oom` entry.
     apart = ("more than 1EB memory", "preemptively rejected", DriverRefusalError.TEXT)
     return (i for i, text in enumerate(messages) if not any(words in text for words in apart))
 
@@ -336,14 +336,12 @@ class _Player:
 
 
 def malloc_in_row(allocator: ReplayAllocator, size: int, stream: int) -> int | None:
-    """Allocate with the code of a replay if it can serve the request, else with `malloc`."""
     if allocator.play(((MALLOC, _ONE, size, stream),), {}, []) is None:
         return allocator.take_name(_ONE)
     return allocator.malloc(size, stream)
 
 
 def free_in_row(allocator: ReplayAllocator, address: int | None) -> None:
-    """Free with the code of a replay if it can free the block, else with `allocator.free`."""
     if address is not None and allocator.is_allocated(address):
         allocator.give_name(address, _ONE)
         if allocator.play(((FREE, _ONE, 0, 0),), {}, []) is None:

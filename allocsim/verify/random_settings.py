@@ -37,7 +37,7 @@ class RandomSettings:
         self._inert = {key: values for key, values in inert.items() if key in release.options}
 
     def make(self) -> str:
-        """Return the next conf; the large segment size that it sets stays in effect after it."""
+        """Return the next conf of the script; a large segment size in it affects later confs."""
         rng = self._rng
         parts: dict[str, object] = {}
         if "large_segment_size_mb" in self._release.options and rng.random() < _SHARE / 2:

@@ -148,7 +148,6 @@ def plain_environment(conf: str = "") -> dict[str, str]:
 
 
 def _reason(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the reason for the end of a process as a sentence, from its standard error."""
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     where = [line.split("phantom: ")[1] for line in lines if line.startswith("phantom: ")]
     what = [line.split("what():", 1)[1].strip() for line in lines if "what():" in line]
@@ -161,7 +160,7 @@ _SOURCE = Path(__file__).with_name("driver.cpp")
 
 
 def build_driver(wheel: Wheel) -> Path:
-    """Return the path of the program for a release; build it if needed.
+    """Return the path of the compiled program for the allocator in `wheel`; build it if needed.
 
     Raises UnavailableError if it cannot be built.
     """

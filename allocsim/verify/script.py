@@ -73,7 +73,7 @@ class Script:
         return cls(case["ops"], case["device_memory"], case["conf"], case["address_policy"])
 
     def stream_handles(self) -> dict[int, int]:
-        """Return the raw handle of each stream of the ops, by number, and of stream 0."""
+        """Return the raw handles, by stream number, of stream 0 and all streams of the ops."""
         letters = "rs" if self.is_host else "ars"
         numbers = {0} | {op[-1] for op in self.ops if op[0] in letters}
         if self.is_host:
@@ -135,7 +135,7 @@ class ModelAnswer:
 
 
 class _Encoder:
-    """Check of ops, and their conversion to lines; ids become numbers from 0."""
+    # Ids become numbers from 0.
 
     def __init__(self) -> None:
         self.ids: dict[Any, int] = {}

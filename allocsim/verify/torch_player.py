@@ -97,7 +97,6 @@ class RealWork:
 
 
 def _first_of(module: Any, *names: str) -> Any:
-    """Return the first function of `names` that `module` has in this release of PyTorch."""
     return next(getattr(module, name) for name in names if hasattr(module, name))
 
 
@@ -110,7 +109,7 @@ def _setter(c: Any) -> Any:
 
 
 class Player:
-    """Script that runs with the PyTorch of this process."""
+    """Player of one script with the PyTorch of this process."""
 
     def __init__(self, torch: Any, work: Any, ops: list[list[Any]]) -> None:
         self.torch = torch
@@ -158,7 +157,6 @@ class Player:
             plain[letter]()
 
     def allocate(self, name: Any, size: int, stream: int) -> None:
-        """Allocate a tensor of `size` bytes on stream number `stream`, with the id `name`."""
         torch = self.torch
         self.live.pop(name, None)
         if stream != self.current:
@@ -219,7 +217,7 @@ def play(torch: Any, script: dict[str, Any]) -> dict[str, Any]:
 
 
 class HostPlayer:
-    """Script of pinned host memory that runs with the PyTorch of this process.
+    """Player of one script of pinned host memory with the PyTorch of this process.
 
     stats: statistics by (number of the op that read them, name); only those without times.
     """
@@ -273,7 +271,6 @@ class HostPlayer:
             time.sleep(PATIENCE_S)  # until the background thread has polled
 
     def allocate(self, name: Any, size: int) -> None:
-        """Allocate `size` bytes with the id `name`, and note the number of the block."""
         torch = self.torch
         self.live.pop(name, None)
         before = self.created()
@@ -295,7 +292,6 @@ class HostPlayer:
         self.blocks.append(self.numbers[address])
 
     def created(self) -> int:
-        """Return the number of blocks created since the last reset."""
         created: int = self.torch._C._cuda_hostMemoryStats()["num_host_alloc"]
         return created
 
@@ -319,7 +315,7 @@ class HostPlayer:
             graphs.pop(0).reset()
 
     def history(self) -> tuple[list[list[Any]], list[dict[str, Any]]]:
-        """Return the entries and the segments, with numbers of blocks in place of addresses."""
+        # Numbers of blocks replace addresses.
         snapshot = self.torch.cuda.memory._snapshot()
         numbers: dict[int, int] = {}
         entries, fresh = [], count()
@@ -370,7 +366,6 @@ def play_host(torch: Any, script: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(segment: dict[str, Any]) -> dict[str, Any]:
-    """Return a segment without the key "frames" in it and in its blocks."""
     blocks = [{k: v for k, v in b.items() if k != "frames"} for b in segment["blocks"]]
     return {k: v for k, v in segment.items() if k != "frames"} | {"blocks": blocks}
 
@@ -412,7 +407,7 @@ class Fork:
 
 
 def run(torch: Any, reading: int, *, starts_context: bool) -> None:
-    """Wait for a command, run its script and exit; this is the code of the forked process.
+    """Wait for one command, run its script and exit; called in the forked process only.
 
     reading: file descriptor of the pipe for the command.
     """

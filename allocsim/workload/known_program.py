@@ -1,10 +1,11 @@
 """Simulate a program given as a list of requests and frees, and return its recording.
 
 To save time, the caller may divide a part of the program into stretches that may repeat, such as
-the decoding steps of a language model.  If a stretch begins with the small pool in the state of an
-earlier stretch, and makes the same requests to the small pool, the addresses of the earlier stretch
-are copied, and only requests to the large pool are simulated.  This is exact, because the two pools
-share no blocks, and a row that needs a new segment is simulated after all rows before it.
+the decoding steps of a language model.  A row is one request or free.  A stretch may begin with the
+same small pool as an earlier stretch and make the same calls to it.  Then the addresses in the
+small pool are copied from the earlier stretch, and only the rows of the large pool are simulated.
+This is exact, because the two pools share no blocks, and a row that needs a new segment is
+simulated after all rows before it.
 """
 
 from __future__ import annotations
@@ -67,11 +68,11 @@ class Played:
     """Result of a simulated program.
 
     allocator: the allocator at the end.
-    moved: change of allocated bytes of each request and free.
+    moved: change of allocated bytes by each request and free.
     peak: state of the allocator at the peak of reserved memory.
     peak_device_bytes: highest memory in use on the device, including the CUDA context.
     oom_text: text of the out-of-memory error that ended the program; "" without an error.
-    row: row that caused each history entry.
+    row: row of the program that caused each entry of the history.
     """
 
     allocator: ReplayAllocator
@@ -83,10 +84,10 @@ class Played:
     _kept: KeptHistory
 
     def marks(self, resets: int, empties: Sequence[int]) -> tuple[Mark, ...]:
-        """Return the marks of a recording for a peak reset and for calls of empty_cache.
+        """Return marks for the recording: calls of empty_cache, and a reset of the peak statistics.
 
-        resets: row at which the peaks are reset; -1 if they are not.
-        empties: rows that call empty_cache.
+        resets: row of the program at which the peaks are reset; -1 if they are not.
+        empties: rows of the program that call empty_cache.
         """
         rows = [(resets, 0, MarkKind.PEAK_RESET)] * (resets >= 0)
         rows += [(row, 1, MarkKind.EMPTY_CACHE) for row in empties]
@@ -103,7 +104,7 @@ class Played:
         """Return the recording of the program.
 
         path: name of the recording.
-        table: table of the stacks whose numbers the rows have.
+        table: stacks to which the stack numbers of the program refer.
         """
         made = self._kept.recording(path, self.allocator, table, provenance)
         (trace,) = made.devices
@@ -155,7 +156,7 @@ class _Player:
         return self._play_all(starts[-1], len(self._program.kind))
 
     def _play_stretch(self, number: int) -> int:
-        """Simulate one stretch, or reuse earlier results for one or two; return how many."""
+        # Returns the number of stretches played; two may be copied together.
         starts, repeats = self._program.stretches, self._repeats
         repeats.store(number, small_places(self._allocator))
         span = repeats.span(number)
@@ -176,10 +177,7 @@ class _Player:
             self._play(rows)
 
     def _pass_over(self, rows: slice, before: slice) -> bool:
-        """Simulate the rows of the large pool, and copy results for the small pool from `before`.
-
-        Return False, without a change, if the results would differ.
-        """
+        # Returns False, without a change, if the results would differ from those in `before`.
         program, is_small = self._program, self._repeats.is_small
         small = rows.start + np.flatnonzero(is_small[rows])
         model = before.start + np.flatnonzero(is_small[before])
@@ -209,10 +207,7 @@ class _Player:
         return True
 
     def _play(self, rows: _Ints, *, stops: bool = False) -> int:
-        """Simulate rows in order and return their number.
-
-        stops: True to stop before the first row that needs more than search, split and merge.
-        """
+        # `stops`: return before the first row that needs more than search, split and merge.
         program, history = self._program, self._allocator.history
         columns = (program.kind[rows], program.block[rows], program.size[rows])
         steps = [(*step, 0) for step in zip(*(each.tolist() for each in columns), strict=True)]
@@ -252,7 +247,6 @@ class _Player:
             allocator.free(taken)
 
     def _keep(self, rows: _Ints, ends: _Ints) -> None:
-        """Store the entries and journal records of `rows`; `ends` is the entry count after each."""
         self._allocator.statistics()
         program = self._program
         of_entry = np.repeat(rows, np.diff(ends, prepend=0))
@@ -308,12 +302,6 @@ class _Player:
 
 
 class _Repeats:
-    """Index of the stretches that repeat earlier stretches in the small pool.
-
-    is_small: mask of the rows that concern the small pool.
-    requested: requested bytes of each block.
-    """
-
     def __init__(self, program: KnownProgram, allocator: ReplayAllocator) -> None:
         self._program = program
         asks = program.kind == MALLOC
@@ -340,7 +328,6 @@ class _Repeats:
         self._found[number] = places
 
     def span(self, number: int) -> int:
-        """Return the distance to the earlier stretch that stretch `number` repeats, or 0."""
         last = len(self._program.stretches) - 1
         for span in _SPANS if self._may else ():
             if self._found.get(number - span) != self._found[number] or number + span > last:
@@ -351,12 +338,10 @@ class _Repeats:
         return 0
 
     def come_back(self, number: int, span: int) -> None:
-        """Record that `span` stretches from `number` on repeated the `span` stretches before."""
         for one in range(number + 1, number + span):
             self._found[one] = self._found[one - span]
 
     def _key(self, number: int) -> tuple[bytes, ...]:
-        """Return a key that is equal for stretches with the same calls to the small pool."""
         if number not in self._keys:
             program = self._program
             start, stop = program.stretches[number], program.stretches[number + 1]
@@ -369,10 +354,8 @@ class _Repeats:
         return self._keys[number]
 
     def replaced(self, small: _Ints, address: NDArray[np.uint64]) -> dict[int, int] | None:
-        """Return the new name of each older block that the rows `small` free.
-
-        It is that of the block at the same address at their end; None if one does not match.
-        """
+        # The new name of an older block is that of the block at the same address at its end; None
+        # if one does not match.
         program = self._program
         asks = program.kind[small] == MALLOC
         asked, freed = program.block[small[asks]], program.block[small[~asks]]

@@ -209,8 +209,6 @@ _SERVER = "serve.py"
 
 @dataclass(slots=True)
 class _Session:
-    """User whose question the server is answering, with the address of the cache."""
-
     cache: int
     tokens: int
     end: int

@@ -1,8 +1,8 @@
-"""Call the model as a program would, and return its history as a recording.
+"""Recorder of a simulated program: it calls the allocator model and returns a recording.
 
-The caller gives each request a line of a simulated program. Entries and addresses are those of a
-`CachingAllocator`; only the stack of each entry and the provenance are added (semantics 6.1 to
-6.5).
+The caller gives each request a line of the simulated program, which becomes its stack.  Entries and
+addresses are those of a `CachingAllocator`; only stacks and the provenance are added (semantics 6.1
+to 6.5).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CODES = {action.text: int(action) for action in Action}
 
 
 class KeptHistory:
-    """Entries of one device as columns, to which further entries are appended."""
+    """History of one device as columns, to which entries are appended."""
 
     def __init__(self) -> None:
         self._pools: dict[PoolId, int] = {}
@@ -48,7 +48,7 @@ class KeptHistory:
     def take(
         self, history: Sequence[TraceEntry], frames: NDArray[np.int64]
     ) -> dict[str, NDArray[Any]]:
-        """Append entries and return them as columns.
+        """Append entries of an allocator's history, and return them as columns.
 
         frames: stack number of each entry; -1 without a stack.
         """
@@ -74,7 +74,10 @@ class KeptHistory:
         size: NDArray[np.int64],
         frames: NDArray[np.int64],
     ) -> None:
-        """Append entries of stream 0 and the default pool that the allocator did not make."""
+        """Append entries that no allocator made, on stream 0 and in the default pool.
+
+        frames: stack number of each entry; -1 without a stack.
+        """
         nothing = np.zeros(len(action), dtype=np.uint64)
         pool = self._pools.setdefault(DEFAULT_POOL, len(self._pools))
         self._columns.append(
@@ -97,7 +100,11 @@ class KeptHistory:
     def recording(
         self, path: str, allocator: CachingAllocator, table: FrameTable, provenance: Provenance
     ) -> Recording:
-        """Return the recording of `allocator`, all of whose history entries were appended."""
+        """Return a recording of the appended entries and of the segments of `allocator`.
+
+        `allocator` must have made the entries.  Its own history is cleared.
+        table: stacks to which the stack numbers of the entries refer.
+        """
         empty = read_snapshot(path, allocator.snapshot(), _SNAPSHOT_BOUND)
         allocator.take_history()
         columns = {
@@ -196,7 +203,7 @@ class Recorder:
         return self._taken + len(self._history)
 
     def code(self, filename: str, name: str, line: int) -> int:
-        """Return a number for a line of the simulated program, to be passed with requests."""
+        """Return a number for a line of the simulated program; pass it to `malloc`."""
         return self._interner.stack([self._interner.frame(Frame(filename, name, line))])
 
     def malloc(self, size: int, code: int, stream: int = 0) -> int:
@@ -217,7 +224,10 @@ class Recorder:
         self._note(-1)
 
     def rounds(self, rounds: int, entries: int | None) -> Iterator[int]:
-        """Yield 0, 1, … `rounds` times, or until `entries` entries exist if it is not None."""
+        """Yield the round numbers 0, 1, … up to `rounds` - 1.
+
+        entries: if not None, ignore `rounds` and stop at this number of recorded entries.
+        """
         for number in count():
             if (number >= rounds) if entries is None else (self.n_entries >= entries):
                 return
@@ -225,9 +235,9 @@ class Recorder:
 
     @contextmanager
     def program(self) -> Iterator[None]:
-        """Return a context manager for the code of the simulated program.
+        """Return a context manager for the simulated program, which may run out of memory.
 
-        An out-of-memory error ends its block, and its text is stored in `oom_text`.
+        An out-of-memory error ends the `with` statement, and its text is stored in `oom_text`.
         """
         try:
             yield

@@ -15,7 +15,7 @@ BESIDE = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 
 
 class Finder:
-    """Item of sys.meta_path that finds the package allocsim in an interpreter that lacks it."""
+    """Import hook in sys.meta_path that finds allocsim if the interpreter lacks it."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
