@@ -112,10 +112,7 @@ class CachingHostAllocator:
         return block.address
 
     def free(self, address: int | None) -> None:
-        """Free the block at `address`.
-
-        If streams use the block, it is reused only after they have finished (semantics 13.3).
-        """
+        """Free the block at `address`; it is reused after its streams finish (semantics 13.3)."""
         if address is None:
             return
         block = self._allocated(address, "free")
