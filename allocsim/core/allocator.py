@@ -81,7 +81,7 @@ class CachingAllocator:
     record_history: True keeps the history that `snapshot` shows.
     device: device number in snapshots and error texts.
     fast_path: False switches off the fast loop for replays (fast_path.py); the result is the same.
-    rounded_sizes: cache of rounded sizes of an allocator with the same rounding, to be shared.
+    rounded_sizes: cache of another allocator with the same rounding, to share; None for a new one.
 
     Raises ConfigError for a value that the release or the model refuses.
 
@@ -132,7 +132,7 @@ class CachingAllocator:
         Return None for 0 bytes.  Raises OutOfMemoryError with the text of the release.
         """
         if size <= 0 or size >= MAX_REQUEST:
-            self._reject_size(size)
+            self._reject_invalid_size(size)
             return None
         heap, private = self.heap, self.private_pools
         # Upstream queries no events during a capture.
@@ -149,7 +149,6 @@ class CachingAllocator:
         return self._attempts.alloc(None, self._params(pool, stream, rounded), size).ptr
 
     def _malloc_in_scope(self, stream: int, rounded: int, size: int) -> int:
-        """Return the address of a block allocated while pool scopes are open (5.2)."""
         heap = self.heap
         owner = self.private_pools.get_pool(stream)
         pools = heap if owner is None else owner
@@ -158,8 +157,7 @@ class CachingAllocator:
         block = heap.get_free_block(pool, stream, rounded, params.expandable)
         return self._attempts.alloc(block, params, size).ptr
 
-    def _reject_size(self, size: int) -> None:
-        """Raise an error for sizes that upstream rejects before it searches a block."""
+    def _reject_invalid_size(self, size: int) -> None:
         if size >= MAX_REQUEST:
             raise OutOfMemoryError(
                 TOO_LARGE, requested_bytes=size, rounded_bytes=size, tried_bytes=0
@@ -221,7 +219,10 @@ class CachingAllocator:
             block.capture_uses.add(stream)
 
     def synchronize(self, stream: int | None = None) -> None:
-        """Finish the work of one stream, or of all; the next malloc completes frees that waited."""
+        """Mark the submitted work of `stream`, or of every stream if None, as finished.
+
+        The next malloc then completes the frees that waited for this work.
+        """
         self.device.synchronize(stream)
 
     # -- releasing memory ----------------------------------------------------------------
@@ -256,7 +257,10 @@ class CachingAllocator:
 
     @property
     def in_capture(self) -> bool:
-        """True if an open scope has the effects of a graph capture (5.4)."""
+        """True if an open pool scope has the effects of a graph capture: it defers frees.
+
+        Source: semantics 5.4.
+        """
         return self.private_pools.in_capture
 
     def begin_allocate_to_pool(
@@ -297,14 +301,14 @@ class CachingAllocator:
 
     @property
     def has_cached_memory(self) -> bool:
-        """True if `empty_cache` outside all scopes would release memory now."""
+        """True if empty_cache(), called while no pool scope is open, would release memory now."""
         return holds_releasable(self.heap, self.private_pools)
 
     def delete_mempool(self, pool: int | PoolId) -> None:
-        """Delete the torch.cuda.MemPool that uses a private pool (5.7).
+        """Delete the torch.cuda.MemPool that uses a private pool (semantics 5.7).
 
-        This decrements the use count of the pool, clears its use_on_oom mark (2.11), and at 0
-        releases its cached memory.  Raises ValueError up to 2.5, where a MemPool uses no pool.
+        This decrements the use count of the pool, clears its use_on_oom mark (from 2.11 on), and at
+        0 releases its cached memory.  Raises ValueError up to 2.5, where a MemPool uses no pool.
 
         Mirrors: MemPool::~MemPool
         """
@@ -335,7 +339,7 @@ class CachingAllocator:
             raise
 
     def set_per_process_memory_fraction(self, fraction: float) -> None:
-        """Limit reserved memory to a fraction of the device, 0 to 1 (1.11).
+        """Limit reserved memory to a fraction of the device, 0 to 1 (semantics 1.11).
 
         Mirrors: setMemoryFraction
         """
@@ -363,7 +367,7 @@ class CachingAllocator:
         return self.heap.live[ptr].size
 
     def round_size(self, size: int) -> int:
-        """Return the block size for a request of `size` bytes (1.2)."""
+        """Return the block size for a request of `size` bytes (semantics 1.2)."""
         return self.heap.rounded_sizes[size]
 
     def pool_use_count(self, pool: int | PoolId) -> int:
@@ -391,7 +395,7 @@ class CachingAllocator:
 
     @property
     def calls(self) -> CallCounts:
-        """Driver calls and retries so far; faster than `statistics`, which adds up the journal."""
+        """Numbers of driver calls and retries since the start; cheaper than `statistics`."""
         stats = self.heap.stats
         return CallCounts(stats.num_device_alloc, stats.num_device_free, stats.num_alloc_retries)
 
@@ -399,7 +403,8 @@ class CachingAllocator:
     def memory_limit(self) -> int | None:
         """Bytes that may be reserved under a memory fraction, or None without one.
 
-        throw_on_cudamalloc_oom also sets a limit, from per_process_memory_fraction (1.12).
+        throw_on_cudamalloc_oom also sets a limit, from per_process_memory_fraction (semantics
+        1.12).
         """
         limit, config = self.heap.limit, self.heap.config
         if not config.throw_on_cudamalloc_oom:
@@ -409,7 +414,7 @@ class CachingAllocator:
         return share if limit is None else min(limit, share)
 
     def statistics(self) -> DeviceStats:
-        """Return all statistics, with the journal added up.
+        """Return every statistic of torch.cuda.memory_stats() as objects.
 
         Mirrors: getStats
         """
@@ -463,7 +468,10 @@ class CachingAllocator:
         return snapshot(self.heap, self.device_index)
 
     def segments(self) -> tuple[SegmentState, ...]:
-        """Return the segments with their blocks, in address order, without a history entry."""
+        """Return the segments with their blocks, in address order.
+
+        Unlike `snapshot`, this adds no entry to the history.
+        """
         return segments(self.heap)
 
     def memory_snapshot(self) -> list[dict[str, Any]]:
@@ -472,11 +480,11 @@ class CachingAllocator:
 
     @property
     def history(self) -> list[TraceEntry]:
-        """History entries since the last `take_history`, in a list that grows with each call."""
+        """History entries since the last `take_history`; the list grows with later calls."""
         return [] if self.heap.trace is None else self.heap.trace
 
     def witness(self, act: Callable[[], None]) -> tuple[Witnessed, ...]:
-        """Run `act`; return its history entries, each with the allocator's work and state.
+        """Call `act` and return its history entries, each with the memory state when it was made.
 
         Raises ValueError if the allocator keeps no history.
         """

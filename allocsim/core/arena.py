@@ -23,7 +23,7 @@ from allocsim.units import round_up
 
 
 class AddressEventKind(Enum):
-    """Kind of change in the address space by foreign code."""
+    """Kind of change that code other than the allocator makes to the address space."""
 
     GAP = auto()
     """[start, end) becomes free for new chunks."""
@@ -35,7 +35,7 @@ class AddressEventKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AddressEvent:
-    """Change of the address space by foreign code.
+    """Change that code other than the allocator makes to the address space.
 
     start, end: first address and end of the range, in whole pages.
     """
@@ -46,9 +46,9 @@ class AddressEvent:
 
 
 class Arena:
-    """Address space of one process for cudaMalloc.
+    """Address space of one process, where addresses are chosen as cudaMalloc chooses them.
 
-    top: address below which the first chunk is placed.
+    top: address below which the driver reserves its first chunk of addresses.
     """
 
     __slots__ = (
@@ -91,14 +91,14 @@ class Arena:
         return int(start), int(end)
 
     def is_free(self, start: int, end: int) -> bool:
-        """Return True if one hole covers [start, end)."""
+        """Return True if [start, end) is free memory inside one reserved chunk."""
         at = self._holes.bisect_right(start) - 1
         return at >= 0 and end <= int(self._holes.peekitem(at)[1])
 
     def expected(self, size: int) -> tuple[int, bool]:
-        """Return the address that `place` would choose, and True if it is in a hole."""
-        hole = self._hole_for(size)
-        return (self._chunk_for(size), False) if hole is None else (hole, True)
+        """Return the address that `place` would choose, and False if it would be in a new chunk."""
+        hole = self._lowest_hole(size)
+        return (self._address_of_new_chunk(size), False) if hole is None else (hole, True)
 
     # -- requests -----------------------------------------------------------------------
 
@@ -118,13 +118,13 @@ class Arena:
                 start = self._free_until(start, end)
                 continue
             covered = min(end, chunk[1])
-            self._release(start, covered, chunk)
+            self._release_in_chunk(start, covered, chunk)
             start = covered
 
     # -- changes by foreign code --------------------------------------------------------
 
     def happen(self, event: AddressEvent) -> None:
-        """Apply a change by foreign code."""
+        """Apply a change that other code of the process made to the address space."""
         if event.kind is AddressEventKind.GAP:
             self.add_gap(event.start, event.end)
         elif event.kind is AddressEventKind.HOLE:
@@ -148,13 +148,13 @@ class Arena:
             start = covered
 
     def offer(self, start: int, end: int) -> None:
-        """Add [start, end) as a free chunk that foreign code keeps reserved.
+        """Add [start, end) as an empty chunk that other code of the process keeps reserved.
 
         If another chunk overlaps it, the new chunk is placed where the driver would place it.
         """
         if self.chunk_at(start) is not None or self._free_until(start, end) < end:
             size = end - start
-            start = self._chunk_for(size)
+            start = self._address_of_new_chunk(size)
             end = start + size
         self._add_chunk(start, end)
         self._kept.add(start)
@@ -162,8 +162,8 @@ class Arena:
     def widen_chunk(self, start: int, end: int) -> int:
         """Extend the chunk at `start` to `end`, or to the next chunk; return its new end.
 
-        Foreign code uses the chunk as well, so it is not released when empty.  The added part is a
-        hole.
+        Other code of the process uses the chunk as well, so it is not released when empty.  The
+        added part is free memory.
         """
         old = int(self._chunks[start])
         end = max(self._free_until(old, end), old)
@@ -171,11 +171,14 @@ class Arena:
         self._chunks[start] = end
         self._forget_gaps(old, end)
         self._highest = max(self._highest, end)
-        self._release(old, end, (start, end))
+        self._release_in_chunk(old, end, (start, end))
         return end
 
     def add_gap(self, start: int, end: int) -> None:
-        """Mark the parts of [start, end) above the lowest chunk and outside all chunks as gaps."""
+        """Let the driver place new chunks in the unreserved parts of [start, end).
+
+        Parts below the lowest chunk are left out.
+        """
         start = max(start, self._lowest)
         while start < end:
             chunk = self.chunk_at(start)
@@ -186,9 +189,10 @@ class Arena:
             start = until
 
     def close_holes(self, size: int, below: int | None = None) -> list[tuple[int, int]]:
-        """Let foreign code take every hole of at least `size` bytes; return the ranges taken.
+        """Mark every free range of at least `size` bytes inside a chunk as used by other code.
 
-        below: take only the part of each hole below this address; None takes whole holes.
+        below: mark only the part of each range below this address; None marks whole ranges.
+        Returns the ranges marked.
         """
         wide = [(int(start), int(end)) for start, end in self._holes.items() if end - start >= size]
         if below is not None:
@@ -198,7 +202,10 @@ class Arena:
         return wide
 
     def close_gaps(self, size: int, above: int) -> None:
-        """Remove the gaps from address `above` on that have room for a chunk of `size` bytes."""
+        """Keep the driver from placing a chunk of `size` bytes at or above `above`.
+
+        This removes the unreserved ranges between chunks that have room for it.
+        """
         wide = round_up(size, ADDRESS_CHUNK)
         for start, end in list(self._gaps.items()):
             if end - start >= wide and start >= above:
@@ -206,13 +213,11 @@ class Arena:
 
     # -- parts --------------------------------------------------------------------------
 
-    def _hole_for(self, size: int) -> int | None:
-        """Return the lowest address of a hole that is large enough, or None."""
+    def _lowest_hole(self, size: int) -> int | None:
         starts = (self._starts_by_size[width][0] for width in self._starts_by_size.irange(size))
         return min(starts, default=None)
 
-    def _chunk_for(self, size: int) -> int:
-        """Return the address at which the driver would place a new chunk for `size` bytes."""
+    def _address_of_new_chunk(self, size: int) -> int:
         wide = round_up(size, ADDRESS_CHUNK)
         for start, end in reversed(self._gaps.items()):
             # The end of the highest gap, as the driver allocates downwards.
@@ -234,10 +239,10 @@ class Arena:
         self._forget_gaps(start, end)
         self._lowest = min(self._lowest, start)
         self._highest = max(self._highest, end)
-        self._open(start, end)
+        self._add_hole(start, end)
 
     def _give_up(self, start: int, end: int) -> None:
-        self._fill(start)
+        self._remove_hole(start)
         del self._chunks[start]
         self._join_gaps(start, end)
         if start == self._lowest:
@@ -264,15 +269,14 @@ class Arena:
 
     # Holes
 
-    def _release(self, start: int, end: int, chunk: tuple[int, int]) -> None:
-        """Add a hole, join it with adjacent holes of its chunk, and release the chunk if empty."""
+    def _release_in_chunk(self, start: int, end: int, chunk: tuple[int, int]) -> None:
         at = self._holes.bisect_right(start) - 1
         before, before_end = self._holes.peekitem(at) if at >= 0 else (-1, -1)
         if before >= chunk[0] and before_end >= start:
-            start, end = int(before), max(end, self._fill(before))
+            start, end = int(before), max(end, self._remove_hole(before))
         for first in list(self._holes.irange(start, min(end, chunk[1] - 1))):
-            end = max(end, self._fill(first))
-        self._open(start, end)
+            end = max(end, self._remove_hole(first))
+        self._add_hole(start, end)
         if (start, end) == chunk and start not in self._kept:
             self._give_up(start, end)
 
@@ -282,12 +286,11 @@ class Arena:
         for hole in starts:
             if self._holes[hole] <= start:
                 continue
-            hole_end = self._fill(hole)
-            self._open(hole, min(start, hole_end))
-            self._open(end, hole_end)
+            hole_end = self._remove_hole(hole)
+            self._add_hole(hole, min(start, hole_end))
+            self._add_hole(end, hole_end)
 
-    def _open(self, start: int, end: int) -> None:
-        """Add the free address range [start, end) of a chunk, unless it is empty."""
+    def _add_hole(self, start: int, end: int) -> None:
         if start >= end:
             return
         self._holes[start] = end
@@ -296,8 +299,7 @@ class Arena:
             self._starts_by_size[size] = SortedList()
         self._starts_by_size[size].add(start)
 
-    def _fill(self, start: int) -> int:
-        """Remove the hole at `start` and return its end."""
+    def _remove_hole(self, start: int) -> int:
         end = int(self._holes.pop(start))
         starts = self._starts_by_size[end - start]
         starts.remove(start)

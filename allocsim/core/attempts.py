@@ -48,7 +48,7 @@ class AllocParams:
     segment_size: size of the segment to obtain from the driver.
     expandable: True if blocks of expandable segments may serve the request.
     may_split: False if the pool's blocks are not split (no_split).
-    is_rejected: True once throw_on_cudamalloc_oom has refused the request (1.12).
+    is_rejected: True once throw_on_cudamalloc_oom has refused the request (semantics 1.12).
     """
 
     pool: BlockPool
@@ -61,7 +61,7 @@ class AllocParams:
 
 
 class Attempts:
-    """Attempts of one device's allocator.
+    """Steps that obtain memory for a request, in order, if no free block fits.
 
     device_index: device number in the error text.
     """
@@ -77,7 +77,7 @@ class Attempts:
         self._device_index = device_index
 
     def alloc(self, block: Block | None, params: AllocParams, requested: int) -> Block:
-        """Allocate from `block`, or from the first successful attempt if it is None.
+        """Allocate from `block`; if it is None, from the memory of the first successful attempt.
 
         requested: bytes of the request before rounding.
 
@@ -124,7 +124,6 @@ class Attempts:
         return block
 
     def _check_pool_exists(self, pool: BlockPool) -> None:
-        """Raise UndefinedBehaviorError if releasing the caches removed the pool of the request."""
         owner = pool.owner
         if owner is not None and self._private.pools.get(owner.id) is not owner:
             raise UndefinedBehaviorError(
@@ -133,10 +132,12 @@ class Attempts:
             )
 
     def _alloc_block(self, params: AllocParams) -> Block | None:
-        """Return a block of new memory from the driver (1.8); None if limit or driver refuse it.
+        """Return new memory from the driver as a block; None if the limit or driver refuses.
 
-        throw_on_cudamalloc_oom counts each refusal, but only a refusal at the first attempt ends
-        the request (1.12, observed).
+        Under throw_on_cudamalloc_oom every refusal is counted, but only a refusal at the first
+        attempt ends the request (semantics 1.12, observed).
+
+        Source: semantics 1.8.
         """
         heap = self._heap
         heap.work = Work.DRIVER
@@ -157,9 +158,11 @@ class Attempts:
         return heap.alloc_segment(params.pool, params.stream, params.segment_size)
 
     def _try_mempool_fallback(self, params: AllocParams) -> Block | None:
-        """Return a block of a pool marked use_on_oom, for a request of the default pool (5.6).
+        """Return a block of a pool marked use_on_oom, for a request of the default pool.
 
         From 2.10 on, only blocks from cudaMalloc serve such a request (observed).
+
+        Source: semantics 5.6.
         """
         if params.pool.owner is not None:
             return None
@@ -204,7 +207,7 @@ TOO_LARGE = "CUDA out of memory. Tried to allocate more than 1EB memory."
 
 @dataclass(frozen=True, slots=True)
 class OomFigures:
-    """Numbers in the text, in bytes except `device`.
+    """Numbers in the text of an out-of-memory error, in bytes except `device`.
 
     device: device index.
     tried: size of the segment that the allocator failed to obtain.
@@ -266,7 +269,10 @@ def _advice(figures: OomFigures, config: AllocatorConfig) -> str:
 
 
 def rejection_text(requested: int) -> str:
-    """Return the message if throw_on_cudamalloc_oom refuses a request of `requested` bytes."""
+    """Return the error text of a request that throw_on_cudamalloc_oom refuses.
+
+    requested: bytes of the request before rounding.
+    """
     return (
         "CUDA out of memory. Allocation was preemptively rejected because it would exceed "
         f"per_process_memory_fraction limit. Requested size: {format_size(requested)}"

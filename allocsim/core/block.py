@@ -23,7 +23,7 @@ class Block:
     mapped: False for address space of an expandable segment without memory.
     stream_uses: streams named in record_stream, until the block is freed and their events recorded;
         None if there are none.
-    capture_uses: those of the streams that were named inside a capture.
+    capture_uses: streams in `stream_uses` that were named during a graph capture.
     event_count: events that must pass before the free is complete.
     gc_base: `BlockPool.search_calls` when the block became free, which gives its age.
     expandable: the expandable segment of the block; None for a segment from cudaMalloc.

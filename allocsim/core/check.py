@@ -33,7 +33,7 @@ from allocsim.errors import InvariantError
 
 
 def check(heap: Heap, private: PrivatePools) -> None:
-    """Raise InvariantError with the number of a broken invariant, if there is one."""
+    """Raise InvariantError if the allocator breaks an invariant of this module, with its number."""
     halves = [half for owner in private.pools.values() for half in (owner.small, owner.large)]
     _require(4, heap.pools == [heap.small, heap.large, *halves], "a pool is not among the pools")
     blocks = list(heap.active)

@@ -63,13 +63,15 @@ class AllocatorConfig:
     # -- used by the allocator -----------------------------------------------------------
 
     def round_size(self, size: int) -> int:
-        """Return the block size for a request of `size` bytes; at least 1 (1.2)."""
+        """Return the block size for a request of `size` bytes; at least 1 (semantics 1.2)."""
         return round_up(size, self.rounding_step(size))
 
     def rounding_step(self, size: int) -> int:
-        """Return the number of bytes to whose multiples a request of `size` bytes is rounded (1.2).
+        """Return the granularity in bytes to which a request of `size` bytes is rounded up.
 
-        Between two powers of two, it changes at most once.
+        It changes at most once between two consecutive powers of two.
+
+        Source: semantics 1.2.
         """
         divisions = self.divisions_of(size)  # 0 if the option is not set
         # Up to 2.3 one division leaves a size unrounded; later it has no effect.
@@ -100,7 +102,7 @@ class AllocatorConfig:
 
     @property
     def rounds_to_quantum(self) -> bool:
-        """True if every rounded size is a multiple of 512 bytes (1.2)."""
+        """True if every rounded size is a multiple of 512 bytes (semantics 1.2)."""
         return not (self.release.one_division_keeps_size and 1 in self.roundup_power2_divisions)
 
     @property
@@ -109,7 +111,9 @@ class AllocatorConfig:
         return any(self.roundup_power2_divisions)
 
     def segment_size(self, size: int) -> int:
-        """Return the bytes of the segment to obtain for a request of rounded `size` (1.4).
+        """Return the bytes of the segment to obtain for a request of rounded `size`.
+
+        Source: semantics 1.4.
 
         Mirrors: get_allocation_size
         """
@@ -120,7 +124,10 @@ class AllocatorConfig:
         return round_up(size, ROUND_LARGE)
 
     def accepts(self, size: int, block: int) -> bool:
-        """Return True if a request of rounded `size` may use a block of `block` bytes (1.6)."""
+        """Return True if a request of rounded `size` may use a block of `block` bytes.
+
+        Source: semantics 1.6.
+        """
         limit = self.max_split_size
         # An oversize request accepts a block that exceeds it by less than max_non_split_rounding.
         # Only blocks below max_split_size serve requests below it.
@@ -129,7 +136,7 @@ class AllocatorConfig:
         return size <= block < size + self.max_non_split_rounding
 
     def expandable_reserve(self, total: int) -> int:
-        """Return the bytes of address space to reserve for an expandable segment (4.8).
+        """Return the bytes of address space to reserve for an expandable segment (semantics 4.8).
 
         total: bytes of the device.
         expandable_segments_reserve can only make it shorter than `longest_reserve`.
@@ -141,7 +148,10 @@ class AllocatorConfig:
         return int(min(wanted, longest_reserve(total)))
 
     def with_default_cuts(self) -> AllocatorConfig:
-        """Return a copy with defaults for all options that cut memory into blocks (`Role.CUTS`)."""
+        """Return a copy with defaults for the options that affect splits and releases of memory.
+
+        These are the options with `Role.CUTS`, such as max_split_size_mb and expandable_segments.
+        """
         fresh = AllocatorConfig(self.release)
         cuts = [option.field for option in OPTIONS.values() if option.role is Role.CUTS]
         changes: dict[str, Any] = {name: getattr(fresh, name) for name in cuts}
@@ -197,7 +207,7 @@ class AllocatorConfig:
         )
 
     def refused_handles(self) -> str | None:
-        """Return a sentence if the driver refuses the handles of large expandable segments."""
+        """Return a sentence if the driver refuses handles of large_segment_size_mb; else None."""
         if not self.expandable_segments or self.large_segment_size % PAGE == 0:
             return None
         size = self.large_segment_size // MIB
@@ -208,7 +218,7 @@ class AllocatorConfig:
         )
 
     def settings(self) -> dict[str, object]:
-        """Return the `allocator_settings` dict of a snapshot (6.5)."""
+        """Return the `allocator_settings` dict of a snapshot (semantics 6.5)."""
         intervals = {str(1 << i): d for i, d in enumerate(self.roundup_power2_divisions)}
         values: dict[str, object] = {
             "PYTORCH_CUDA_ALLOC_CONF": self.text,
@@ -333,10 +343,10 @@ def _signed(word: int) -> int:
 
 
 def _power2_step(size: int, divisions: int) -> int:
-    """Return the largest power of two up to `size`, divided by `divisions` (1.2).
+    """Return the largest power of two up to `size`, divided by `divisions` (semantics 1.2).
 
-    The result is at least 512 bytes, because callers pass a `size` above 512 * `divisions`.  For 1
-    division it is 1 byte, because the releases that call this for 1 do not round then.
+    Callers pass a `size` above 512 * `divisions`, so the result is at least 512 bytes.  With 1
+    division it is 1 byte: releases that call this for 1 division do not round then.
 
     Mirrors: roundup_power2_next_division
     """
@@ -346,10 +356,12 @@ def _power2_step(size: int, divisions: int) -> int:
 
 
 def longest_reserve(total: int) -> int:
-    """Return the bytes of address space that PyTorch reserves at most for an expandable segment.
+    """Return the most address space, in bytes, that PyTorch reserves for an expandable segment.
 
-    It is 9/8 of the device (4.1).  An unlimited device counts as `LARGEST_CARD`, so that addresses
-    and sort keys fit machine words; a full segment is followed by another segment.
+    total: bytes of the device.
+    The result is 9/8 of the device (semantics 4.1).  An unlimited device counts as `LARGEST_CARD`,
+    so that addresses and sort keys fit machine words; a full segment is followed by another
+    segment.
     """
     card = total if total < UNLIMITED_DEVICE else LARGEST_CARD
     return card + card // 8

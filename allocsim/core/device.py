@@ -128,7 +128,7 @@ class Device:
         """Allocate `size` bytes and return the address; None if out of memory."""
         pages = round_up(size, PAGE)
         if pages > min(self.left, self.room - self.used):
-            self._note_refusal(pages)
+            self._update_refused_below(pages)
             return None
         self.used += pages
         self.count_call("malloc", pages)
@@ -150,14 +150,13 @@ class Device:
     def create_handle(self, size: int) -> bool:
         """Take memory for one handle of an expandable segment; return False if out of memory."""
         if size > min(self.left, self.room - self.used):
-            self._note_refusal(size)
+            self._update_refused_below(size)
             return False
         self.used += size
         self.count_call("create", size)
         return True
 
-    def _note_refusal(self, size: int) -> None:
-        """Update `refused_below`, if the device and not only `room` is too small for `size`."""
+    def _update_refused_below(self, size: int) -> None:
         if size > self.left:
             needed = self.total + size - self.left
             self.refused_below = min(needed, self.refused_below or needed)
@@ -186,7 +185,7 @@ class Device:
         return self._dictated[-1] if self._dictated else None
 
     def adopt(self, address: int, size: int) -> None:
-        """Add memory that existed before the simulation, with its addresses."""
+        """Mark [address, address + size) as memory that was allocated before the simulation."""
         self.used += round_up(size, PAGE)
         if self._arena is None:
             self.adopt_address(address, size)
@@ -196,12 +195,15 @@ class Device:
             self._arena.adopt(address, address + self._sizes[address])
 
     def adopt_address(self, address: int, size: int) -> None:
-        """Add an address range that existed before the simulation; new addresses come after it."""
+        """Mark [address, address + size) as address space reserved before the simulation.
+
+        It has no memory.  New addresses come after it.
+        """
         self._sizes[address] = round_up(size, PAGE)
         self._next = max(self._next, round_up(address + size, PAGE))
 
     def happen(self, event: AddressEvent) -> None:
-        """Apply a change of the address space by other code; other policies ignore it."""
+        """Apply a change that other code made to the address space; only for policy "driver"."""
         if self._arena is not None:
             self._arena.happen(event)
 
@@ -234,7 +236,10 @@ class Device:
         return address
 
     def move_range(self, address: int) -> int | None:
-        """Move the range at `address` to the dictated address and return it; None without one."""
+        """Move the range at `address` to the address given to `dictate_address`, and return that.
+
+        Return None if no address was given.
+        """
         there = self._take_dictated()
         if there is None:
             return None

@@ -58,9 +58,9 @@ class ExpandableSegment:
         return self.base + self.size
 
     def dictated_move(self) -> int:
-        """Move the range to the address that a recording dictates; return the distance in bytes.
+        """Move the range to the address given to `Device.dictate_address`; return the distance.
 
-        No memory may be mapped.  Without a dictated address, nothing moves.
+        The distance is in bytes; 0 without such an address.  No memory may be mapped.
         """
         there = self._device.move_range(self.base)
         if there is None:
@@ -119,7 +119,10 @@ class ExpandableSegment:
 def try_allocate_expandable_block(
     heap: Heap, pool: BlockPool, stream: int, size: int
 ) -> Block | None:
-    """Return a mapped block of at least `size` bytes, in no pool; None if out of memory."""
+    """Return a mapped free block of at least `size` bytes, removed from its pool.
+
+    Return None if out of memory.
+    """
     block = find_expandable_block(heap, pool, stream, size)
     if block is None:
         return None
@@ -143,11 +146,7 @@ def try_allocate_expandable_block(
     return block
 
 
-def _dictated_move(heap: Heap, block: Block) -> int:
-    """Move an unmapped segment to the address that a recording dictates; return the distance.
-
-    block: the only block of the segment.
-    """
+def _move_to_dictated_address(heap: Heap, block: Block) -> int:
     assert block.expandable is not None
     distance = block.expandable.dictated_move()
     if heap.release.free_block_order is FreeBlockOrder.SEGMENT:
@@ -159,17 +158,18 @@ def _dictated_move(heap: Heap, block: Block) -> int:
 
 
 def find_expandable_block(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
-    """Return the first block of a sequence from `find_run`, else the block of a new segment.
+    """Return the block where an expandable request of `size` bytes begins, mapped or not.
 
-    Return None if the new segment cannot hold `size` bytes and the release destroys it (4.2).
+    It is the result of `first_of_sequence`, or else the block of a new segment.  Return None if the
+    new segment cannot hold `size` bytes and the release destroys it (semantics 4.2).
     """
-    return find_run(pool, stream, size) or _new_segment(heap, pool, stream, size)
+    return first_of_sequence(pool, stream, size) or _new_segment(heap, pool, stream, size)
 
 
-def find_run(pool: BlockPool, stream: int, size: int) -> Block | None:
-    """Return the first block of adjacent free and unmapped blocks with at least `size` bytes.
+def first_of_sequence(pool: BlockPool, stream: int, size: int) -> Block | None:
+    """Return the first of adjacent free and unmapped blocks that together have `size` bytes.
 
-    The sequence with the lowest address counts; None if there is none.
+    Take the sequence with the lowest address; return None if there is none.
     """
     for unmapped in pool.unmapped_of(stream):
         prev = unmapped.prev
@@ -188,7 +188,7 @@ def find_run(pool: BlockPool, stream: int, size: int) -> Block | None:
 def new_expandable(
     heap: Heap, pool: BlockPool, stream: int, base: int | None = None
 ) -> ExpandableSegment:
-    """Reserve address space for a segment, at `base` if given."""
+    """Create an expandable segment: address space without memory, at `base` if given."""
     heap.made_expandable = True
     # Both sizes come from the current settings; existing segments keep theirs.
     handle = SMALL_BUFFER if pool.is_small else heap.config.large_segment_size
@@ -211,7 +211,7 @@ def _new_segment(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block |
 
 
 def _map_block(heap: Heap, block: Block, size: int) -> bool:
-    """Map the first `size` bytes of an unmapped block, rounded up to whole handles, and free them.
+    """Map the first `size` bytes of an unmapped block, in whole handles, as a free block.
 
     Return False if out of memory.
     """
@@ -221,7 +221,7 @@ def _map_block(heap: Heap, block: Block, size: int) -> bool:
     if mapped is None:
         return False
     # As long as nothing is mapped, the segment may still move to its recorded address.
-    distance = 0 if block.is_split else _dictated_move(heap, block)
+    distance = 0 if block.is_split else _move_to_dictated_address(heap, block)
     pool.unmapped.remove(block)
     block.ptr += distance
     block.mapped = True

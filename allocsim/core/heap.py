@@ -50,10 +50,10 @@ class Heap:
     reserved: bytes obtained from the driver.
     limit: reserved bytes that the memory fraction allows; None without a fraction.
     trace: history entries; None if no history is kept.
-    work: work of the allocator at this moment.
+    work: activity of the allocator, which `witnessed` notes with each entry.
     witnessed: list of history entries with `work`; None while no caller wants it.
     rounded_sizes: cache of rounded request sizes.
-    least_segment: a size that no segment and no handle of memory is below, in bytes.
+    least_segment: lower bound of the bytes of each segment and each handle.
     made_expandable: True if an expandable segment was ever created.
     numbers_objects: True if the release orders free blocks by the age of their objects.
     spare: unused block objects that fast_path.py may reuse.
@@ -92,7 +92,7 @@ class Heap:
         self.use(config)
 
     def use(self, config: AllocatorConfig) -> None:
-        """Apply settings."""
+        """Switch to the settings in `config`."""
         self.config = config
         self.rounded_sizes = RoundedSizes(config)
         if not config.rounds_to_quantum:
@@ -112,7 +112,7 @@ class Heap:
         self.pools.remove(pool.large)
 
     def widen_keys(self) -> None:
-        """Switch to wide keys, which have room for any size and place (pool.py)."""
+        """Switch the sort keys of free blocks to the layout with room for any size and address."""
         if self.layout.is_wide:
             return
         self.layout.widen()
@@ -122,8 +122,8 @@ class Heap:
         for pool in self.pools:
             pool.rebuild_keys()
 
-    def _close_gaps(self) -> None:
-        """Renumber the places of all segments from 0, in the same order."""
+    def _renumber_segments(self) -> None:
+        # In the same order, from 0.
         place = self.layout.place
         firsts = [block for block in self._blocks() if block.prev is None]
         firsts.sort(key=lambda block: place(block.rank, block.ptr))
@@ -145,24 +145,28 @@ class Heap:
     # -- blocks and their identity -------------------------------------------------------
 
     def new_block(self, ptr: int, size: int, pool: BlockPool, stream: int, rank: int) -> Block:
-        """Create a block.
+        """Create a block without neighbours.
 
-        rank: rank of the segment; in 2.12 every block gets a new number instead.
+        rank: rank of its segment.  In 2.12 the creation number of the block replaces it.
         """
         if self.numbers_objects:
             rank = self.next_rank()
         return Block(ptr, size, stream, pool, rank)
 
     def next_rank(self) -> int:
-        """Return the number of a new block object, for 2.12."""
+        """Return the creation number of a new block, by which 2.12 orders equal free blocks."""
         self._counter += 1
         return self._counter
 
     def new_segment_rank(self, base: int, size: int) -> int:
-        """Return the rank of a new segment; a block's place is its address plus the rank."""
+        """Return the rank of a new segment, which orders its blocks among blocks of equal size.
+
+        base: first address of the segment.
+        size: bytes of the segment.
+        """
         if self.release.free_block_order is FreeBlockOrder.SEGMENT:
             if self._next_place + size > NARROW_PLACES and not self.layout.is_wide:
-                self._close_gaps()
+                self._renumber_segments()
             rank = self._next_place - base  # after the places of all earlier segments
             self._next_place += size
             self.ensure_keys_fit(rank + base, size)
@@ -174,14 +178,18 @@ class Heap:
         return -self.layout.origin(base) & RANK_MASK
 
     def ensure_keys_fit(self, place: int, size: int) -> None:
-        """Widen the keys if a segment of `size` bytes at `place` does not fit narrow keys."""
+        """Widen the sort keys if they have no room for a segment.
+
+        place: address of the segment plus its rank.
+        size: bytes of the segment.
+        """
         largest = min(size, self.device.total + self.device.host_memory)
         if not self.layout.takes(place, size, largest):
             self.widen_keys()
 
     @property
     def active(self) -> tuple[Block, ...]:
-        """Blocks that are allocated, or freed and not complete."""
+        """Blocks that are allocated, or freed while the free is not complete."""
         return *self.live.values(), *self.named.values(), *self.pending.values()
 
     def allocated_at(self, ptr: int) -> Block | None:
@@ -201,7 +209,7 @@ class Heap:
 
     @property
     def collects_garbage(self) -> bool:
-        """True if a limit and a threshold are set, so that searches are counted (1.9)."""
+        """True if a memory limit and garbage_collection_threshold are both set (semantics 1.9)."""
         return self.limit is not None and self.config.garbage_collection_threshold > 0
 
     def get_free_block(
@@ -247,7 +255,7 @@ class Heap:
     def alloc_found_block(
         self, block: Block, size: int, requested: int, expandable: bool, may_split: bool = True
     ) -> Block:
-        """Allocate the first `size` bytes of a block that is in no pool; return the result.
+        """Allocate the first `size` bytes of a block taken from its pool; return that block.
 
         The rest is split off if it is large enough and `may_split` is True.  Else the whole block
         is allocated.
@@ -394,12 +402,15 @@ class Heap:
             pool.owner.segment_count -= 1
 
     def check_segment_count(self, pool: BlockPool) -> None:
-        """Raise UpstreamAssertionError if a private pool has no segment left to subtract (12.6)."""
+        """Raise UpstreamAssertionError if the segment count of a private pool is already 0.
+
+        Source: semantics 12.6.
+        """
         if pool.owner is not None and pool.owner.segment_count <= 0:
             raise UpstreamAssertionError("the segment count of a private pool fell below zero")
 
     def count_reserved(self, pool: BlockPool, size: int, segments: int = 0) -> None:
-        """Count bytes and cudaMalloc segments from the driver; negative numbers are released."""
+        """Add bytes and cudaMalloc segments to the statistics; negative numbers count releases."""
         self.reserved += size
         self.stats.count_reserved(pool.is_small, size, pool.id)
         if segments:

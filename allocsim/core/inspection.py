@@ -19,7 +19,7 @@ from allocsim.core.constants import (
     SMALL_SIZE,
 )
 from allocsim.core.device import Device
-from allocsim.core.expandable import find_run
+from allocsim.core.expandable import first_of_sequence
 from allocsim.core.pending import RequestedFree
 from allocsim.core.pool import BlockPool, PrivatePool, least_expandable_size, next_not_expandable
 from allocsim.core.reclaim import garbage_passes
@@ -34,7 +34,7 @@ def allocated_block(allocator: CachingAllocator, address: int) -> Block | None:
 
 
 def garbage(allocator: CachingAllocator) -> Iterator[list[Block]]:
-    """Yield the blocks that each pass of a garbage collection would release now (1.9)."""
+    """Yield the blocks that each pass of a garbage collection would release now (semantics 1.9)."""
     return garbage_passes(allocator.heap.large)
 
 
@@ -55,7 +55,7 @@ def handle_sizes(allocator: CachingAllocator) -> dict[int, int]:
 
 
 def returnable_pools(allocator: CachingAllocator) -> frozenset[PoolId]:
-    """Return the pools whose cached memory is released when a request fails (2.5)."""
+    """Return the pools whose cached memory is released when a request fails (semantics 2.5)."""
     return frozenset((DEFAULT_POOL, *allocator.private_pools.freeable))
 
 
@@ -71,13 +71,16 @@ def returnable_bytes(allocator: CachingAllocator, block: Block) -> int:
 
 
 def pool_of_requests(allocator: CachingAllocator, stream: int) -> PoolId:
-    """Return the pool that serves requests of `stream` now (5.2)."""
+    """Return the pool that serves requests of `stream` now (semantics 5.2)."""
     owner = allocator.private_pools.get_pool(stream)
     return DEFAULT_POOL if owner is None else owner.id
 
 
 def helping_pools(allocator: CachingAllocator, stream: int) -> tuple[PoolId, ...]:
-    """Return the ids of the use_on_oom pools that serve `stream` on a full device (5.6)."""
+    """Return the ids of the use_on_oom pools that serve `stream` on a full device.
+
+    Source: semantics 5.6.
+    """
     is_default = pool_of_requests(allocator, stream) == DEFAULT_POOL
     helps = is_default and allocator.release.overflow is not Overflow.NEVER
     return tuple(allocator.private_pools.use_on_oom) if helps else ()
@@ -87,7 +90,7 @@ def helping_pools(allocator: CachingAllocator, stream: int) -> tuple[PoolId, ...
 
 
 def finds_free_block(allocator: CachingAllocator, size: int, stream: int) -> bool:
-    """Return True if a free block would serve a request of `size` bytes (1.5, 1.6).
+    """Return True if a free block would serve a request of `size` bytes (semantics 1.5, 1.6).
 
     Unlike a malloc, this does not complete pending frees.
     """
@@ -108,15 +111,17 @@ def finds_free_block(allocator: CachingAllocator, size: int, stream: int) -> boo
 
 
 def mapped_for(allocator: CachingAllocator, size: int, stream: int) -> int:
-    """Return the bytes that a request of `size` bytes would map, if no free block serves it (4.2).
+    """Return the bytes that a request of `size` bytes would map, if no free block serves it.
 
     Return 0 if expandable segments do not serve the request.
+
+    Source: semantics 4.2.
     """
     config, rounded = allocator.config, allocator.config.round_size(size)
     pool = _pool_for(allocator, rounded, stream)
-    if not _maps(allocator, pool):
+    if not _uses_expandable(allocator, pool):
         return 0
-    block = find_run(pool, stream, rounded)
+    block = first_of_sequence(pool, stream, rounded)
     if block is None:
         return round_up(rounded, PAGE if pool.is_small else config.large_segment_size)
     mapped = held = 0
@@ -137,8 +142,7 @@ def _pool_for(allocator: CachingAllocator, rounded: int, stream: int) -> BlockPo
     return pools.small if rounded <= SMALL_SIZE else pools.large
 
 
-def _maps(allocator: CachingAllocator, pool: BlockPool) -> bool:
-    """Return True if a pool obtains new memory in expandable segments (4.2)."""
+def _uses_expandable(allocator: CachingAllocator, pool: BlockPool) -> bool:
     is_allowed = pool.owner is None or allocator.release.expandable_private_pools
     return allocator.config.expandable_segments and is_allowed
 
@@ -146,40 +150,36 @@ def _maps(allocator: CachingAllocator, pool: BlockPool) -> bool:
 def would_serve(allocator: CachingAllocator, block: Block, size: int, stream: int) -> bool:
     """Return True if `block`, which is allocated, would serve a request if it were free.
 
-    Merged with its free neighbours (2.2), it must be the block that the search finds (1.5, 4.4),
-    and it must not be too large for the request (1.6).
+    Merged with its free neighbours (semantics 2.2), it must be the block that the search finds
+    (semantics 1.5, 4.4), and it must not be too large for the request (semantics 1.6).
     """
     rounded = allocator.config.round_size(size)
-    whole = _were_it_free(block)
-    is_own = _is_searched(allocator, block, rounded, stream)
-    return is_own and _found_beside(allocator, block, whole, rounded) is whole
+    whole = _merged_copy(block)
+    is_own = _searches_pool_of(allocator, block, rounded, stream)
+    return is_own and _best_fit_if_free(allocator, block, whole, rounded) is whole
 
 
 def served_once_free(allocator: CachingAllocator, block: Block, size: int, stream: int) -> bool:
     """Return True if any free block would serve a request if `block`, now allocated, were free.
 
     Freeing a block can also make a request fail: the search finds the merged block first and ends
-    there if that is too large (1.6).
+    there if that is too large (semantics 1.6).
     """
     rounded = allocator.config.round_size(size)
-    if not _is_searched(allocator, block, rounded, stream):
+    if not _searches_pool_of(allocator, block, rounded, stream):
         return finds_free_block(allocator, size, stream)
-    return _found_beside(allocator, block, _were_it_free(block), rounded) is not None
+    return _best_fit_if_free(allocator, block, _merged_copy(block), rounded) is not None
 
 
-def _is_searched(allocator: CachingAllocator, block: Block, rounded: int, stream: int) -> bool:
-    """Return True if a request searches the free blocks of the pool and stream of `block`."""
+def _searches_pool_of(allocator: CachingAllocator, block: Block, rounded: int, stream: int) -> bool:
     is_of_stream = block.stream == stream and block.pool is _pool_for(allocator, rounded, stream)
     return is_of_stream and (block.expandable is None or allocator.config.expandable_segments)
 
 
-def _found_beside(
+def _best_fit_if_free(
     allocator: CachingAllocator, block: Block, whole: Block, rounded: int
 ) -> Block | None:
-    """Return the block that would serve a request if `block` were free, or None.
-
-    whole: `block` merged with its free neighbours, which replaces them in the search.
-    """
+    # `whole` replaces the free neighbours of `block`.
     # The search of `Heap.get_free_block`, without a change of the pool.
     config, merged = allocator.config, (block.prev, block.next)
     others = (each for each in block.pool.of(block.stream).blocks if each not in merged)
@@ -195,8 +195,8 @@ def _found_beside(
     return found[at] if at >= 0 and config.accepts(rounded, found[at].size) else None
 
 
-def _were_it_free(block: Block) -> Block:
-    """Return a copy of `block` merged with its free neighbours (2.2); the segment is unchanged."""
+def _merged_copy(block: Block) -> Block:
+    # The segment itself is unchanged (2.2).
     # Only free mapped blocks have a key; active and unmapped neighbours do not merge.
     first = last = block
     if block.prev is not None and block.prev.key:
@@ -214,31 +214,37 @@ def largest_request(allocator: CachingAllocator, stream: int) -> int:
 
     Cached segments that the allocator would release first do not count, because after an
     out-of-memory error none are left.  Sizes are not tried: the result follows from the free
-    blocks, the driver's memory and the pools marked use_on_oom (1.5, 1.8, 4.4, 5.6).
+    blocks, the driver's memory and the pools marked use_on_oom (semantics 1.5, 1.8, 4.4, 5.6).
     """
     owner = allocator.private_pools.get_pool(stream)
     pools = allocator.heap if owner is None else owner
     config = allocator.config
     large = max(
-        _in_block(pools.large, stream, config.expandable_segments),
-        _from_driver(allocator, pools.large, stream),
-        *(_in_block(pool.large, stream, expands) for pool, expands in _helping(allocator, owner)),
+        _largest_free_block(pools.large, stream, config.expandable_segments),
+        _largest_from_driver(allocator, pools.large, stream),
+        *(
+            _largest_free_block(pool.large, stream, expands)
+            for pool, expands in _helping_private_pools(allocator, owner)
+        ),
     )
     if large > SMALL_SIZE:
         return config.largest_raw(large)
     # No memory for a large request: the largest request is one of the small pool.
     small = max(
-        _in_block(pools.small, stream, config.expandable_segments),
-        _from_driver(allocator, pools.small, stream),
-        *(_in_block(pool.small, stream, expands) for pool, expands in _helping(allocator, owner)),
+        _largest_free_block(pools.small, stream, config.expandable_segments),
+        _largest_from_driver(allocator, pools.small, stream),
+        *(
+            _largest_free_block(pool.small, stream, expands)
+            for pool, expands in _helping_private_pools(allocator, owner)
+        ),
     )
     return config.largest_raw(min(small, SMALL_SIZE))
 
 
-def _helping(
+def _helping_private_pools(
     allocator: CachingAllocator, owner: PrivatePool | None
 ) -> list[tuple[PrivatePool, bool]]:
-    """Return each use_on_oom pool that may help, and True if its expandable blocks count (5.6)."""
+    # The flag is True if expandable blocks of the pool count (5.6).
     release, private = allocator.release, allocator.private_pools
     if owner is not None or release.overflow is Overflow.NEVER:
         return []
@@ -246,29 +252,23 @@ def _helping(
     return [(private.pools[i], expands) for i in private.use_on_oom if i in private.pools]
 
 
-def _in_block(pool: BlockPool, stream: int, expands: bool) -> int:
-    """Return the bytes of the largest free block of `stream`.
-
-    expands: True to include blocks of expandable segments.
-    """
+def _largest_free_block(pool: BlockPool, stream: int, expands: bool) -> int:
     sizes = (
         block.size for block in pool if block.stream == stream and (expands or not block.expandable)
     )
     return max(sizes, default=0)
 
 
-def _from_driver(allocator: CachingAllocator, pool: BlockPool, stream: int) -> int:
-    """Return the largest rounded size for which the driver has memory and the limit has room."""
-    if _maps(allocator, pool):
-        return _by_mapping(allocator, pool, stream)
+def _largest_from_driver(allocator: CachingAllocator, pool: BlockPool, stream: int) -> int:
+    if _uses_expandable(allocator, pool):
+        return _largest_by_mapping(allocator, pool, stream)
     allowed = allocator.device.left
     if allocator.memory_limit is not None:
         allowed = min(allowed, allocator.memory_limit - allocator.reserved_bytes)
-    return _by_segment(pool.is_small, allowed, allocator.config.large_segment_size)
+    return _largest_by_cuda_malloc(pool.is_small, allowed, allocator.config.large_segment_size)
 
 
-def _by_segment(is_small: bool, room: int, large_segment: int) -> int:
-    """Return the largest rounded size whose segment from cudaMalloc fits `room` bytes."""
+def _largest_by_cuda_malloc(is_small: bool, room: int, large_segment: int) -> int:
     if is_small:
         return SMALL_SIZE if room >= SMALL_BUFFER else 0
     # From 10 MiB on, a segment is as large as the request, rounded up to 2 MiB.
@@ -277,14 +277,11 @@ def _by_segment(is_small: bool, room: int, large_segment: int) -> int:
     return MIN_LARGE_ALLOC - MIN_BLOCK_SIZE if room >= large_segment else 0
 
 
-def _by_mapping(allocator: CachingAllocator, pool: BlockPool, stream: int) -> int:
-    """Return the largest rounded size that mapping memory could serve.
-
-    The allocator takes the first sequence of free and unmapped blocks that is large enough, even if
-    a later sequence needs less new memory.
-    """
+def _largest_by_mapping(allocator: CachingAllocator, pool: BlockPool, stream: int) -> int:
+    # The allocator takes the first sequence of free and unmapped blocks that is large enough, even
+    # if a later sequence needs less new memory.
     config, device = allocator.config, allocator.device
-    within = _within_limit(allocator, pool.is_small)
+    within = _largest_within_limit(allocator, pool.is_small)
     # `run`: bytes of a sequence; `reach`: its bytes from the start that can be mapped.
     best = longest = 0
     # A sequence serves only requests for which all lower sequences, up to `longest`, are too small.
@@ -313,15 +310,13 @@ def _by_mapping(allocator: CachingAllocator, pool: BlockPool, stream: int) -> in
 
 
 def _mappable(device: Device, handle: int) -> int:
-    """Return the bytes that the device can still provide in handles of `handle` bytes each."""
     return 0 if handle % PAGE else device.left // handle * handle
 
 
-def _within_limit(allocator: CachingAllocator, is_small: bool) -> int:
-    """Return the largest rounded size whose segment from cudaMalloc the limit would allow."""
+def _largest_within_limit(allocator: CachingAllocator, is_small: bool) -> int:
     limit = allocator.memory_limit
     room = allocator.device.total * 2 if limit is None else limit - allocator.reserved_bytes
-    return _by_segment(is_small, room, allocator.config.large_segment_size)
+    return _largest_by_cuda_malloc(is_small, room, allocator.config.large_segment_size)
 
 
 # -- comparing states --------------------------------------------------------------------
@@ -333,9 +328,9 @@ def fingerprint(
     asked: Mapping[int, int],
     step: int,
 ) -> Hashable:
-    """Return a value that is equal for two states from which equal steps have equal effects.
+    """Return a value that identifies the state: allocators with equal values behave alike.
 
-    waiting: requested frees that are not complete, by block name.
+    waiting: frees that have begun and are not complete, by block name.
     asked: number of the step that requested each block, by name, for the steps that may repeat.
     step: number of the next step; the ages of blocks are relative to it.
     """
@@ -366,12 +361,14 @@ def fingerprint(
 
 
 def small_places(allocator: CachingAllocator) -> Hashable:
-    """Return a value that is equal if the small pool gives equal requests equal addresses."""
+    """Return a value that identifies the addresses of free and unmapped blocks of the small pool.
+
+    If it is equal for two allocators, equal small requests get equal addresses.
+    """
     pool = allocator.heap.small
     return _free_keys(pool), tuple((b.stream, b.ptr, b.size) for b in pool.unmapped)
 
 
 def _free_keys(pool: BlockPool) -> tuple[tuple[int, ...], ...]:
-    """Return (stream, key, key, …) of the free blocks of each stream that has any."""
     of_streams = sorted(pool.free.items())
     return tuple((stream, *free.keys) for stream, free in of_streams if free.keys)

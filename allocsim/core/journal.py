@@ -63,20 +63,24 @@ Journal = tuple[list[int], list[int], list[int], list[int], list[int]]
 
 
 def encode(is_small: bool, splits: int, split_bytes: int) -> int:
-    """Return the change of inactive split blocks and bytes as an integer of the first form."""
+    """Pack the change of inactive split blocks and bytes, and the pool, into one integer."""
     return BYTES * split_bytes + SPLIT * splits + is_small
 
 
 def decode_short(packed: Any, size: Any) -> tuple[Any, Any]:
-    """Return (blocks, bytes) of an integer below `SHORT`; numbers or arrays.
+    """Unpack (blocks, bytes) of the inactive split change from an integer below `SHORT`.
 
-    size: value of the first column in the same record.
+    packed: integer or NumPy array of integers from the third column of the journal.
+    size: size from the first column of the same record.
     """
     return packed >> 2, (packed >> 1 & 1) * -size
 
 
 def decode_long(packed: Any) -> tuple[Any, Any]:
-    """Return (blocks, bytes) of an integer of the first form; numbers or arrays."""
+    """Unpack (blocks, bytes) of the inactive split change from an integer made by `encode`.
+
+    packed: integer or NumPy array of integers.
+    """
     unpooled = packed >> 1
     # The low three bits are the number of blocks, from -4 to 3.
     splits = (unpooled + 4 & 7) - 4
@@ -84,7 +88,7 @@ def decode_long(packed: Any) -> tuple[Any, Any]:
 
 
 def encode_wait(is_small: bool, size: int) -> int:
-    """Return the bytes of a block that begins to wait (negative: stops) packed with its pool."""
+    """Pack the pool and the bytes of a block that begins to wait for streams (negative: stops)."""
     return 2 * size + is_small
 
 
@@ -125,7 +129,7 @@ _ActiveMoves = tuple[Moves, Moves, Moves, Moves, Moves]
 
 
 def fold_records(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Return the sums of a journal for `all`, `small_pool` and `large_pool`."""
+    """Add up a journal; return the changes for `all`, `small_pool` and `large_pool`."""
     sizes, requests, inactive, at, waits = map(column_of, journal)
     every, small, large = (
         _fold_active(sizes, requests, inactive, without) for without in (-1, 0, 1)
@@ -141,7 +145,7 @@ def fold_records(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
 def _fold_allocated(
     sizes: list[int], inactive: list[int], at: list[int], waits: list[int], without: int
 ) -> tuple[Moves, Moves]:
-    """Return the sums of allocated blocks and bytes: active blocks without those that wait.
+    """Add up the changes of allocated blocks and bytes: active minus waiting ones.
 
     without: pool to leave out: 1 the small pool, 0 the large pool, -1 none.
     """
@@ -181,7 +185,7 @@ def _fold_allocated(
 def _fold_active(  # noqa: PLR0912, PLR0915  (one loop, by design)
     sizes: list[int], requests: list[int], inactive: list[int], without: int
 ) -> _ActiveMoves:
-    """Return the sums of the statistics of active and inactive split blocks.
+    """Add up the changes of active and of inactive split blocks and bytes.
 
     without: pool to leave out: 1 the small pool, 0 the large pool, -1 none.
     """
@@ -251,7 +255,7 @@ def _fold_active(  # noqa: PLR0912, PLR0915  (one loop, by design)
 
 
 def split_journal(journal: Journal, n_records: int, n_waits: int) -> tuple[Journal, Journal]:
-    """Return two journals: of the first `n_records` records and `n_waits` waits, and the rest."""
+    """Split a journal after `n_records` records and `n_waits` waits; return both parts."""
     sizes, requests, inactive, at, waits = map(list, journal)
     before = (sizes[:n_records], requests[:n_records], inactive[:n_records])
     after = (sizes[n_records:], requests[n_records:], inactive[n_records:])

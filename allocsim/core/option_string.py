@@ -167,17 +167,14 @@ class _Parser:
     # -- used by the functions in _READERS -------------------------------------------------
 
     def separator(self, wanted: str, after: str) -> None:
-        """Take the next token, which must be `wanted` if the release checks separators."""
         found = self._take(f"{wanted!r} after {after}")
         if self.release.separators_checked and found != wanted:
             raise BadOptionError(f"expected {wanted!r} after {after}, got {found[:80]!r}")
 
     def value(self, key: str) -> str:
-        """Take the next token as a value of `key`."""
         return self._take(f"a value of {key}")
 
     def set(self, **changes: Any) -> None:
-        """Change settings."""
         self.config = replace(self.config, **changes)
 
     def integer(self, word: str, key: str, *, is_word: bool = False) -> int:
@@ -292,9 +289,11 @@ def _bad_divisions(release: Release, word: str) -> str:
 
 
 def _read_division_list(parser: _Parser, key: str) -> None:
-    """Read `[k1:v1,...,>:vn]`: the first pair also sets smaller sizes, `>` all larger sizes (1.2).
+    """Read `[k1:v1,...,>:vn]`: the first pair also sets smaller sizes, `>` all larger sizes.
 
     Each pair applies as soon as it is read, on top of an earlier list.
+
+    Source: semantics 1.2.
     """
     last = 0
     is_first = True
@@ -340,7 +339,10 @@ def _division_value(parser: _Parser, key: str) -> int:
 
 
 def _read_reserve(parser: _Parser, key: str) -> None:
-    """Read a fraction of the device or a number of GiB; malformed values are ignored (12.5)."""
+    """Read a fraction of the device or a number of GiB; malformed values are ignored.
+
+    Source: semantics 12.5.
+    """
     match = _RESERVE.fullmatch(parser.value(key))
     if match is not None and float(match[1]) > 0:
         parser.set(expandable_segments_reserve=(float(match[1]), match[2].upper()))

@@ -73,11 +73,11 @@ class KeyLayout:
         return self.key(block.size, self.place(block.rank, block.ptr))
 
     def place(self, rank: int, ptr: int) -> int:
-        """Return the position of a block among free blocks of equal size."""
+        """Return the number that orders a block among free blocks of equal size."""
         return rank if self._order is FreeBlockOrder.CREATION else (rank + ptr) & RANK_MASK
 
     def origin(self, base: int) -> int:
-        """Return the address whose place is 0, for releases that order by address.
+        """Return the address that counts as 0 in sort keys, for releases that order by address.
 
         base: address of a segment.  The first call decides; later calls return the same address.
         """
@@ -145,7 +145,7 @@ class BlockPool:
     unmapped: unmapped blocks of expandable segments, sorted by stream and address.
     search_calls: number of searches so far, from which garbage collection computes ages.
     least_rest: smallest remainder for which a block is split while expandable segments are off
-        (1.7).
+        (semantics 1.7).
     """
 
     __slots__ = (
@@ -267,7 +267,7 @@ class PrivatePool:
 
     use_count: number of captures and MemPools that use it.
     segment_count: number of segments as PyTorch counts it.  For expandable segments, increments and
-        decrements need not balance (5.1).
+        decrements need not balance (semantics 5.1).
     """
 
     __slots__ = ("id", "use_count", "segment_count", "small", "large")
@@ -288,7 +288,7 @@ class PrivatePool:
 def next_not_expandable(blocks: Sequence[Block], at: int) -> int:
     """Return the index of the first block after `at` from cudaMalloc; -1 if there is none.
 
-    For programs that switched expandable segments off after some had been created (4.4).
+    For programs that switched expandable segments off after some had been created (semantics 4.4).
     """
     places = range(at + 1, len(blocks))
     return next((place for place in places if blocks[place].expandable is None), -1)
@@ -300,7 +300,7 @@ def least_expandable_size(blocks: Sequence[Block], at: int) -> int:
     blocks: free blocks in key order.
 
     An expandable block competes by its size plus the unmapped space behind it, so that the block
-    with the least room to grow is used (4.4).
+    with the least room to grow is used (semantics 4.4).
     """
     least = _expandable_size(blocks[at])
     for place in range(at + 1, len(blocks)):
@@ -316,6 +316,6 @@ def least_expandable_size(blocks: Sequence[Block], at: int) -> int:
 
 
 def _expandable_size(block: Block) -> int:
-    """Return the size of a block plus the unmapped space behind it (4.4)."""
+    """Return the size of a block plus the unmapped space behind it (semantics 4.4)."""
     following = block.next
     return block.size + (following.size if following is not None and not following.mapped else 0)

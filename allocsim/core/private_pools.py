@@ -93,7 +93,7 @@ class PrivatePools:
 
     @property
     def in_capture(self) -> bool:
-        """True if an open scope has the effects of a graph capture (5.4)."""
+        """True if an open scope has the effects of a graph capture (semantics 5.4)."""
         return bool(self.scopes) and self._heap.release.scope_is_capture
 
     def get_pool(self, stream: int) -> PrivatePool | None:
@@ -118,7 +118,7 @@ class PrivatePools:
         return None if chosen in self.no_split else self.pools.get(chosen)
 
     def overflow_pools(self) -> Iterator[PrivatePool]:
-        """Yield the pools marked use_on_oom, in table order.
+        """Yield the pools marked use_on_oom, in the order of upstream's hash table.
 
         The mark stays after the last release, as in PyTorch: a marked pool that was removed is
         created again, and a marked freeable pool raises UpstreamAssertionError.

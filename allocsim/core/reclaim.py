@@ -29,8 +29,8 @@ from allocsim.state import PoolId
 def garbage_collect_cached_blocks(heap: Heap) -> None:
     """Release old blocks until reserved memory is at most garbage_collection_threshold * limit.
 
-    Does nothing unless both are set.  Each pass (`garbage_passes`) is completed, even if a part of
-    it is enough.
+    Do nothing unless threshold and memory limit are set.  Each pass of `garbage_passes` is
+    completed, even if a part of it is enough.
     """
     if not heap.collects_garbage or heap.limit is None:
         return
@@ -48,7 +48,10 @@ def garbage_collect_cached_blocks(heap: Heap) -> None:
 
 
 def garbage_passes(pool: BlockPool) -> Iterator[list[Block]]:
-    """Yield the blocks of each pass: those of at least the average age of the blocks left."""
+    """Yield the blocks that each pass of a garbage collection releases.
+
+    They have at least the average age of the blocks that the earlier passes left.
+    """
     left = [block for block in pool if not block.is_split]
     # As in PyTorch, expandable blocks count in the average age but are never released.
     count, total_age = len(left), sum(_age(pool, block) for block in left)
@@ -109,7 +112,7 @@ def _may_release(heap: Heap, block: Block) -> bool:
 
 
 def release_cached_blocks(heap: Heap, private: PrivatePools, pending: PendingFrees) -> None:
-    """Wait for all events, complete their frees and release every free segment (2.5)."""
+    """Wait for all events, complete their frees and release every free segment (semantics 2.5)."""
     pending.synchronize_and_free_events()
     heap.work = Work.RELEASE_CACHED
     # Large before small; in private pools small before large.  The order shows in the history.
@@ -141,7 +144,7 @@ def _is_releasable(block: Block) -> bool:
 
 
 def release_freeable_pools(heap: Heap, private: PrivatePools) -> None:
-    """Release the free segments of private pools whose use count is 0 (2.5)."""
+    """Release the free segments of private pools whose use count is 0 (semantics 2.5)."""
     for pool_id in private.freeable:
         _release_halves(heap, private, private.freeable[pool_id])
 
@@ -149,7 +152,7 @@ def release_freeable_pools(heap: Heap, private: PrivatePools) -> None:
 def release_cached_blocks_of_pool(
     heap: Heap, private: PrivatePools, pending: PendingFrees, pool_id: PoolId
 ) -> None:
-    """Release the free segments of one private pool, if its use count is 0 (2.5).
+    """Release the free segments of one private pool, if its use count is 0 (semantics 2.5).
 
     Mirrors: release_cached_blocks
     """

@@ -28,7 +28,10 @@ class FreeBlockOrder(Enum):
 
 
 class Overflow(Enum):
-    """Moment at which pools marked use_on_oom serve a request of the default pool (5.6)."""
+    """Moment at which pools marked use_on_oom serve a request of the default pool.
+
+    Source: semantics 5.6.
+    """
 
     NEVER = "no such pools"
     LAST = "after the caches have been released"
@@ -36,7 +39,7 @@ class Overflow(Enum):
 
 
 class EmptyCacheInScope(Enum):
-    """Effect of empty_cache while a pool scope is open (2.5)."""
+    """Effect of empty_cache while a pool scope is open (semantics 2.5)."""
 
     ASSERTS = "stops on an internal assertion"
     FREEABLE_ONLY = "releases freeable private pools only"
@@ -45,7 +48,7 @@ class EmptyCacheInScope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HostStatNames:
-    """Names of the statistics of torch.cuda.host_memory_stats() (13.5).
+    """Names of the statistics of torch.cuda.host_memory_stats() (semantics 13.5).
 
     active, active_bytes: blocks in use, which includes frees that wait for a stream.
     owned, owned_bytes: all blocks, in use or cached.

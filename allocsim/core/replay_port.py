@@ -71,7 +71,7 @@ class ReplayAllocator(CachingAllocator):
         return block
 
     def name_by_address(self) -> int:
-        """Use the address of each allocated block as its name; return the bytes of all of them."""
+        """Use the address of each allocated block as its name; return the sum of their bytes."""
         return sum(self.give_name(ptr, ptr).size for ptr in list(self.heap.live))
 
     def rename(self, new_name: Callable[[int], int]) -> None:
@@ -126,7 +126,10 @@ class ReplayAllocator(CachingAllocator):
 
     @property
     def collects_garbage_above(self) -> int | None:
-        """Reserved bytes above which a request collects garbage (1.9), or None if it never does."""
+        """Reserved bytes above which a request collects garbage, or None if it never does.
+
+        Source: semantics 1.9.
+        """
         if not self.heap.collects_garbage or self.heap.limit is None:
             return None
         return int(self.config.garbage_collection_threshold * self.heap.limit)
@@ -146,7 +149,10 @@ class ReplayAllocator(CachingAllocator):
         self.heap.stats.recount(journal)
 
     def mark(self) -> None:
-        """Remember the bytes allocated, active and inactive split now, in place of earlier ones."""
+        """Store the allocated, active and inactive split bytes; `marked` returns them.
+
+        Another call replaces them.
+        """
         self.heap.stats.mark()
 
     def marked(self) -> Marked:
@@ -195,19 +201,16 @@ def plant(heap: Heap, private: PrivatePools, segments: Iterable[SegmentState]) -
     for pool, mapped in ranges.items():
         for stream in sorted({segment.stream for segment in mapped}):
             mine = [segment for segment in mapped if segment.stream == stream]
-            for others_from, parts in _neighbours(mine, segments):
+            for others_from, parts in _expandable_groups(mine, segments):
                 _plant_expandable(heap, pool, parts, others_from, pending)
     return pending
 
 
-def _neighbours(
+def _expandable_groups(
     mine: list[SegmentState], segments: list[SegmentState]
 ) -> Iterator[tuple[int, list[SegmentState]]]:
-    """Group the mapped ranges of one pool and stream that may be in one expandable segment.
-
-    A group ends where a segment of another pool or stream comes in between.
-    Yields (address of the next such segment, ranges of the group).
-    """
+    # A group ends where a segment of another pool or stream comes in between; its address is
+    # yielded first.
     own = {part.address for part in mine}
     others = [segment.address for segment in segments if segment.address not in own]
     for following, row in groupby(mine, key=lambda part: bisect_left(others, part.address)):
@@ -268,6 +271,9 @@ def _plant_expandable(
 ) -> None:
     """Create expandable segments from the mapped ranges of one pool and stream.
 
+    others_from: address of the next segment of another pool or stream.
+    pending: receives the blocks that wait for another stream, by address.
+
     A recording does not show where the reserved range begins; the lowest mapped address replaces
     it.  Ranges too far apart for one reservation become further segments.
     """
@@ -307,7 +313,6 @@ def _plant_expandable(
 
 
 def _unmapped(heap: Heap, pool: BlockPool, rank: int, place: tuple[int, int, int]) -> list[Block]:
-    """Return the unmapped block of `place` (stream, start, end) in a list; [] if it is empty."""
     stream, start, end = place
     if start == end:
         return []

@@ -50,7 +50,7 @@ class TraceEntry(NamedTuple):
 
 
 class Work(Enum):
-    """Work of the allocator while it records an entry."""
+    """Activity of the allocator during which it records a history entry."""
 
     REQUEST = "request"  # serving a call of the program
     POLL = "poll"  # completing frees whose events have passed

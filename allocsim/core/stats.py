@@ -27,7 +27,7 @@ from allocsim.core.releases import Release
 
 @dataclass(slots=True)
 class Stat:
-    """One statistic."""
+    """Current value, peak and totals of one statistic of torch.cuda.memory_stats()."""
 
     current: int = 0
     peak: int = 0
@@ -88,7 +88,7 @@ class StatGroup:
     reserved_bytes: Stat = field(default_factory=Stat)
 
     def advance(self, moves: GroupMoves) -> None:
-        """Add the sums of a journal to the statistics of blocks."""
+        """Update the statistics of blocks with the sums of a journal."""
         for stat, moved in zip(
             (
                 self.allocation,
@@ -133,7 +133,7 @@ class DeviceStats:
     journal: records that are not added up yet.
     folder: function that adds up the journal; its results equal those of `fold_records`.
     marked: values at the last call of `mark`, known after the next `fold`.
-    mark_at: numbers of records and waits in the journal before that call; None if no call is open.
+    mark_at: numbers of records and waits in the journal before that call; None after a `fold`.
     reserved_by_pool: reserved bytes of each private pool, by id and suffix.
     """
 
@@ -219,7 +219,10 @@ class DeviceStats:
             self.pools[False].advance(large)
 
     def mark(self) -> None:
-        """Let the next `fold` set `marked` to the present values; the last call counts."""
+        """Store the present values in `marked` at the next `fold`.
+
+        Another call before that `fold` replaces them.
+        """
         # Deferred, because a search for the peak calls this at each growth: folding each time took
         # a sixth of a replay of many blocks.
         self.mark_at = (len(self.journal[0]), len(self.journal[3]))

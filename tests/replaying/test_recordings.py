@@ -55,13 +55,13 @@ def test_own_recordings_replay_exactly_if_the_heap_renumbers_segments(
 ) -> None:
     monkeypatch.setattr(heap, "NARROW_PLACES", 64 * MIB)
     closed: list[heap.Heap] = []
-    close_gaps = heap.Heap._close_gaps
+    renumber = heap.Heap._renumber_segments
 
     def counted(self: heap.Heap) -> None:
         closed.append(self)
-        close_gaps(self)
+        renumber(self)
 
-    monkeypatch.setattr(heap.Heap, "_close_gaps", counted)
+    monkeypatch.setattr(heap.Heap, "_renumber_segments", counted)
     assert_exact(replay(load(TRACES / f"{name}.pickle.gz")), OURS[name])
     assert closed
 
