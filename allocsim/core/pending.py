@@ -89,7 +89,7 @@ class PendingFrees:
 
     @property
     def requested(self) -> tuple[RequestedFree, ...]:
-        """Frees that wait for `complete`, in the order in which a wait for all events ends them."""
+        """Frees that wait for `complete`; a wait for all events ends them in this order."""
         return tuple(self._requested)
 
     def add_requested(self, block: Block) -> RequestedFree:

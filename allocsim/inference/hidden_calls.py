@@ -207,13 +207,13 @@ class Probe(Drive):
 
         Stop early at an out-of-memory error that the recording does not contain.
         """
-        self._run_some(0, self.moments[-1] + 1 if self.moments else 0)
+        self._run_range(0, self.moments[-1] + 1 if self.moments else 0)
 
-    def _run_some(self, start: int, stop: int) -> None:
+    def _run_range(self, start: int, stop: int) -> None:
         first = bisect_left(self.moments, start)
         for number in range(first, bisect_left(self.moments, stop)):
             after = self.moments[number] + 1
-            Drive._run_some(self, start, after)  # super() fails in a dataclass with slots
+            Drive._run_range(self, start, after)  # super() fails in a dataclass with slots
             if self.stopped_at is not None:
                 return
             start = after
@@ -221,7 +221,7 @@ class Probe(Drive):
             may_call = self._scope is None and not self._waiting
             is_quiet = may_call and not self.allocator.has_cached_memory
             (self.quiet if is_quiet else self.loud).append(number)
-        Drive._run_some(self, start, stop)
+        Drive._run_range(self, start, stop)
 
 
 HIDING = 0.2

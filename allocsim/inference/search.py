@@ -153,7 +153,7 @@ class _Along(Drive):
 
     def plain(self, start: int, stop: int) -> None:
         for first in range(start, stop, PAUSE_EVERY):
-            self._run_some(first, min(first + PAUSE_EVERY, stop))
+            self._run_range(first, min(first + PAUSE_EVERY, stop))
             self._compare()
 
     def explained(self, steps: Sequence[Planned], before_request: Watch | None) -> None:

@@ -120,7 +120,7 @@ def routing_text(routing: str) -> str:
 
 
 def known_notes(prepared: Prepared) -> list[str]:
-    """Return notes on calls such as empty_cache that marks record or the user gave as hints.
+    """Return notes on calls, such as empty_cache, that marks or hints of the user give.
 
     A note on how the recording was made follows.
     """

@@ -97,12 +97,15 @@ class Prepared(RecordedDevice):
 
     @cached_property
     def proofs(self) -> list[Parting | None]:
-        """Cached proof: first difference of the baseline, or None; empty before the proof."""
+        """Cached result of the proof, in a list: first difference of the baseline, None if exact.
+
+        The list is empty before the proof.
+        """
         return [None] if self.plan.is_proved or self.is_made or self.is_requests else []
 
     @cached_property
     def quiet_of_proof(self) -> list[Quiet]:
-        """Cached `quiet`, if the proof has found it; else empty."""
+        """Cached quiet moments that the proof found, in a list; empty if it did not search them."""
         return []
 
     @cached_property

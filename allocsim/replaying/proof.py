@@ -89,15 +89,14 @@ def _prove(prepared: Prepared) -> Parting | None:
     """
     moments = moments_of(prepared.free_plan) if needs_probe(prepared) else []
     quiet: list[int] = []
-    make = partial(Probe, moments=_in_plan(prepared, moments), quiet=quiet)
+    make = partial(Probe, moments=_step_numbers_in_plan(prepared, moments), quiet=quiet)
     drive, _, _ = drive_as_recorded(prepared, prepared.recorded, None, make=make)
     with suppress(AllocsimError):  # counts as a difference: the recorded program went on
         drive.run()
     return _difference(prepared, drive, moments, quiet)
 
 
-def _in_plan(prepared: Prepared, moments: Sequence[int]) -> list[int]:
-    """Return the numbers in `plan` of these steps of `free_plan`, which has fewer steps."""
+def _step_numbers_in_plan(prepared: Prepared, moments: Sequence[int]) -> list[int]:
     steps = np.flatnonzero(prepared.plan.steps.is_of_program)
     return [int(number) for number in steps[list(moments)]]
 
@@ -105,11 +104,6 @@ def _in_plan(prepared: Prepared, moments: Sequence[int]) -> list[int]:
 def _difference(
     prepared: Prepared, drive: Drive, moments: Sequence[int], quiet: Sequence[int]
 ) -> Parting | None:
-    """Return the first difference of a finished baseline, and keep the quiet moments if it is None.
-
-    moments: numbers of the steps of `free_plan` after which `drive` examined the cache.
-    quiet: indices in `moments` of the quiet ones.
-    """
     assert drive.fidelity is not None
     parting = drive.fidelity.result(drive.allocator).parting_of(prepared.trace.device)
     if parting is None and moments:
@@ -127,11 +121,11 @@ def run_as_proof(
     check_every: int = 0,
     progress: Progress | None = None,
 ) -> tuple[Drive, int | None, list[str]] | None:
-    """Replay a setting that is equivalent to the recorded one, and prove the recording by it.
+    """Replay a setting equivalent to the recorded one, as what-if and baseline in one replay.
 
-    Equivalent settings have equal replays, so the what-if is the baseline too, and one replay takes
-    the place of two.  Return what `drive_as_recorded` returns, with the replay finished; None if
-    the setting is not known to be equivalent, or if the replay is not exact.
+    Equivalent settings have equal replays, so a separate baseline is not needed.  Return what
+    `drive_as_recorded` returns, with the replay finished; None if the setting is not known to be
+    equivalent, or if the replay is not exact.
     """
     if prepared.proofs or not _is_baseline_too(prepared, setting, device_memory):
         return None
@@ -145,7 +139,7 @@ def run_as_proof(
         progress=progress,
         observers=(observer,),
         proves=True,
-        make=partial(Probe, moments=_in_plan(prepared, moments), quiet=quiet),
+        make=partial(Probe, moments=_step_numbers_in_plan(prepared, moments), quiet=quiet),
     )
     try:
         drive.run()
@@ -165,7 +159,7 @@ def _is_baseline_too(prepared: Prepared, setting: Setting, device_memory: int | 
     if not prepared.is_own_release or not plan.is_whole or plan.limit is not None:
         return False
     has_answers = any_of(plan.steps.kind, (StepKind.ROOM, StepKind.AWAIT)).any()
-    if has_answers or not _places_alike(prepared):
+    if has_answers or not _addresses_cannot_matter(prepared):
         return False
     effect = effects_on(prepared)
     if prepared.is_recorded(setting) or effect(setting) != effect(prepared.recorded):
@@ -175,13 +169,10 @@ def _is_baseline_too(prepared: Prepared, setting: Setting, device_memory: int | 
     return is_same_device and prepared.start_under(setting, memory) is Start.KEPT
 
 
-def _places_alike(prepared: Prepared) -> bool:
-    """Return True if the addresses of segments in a what-if cannot change its course.
-
-    From 2.13 on, free blocks of equal size are ordered by the age of their segment, and only
-    expandable segments are filled in the order of addresses.  Earlier, the policy of the what-if
-    must place every segment at its recorded address.
-    """
+def _addresses_cannot_matter(prepared: Prepared) -> bool:
+    # From 2.13 on, free blocks of equal size are ordered by the age of their segment, and only
+    # expandable segments are filled in the order of addresses.  Earlier, the policy of the what-if
+    # must place every segment at its recorded address.
     trace, found = prepared.trace, prepared.addresses
     expands = any_of(trace.action, (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)).any()
     if expands or any(segment.is_expandable for segment in prepared.start):
@@ -196,7 +187,8 @@ def _places_alike(prepared: Prepared) -> bool:
 def needs_probe(prepared: Prepared) -> bool:
     """Return True if the proof must also find the quiet moments.
 
-    This is so if the what-if range depends on them, and the entries alone do not show them.
+    A quiet moment is a step after which empty_cache would have left no entry.  They must be found
+    if the what-if range depends on them, and the entries alone do not show them.
     """
     return needs_quiet_moments(prepared, prepared.plan) and not entries_suffice(
         prepared.trace, prepared.plan

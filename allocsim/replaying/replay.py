@@ -229,10 +229,6 @@ def _with_peaks(
     run: DeviceRun,
     loud: frozenset[int] | None,
 ) -> DeviceRun:
-    """Add the peak under the other start state and the what-if range to `run`.
-
-    loud: see `LeftOpenFinder`.
-    """
     peak = None if run.stopped_at is not None else run.peak_reserved_bytes
     peaks = peaks_of(prepared, setting, run.device_memory, drive.start, peak)
     if peaks is not None:
@@ -340,7 +336,7 @@ class Walk:
             np.argmax(np.append(steps[self.at :], len(self.prepared.trace)) >= entry)
         )
         for start in range(self.at, target, PAUSE_EVERY):
-            self._drive._run_some(start, min(start + PAUSE_EVERY, target))
+            self._drive._run_range(start, min(start + PAUSE_EVERY, target))
             self.allocator.take_history()
         self.at = target
 
@@ -371,6 +367,6 @@ class Walk:
     def take(self) -> SimulatedOom | None:
         """Run the next step, and return its out-of-memory error, or None."""
         known = len(self._drive.ooms)
-        self._drive._run_some(self.at, self.at + 1)
+        self._drive._run_range(self.at, self.at + 1)
         self.at += 1
         return self._drive.ooms[-1] if len(self._drive.ooms) > known else None

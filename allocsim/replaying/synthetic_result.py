@@ -63,7 +63,7 @@ def run_as_made(
         timeline=Timeline(
             entry=steps.entry,
             allocated=np.cumsum(of_step),
-            reserved=_after(steps, np.cumsum(reserved)),
+            reserved=_reserved_after_steps(steps, np.cumsum(reserved)),
         ),
         peak=peak,
         ooms=(),
@@ -82,11 +82,8 @@ def run_as_made(
     )
 
 
-def _after(steps: Steps, reserved: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Convert reserved bytes after each entry to reserved bytes after each step.
-
-    A DICTATE step comes before its segment exists, so it has the value of the step before it.
-    """
+def _reserved_after_steps(steps: Steps, reserved: NDArray[np.int64]) -> NDArray[np.int64]:
+    # A DICTATE step comes before its segment exists, so it has the value of the step before it.
     last = np.where(steps.kind == StepKind.DICTATE, -1, np.arange(len(steps)))
     last = np.maximum.accumulate(last)
     return np.where(last < 0, 0, reserved[steps.entry[last]])

@@ -52,7 +52,7 @@ _NO_RUN = (ConfigError, UndefinedBehaviorError, UpstreamError)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Finished what-if, from which other plans with the same course need no replay.
+    """Finished what-if, whose peak is also the peak of plans whose extra calls release nothing.
 
     peak: its peak reserved bytes; None if it did not complete.
     loud: numbers of the steps of `free_plan` after which a call of empty_cache would have released
@@ -64,10 +64,10 @@ class Known:
 
 
 def moments_of_calls(prepared: Prepared, setting: Setting) -> list[int] | None:
-    """Return the steps of `free_plan` after which `prepared.open_plans` may call empty_cache.
+    """Return the steps of `free_plan` after which plans of `open_plans` may call empty_cache.
 
-    None if a call may have another effect than to release memory: it may remove a private pool, and
-    the numbers of the steps are others if the setting removes steps.
+    None if a call may do more than release memory, such as remove a private pool, or if the setting
+    removes steps, which changes the numbers of the others.
     """
     plan = prepared.free_plan
     has_pools = plan.pools or any(segment.pool_id != DEFAULT_POOL for segment in prepared.start)
@@ -86,9 +86,10 @@ def peaks_left_open(
     device_memory: int | None,
     known: Known | None = None,
 ) -> tuple[int, int] | None:
-    """Return the lowest and highest peak reserved, in bytes, over `prepared.open_plans`.
+    """Return the lowest and highest peak reserved bytes over plans that fit the recording.
 
-    None for the recorded setting, without such plans, and if none of their replays completes.
+    The plans are `prepared.open_plans`.  None for the recorded setting, without such plans, and if
+    none of their replays completes.
     known: the what-if with `free_plan`, if it was replayed.
     """
     if prepared.is_recorded(setting):

@@ -51,7 +51,10 @@ LEAST_RUNS, ALIGNED_SHARE = 4, 0.75
 
 @dataclass(frozen=True, slots=True)
 class DatedEvent:
-    """Change of the address space before `entry`, which is the entry of a segment."""
+    """Change that other code made to the address space before the segment at `entry`.
+
+    entry: number of the entry that shows the new segment.
+    """
 
     entry: int
     event: AddressEvent
@@ -77,7 +80,7 @@ class Addresses:
     is_known: bool = True
 
     def others(self) -> Iterator[Addresses]:
-        """Yield the other plausible policies and events, whose peaks give the what-if range."""
+        """Yield the other plausible policies and address changes, whose replays give the range."""
         if not self.is_known:
             yield replace(self, policy="firstfit")
             yield replace(self, policy="driver", base=None)
@@ -86,11 +89,11 @@ class Addresses:
             yield replace(self, policy="firstfit")
         elif self.events:
             yield replace(self, events=())
-            yield replace(self, events=tuple(map(_otherwise, self.events)))
+            yield replace(self, events=tuple(map(_with_gap_and_hole_exchanged, self.events)))
 
 
-def _otherwise(dated: DatedEvent) -> DatedEvent:
-    """Exchange gap and hole, which a recording cannot distinguish."""
+def _with_gap_and_hole_exchanged(dated: DatedEvent) -> DatedEvent:
+    # A recording cannot distinguish a gap from a hole.
     kinds = {_GAP: _HOLE, _HOLE: _GAP}
     event = dated.event
     return replace(dated, event=replace(event, kind=kinds.get(event.kind, event.kind)))
@@ -103,11 +106,11 @@ def read_addresses(trace: Trace, start: Sequence[SegmentState]) -> Addresses:
     """
     moves = _moves_of(trace)
     n_segments = sum(move.is_alloc for move in moves)
-    bump = _simple("bump", moves, start)
+    bump = _read_simple_policy("bump", moves, start)
     if bump.n_right == n_segments > 1:
         return bump
-    firstfit = _simple("firstfit", moves, start)
-    driver, n_chunks = _of_driver(moves, start)
+    firstfit = _read_simple_policy("firstfit", moves, start)
+    driver, n_chunks = _read_driver_policy(moves, start)
     looks_like_driver = _looks_like_driver(trace, moves, start)
     if n_segments < 2:  # every policy reproduces the first address
         return driver if looks_like_driver else bump
@@ -120,11 +123,10 @@ def read_addresses(trace: Trace, start: Sequence[SegmentState]) -> Addresses:
     return replace(bump, is_known=False)
 
 
-def _of_driver(moves: Sequence[_Move], start: Sequence[SegmentState]) -> tuple[Addresses, int]:
-    """Return the policy "driver" with its events, and the number of new chunks.
-
-    `n_right` is counted in a second pass that knows the events of the first pass.
-    """
+def _read_driver_policy(
+    moves: Sequence[_Move], start: Sequence[SegmentState]
+) -> tuple[Addresses, int]:
+    # `n_right` is counted in a second pass that knows the events of the first pass.
     first = _DriverReading(start)
     for move in moves:
         first.take(move)
@@ -155,8 +157,9 @@ def _moves_of(trace: Trace) -> list[_Move]:
     ]
 
 
-def _simple(policy: str, moves: Sequence[_Move], start: Sequence[SegmentState]) -> Addresses:
-    """Return a policy without events, with the number of segments that it places as recorded."""
+def _read_simple_policy(
+    policy: str, moves: Sequence[_Move], start: Sequence[SegmentState]
+) -> Addresses:
     allocs = [move for move in moves if move.is_alloc]
     base = allocs[0].start if allocs else 0
     device = Device(UNLIMITED_DEVICE, policy=policy, base_address=base)
@@ -175,7 +178,6 @@ def _simple(policy: str, moves: Sequence[_Move], start: Sequence[SegmentState]) 
 
 
 def _looks_like_driver(trace: Trace, moves: Sequence[_Move], start: Sequence[SegmentState]) -> bool:
-    """Return True if ranges of adjacent segments begin at addresses that a CUDA driver prefers."""
     maps = trace.addr[any_of(trace.action, (Action.SEGMENT_MAP,))]
     if len(maps):
         return int(maps.min()) == DRIVER_RANGES
@@ -192,12 +194,12 @@ def _looks_like_driver(trace: Trace, moves: Sequence[_Move], start: Sequence[Seg
 
 
 class _DriverReading:
-    """Reader of recorded segments, which it places in an `Arena`, the driver's address space.
+    """Replay of recorded segments in an `Arena`, the model of the driver's address space.
 
     If the arena would place a segment at another address, an event that explains the recorded
     address is stored and applied to the arena.
     start: segments from before the first entry.
-    shown: result of an earlier reading, whose events happen at their entries.
+    shown: earlier result for the same segments; its events are applied at their entries.
     """
 
     def __init__(self, start: Sequence[SegmentState], shown: Addresses | None = None) -> None:
@@ -236,7 +238,7 @@ class _DriverReading:
         self._entry = self._freed[0].entry if self._freed else move.entry
         self._let_happen(arena, self._entry)
         if not is_first and self._is_after_others(arena, move.start):
-            self._note_chunk_of_others(arena, move.start)
+            self._store_foreign_chunk(arena, move.start)
         for freed in self._freed:
             self._let_happen(arena, freed.entry)
             arena.release(freed.start, self._live.pop(freed.start, freed.start))
@@ -283,13 +285,10 @@ class _DriverReading:
     def _is_after_others(self, arena: Arena, start: int) -> bool:
         chunk = start // ADDRESS_CHUNK * ADDRESS_CHUNK
         is_new = bool(self._fresh) and arena.chunk_at(start) is None and chunk < arena.lowest
-        return is_new and chunk < start and self._chunk_below(arena, start) is None
+        return is_new and chunk < start and self._foreign_chunk_below(arena, start) is None
 
-    def _note_chunk_of_others(self, arena: Arena, start: int) -> None:
-        """Store that something else created the chunk of a segment at `start`.
-
-        No hole was large enough for the memory below `start`, before the pending frees.
-        """
+    def _store_foreign_chunk(self, arena: Arena, start: int) -> None:
+        # No hole was large enough for the memory below `start`, before the pending frees.
         chunk = start // ADDRESS_CHUNK * ADDRESS_CHUNK
         self._note_taken([*arena.close_holes(start - chunk), (chunk, start)])
         arena.adopt(chunk, start)
@@ -311,12 +310,12 @@ class _DriverReading:
     def _explain(self, arena: Arena, move: _Move, *, is_hole: bool) -> None:
         """Store events that explain the address of segment `move`, and apply them to the arena."""
         start, end = move.start, move.end
-        self._reopen(arena, start, end)
+        self._free_taken_ranges(arena, start, end)
         if arena.is_free(start, end):
             self._note_taken(arena.close_holes(end - start, start))
-        elif (chunk := self._chunk_of_others(arena, start)) is not None:
+        elif (chunk := self._larger_foreign_chunk(arena, start)) is not None:
             self._widen(arena, chunk, end)
-        elif (chunk := self._chunk_below(arena, start)) is not None:
+        elif (chunk := self._foreign_chunk_below(arena, start)) is not None:
             self._widen(arena, chunk, end)
             self._note_taken(arena.close_holes(end - start, start))
         elif start % ADDRESS_CHUNK == 0:
@@ -336,24 +335,17 @@ class _DriverReading:
             self._since[start] = self._entry
             arena.offer(start, reach)
 
-    def _chunk_of_others(self, arena: Arena, start: int) -> int | None:
-        """Return the start of the chunk that a segment at `start` shows to be larger than assumed.
-
-        It is the chunk that contains `start`, or a chunk created for something else that ends at
-        `start`: a new chunk would be at the end of the gap, not at its beginning.
-        """
+    def _larger_foreign_chunk(self, arena: Arena, start: int) -> int | None:
+        # The chunk contains `start`, or was created for something else and ends at `start`: a new
+        # chunk would be at the end of the gap, not at its beginning.
         if (chunk := arena.chunk_at(start)) is not None:
             return chunk[0]
         chunk = arena.chunk_at(start - PAGE)
         is_of_others = chunk is not None and self._is_hole(chunk[0])
         return chunk[0] if chunk is not None and is_of_others else None
 
-    def _chunk_below(self, arena: Arena, start: int) -> int | None:
-        """Return the start of the next chunk below `start`, or None.
-
-        None if the chunk was created for a segment, or if the distance is larger than the chunk.
-        Otherwise the chunk is assumed to reach `start`, with the memory in between in use.
-        """
+    def _foreign_chunk_below(self, arena: Arena, start: int) -> int | None:
+        # The chunk is assumed to reach `start`, with the memory in between in use.
         chunk = arena.last_chunk_below(start)
         if chunk is None or not self._is_hole(chunk[0]):
             return None
@@ -371,8 +363,7 @@ class _DriverReading:
         ]
         self._note(_HOLE, chunk, reach, self._since.setdefault(chunk, self._entry))
 
-    def _reopen(self, arena: Arena, start: int, end: int) -> None:
-        """Make the taken ranges that overlap [start, end) free again."""
+    def _free_taken_ranges(self, arena: Arena, start: int, end: int) -> None:
         for taken in [each for each in self._taken if each[0] < end and start < each[1]]:
             self._taken.remove(taken)
             arena.release(*taken)

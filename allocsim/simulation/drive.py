@@ -138,14 +138,14 @@ class Drive:
     def run_steps(self, first: int, end: int) -> None:
         """Run steps [first, end), or stop at an out-of-memory error that the recording lacks.
 
-        A caller that uses this in place of `run` runs all steps in order.
+        For a caller that runs all steps in parts, in order, instead of calling `run` once.
         """
         pause = min(PAUSE_EVERY, self.check_every or PAUSE_EVERY)
         for start in range(first, end, pause):
             if self.stopped_at is not None:
                 return
             stop = min(start + pause, end)
-            self._run_some(start, stop)
+            self._run_range(start, stop)
             self._pause(int(self.plan.steps.entry[stop - 1]))
 
     def _run_period(self, period: Period) -> int:
@@ -159,7 +159,7 @@ class Drive:
                 # The state recurs after `cycle` steps.  Skip all further whole cycles.
                 cycle = (len(before) - before.index(now)) * stride
                 further = (period.end - start) // cycle * cycle
-                self._rename(allocated_at, further)
+                self._rename_blocks_to_repetition(allocated_at, further)
                 if further:
                     first, last = self.plan.steps.entry[[start, start + further - 1]].tolist()
                     self.skipped = last - first + 1
@@ -175,11 +175,7 @@ class Drive:
             allocated_at.update(rows)
         return start + stride
 
-    def _rename(self, allocated_at: dict[int, int], further: int) -> None:
-        """Rename each block to the recorded address of the request `further` steps later.
-
-        allocated_at: step of the last request, by recorded address.
-        """
+    def _rename_blocks_to_repetition(self, allocated_at: dict[int, int], further: int) -> None:
         addr = self.plan.steps.addr
 
         def later(old: int) -> int:
@@ -188,8 +184,7 @@ class Drive:
         self.allocator.rename(later)
         self._waiting = {later(old): free for old, free in self._waiting.items()}
 
-    def _run_some(self, start: int, stop: int) -> None:
-        """Run steps [start, stop): plain steps in the loop of the core, other steps one by one."""
+    def _run_range(self, start: int, stop: int) -> None:
         allocator, waiting, moved = self.allocator, self._waiting, self.timeline.moved
         placed = self._placed
         places = None if placed is None else placed.places
@@ -225,7 +220,7 @@ class Drive:
                 change = -allocator.size_of(ptr)
                 allocator.free(ptr)
         else:
-            change = self._seldom(kind, self._entry(), addr, size, stream)
+            change = self._run_rare_step(kind, self._entry(), addr, size, stream)
         if allocator.reserved_bytes == reserved or self.stopped_at is not None:
             self.timeline.moved.append(change)
             return
@@ -257,8 +252,7 @@ class Drive:
             return 0
         return self.allocator.give_name(ptr, addr).size
 
-    def _seldom(self, kind: int, entry: int, addr: int, size: int, stream: int) -> int:
-        """Run a step of a rare kind, and return the change of allocated bytes."""
+    def _run_rare_step(self, kind: int, entry: int, addr: int, size: int, stream: int) -> int:
         if kind == StepKind.FREE_REQUEST:
             # The block stays active until FREE_COMPLETE, but is not allocated any more.
             if (ptr := self.allocator.take_name(addr)) is not None:
@@ -270,7 +264,7 @@ class Drive:
             if free is not None:
                 self.allocator.complete_free(free)
         elif kind == StepKind.OOM:
-            self._recorded_oom(entry, size, stream)
+            self._repeat_recorded_oom(entry, size, stream)
         elif kind == StepKind.ROOM and self.dictates:
             device = self.allocator.device
             device.room = size if size >= 0 else device.total + device.host_memory
@@ -285,7 +279,7 @@ class Drive:
         if kind == StepKind.EMPTY_CACHE:
             self.allocator.empty_cache()
         elif kind == StepKind.SCOPE:
-            self._enter(self.plan.pools[size] if size >= 0 else None, stream)
+            self._serve_from_pool(self.plan.pools[size] if size >= 0 else None, stream)
         elif kind == StepKind.SETTINGS:
             self.allocator.set_allocator_settings(str(self.plan.changes[size]))
         elif kind == StepKind.FRACTION:
@@ -293,7 +287,7 @@ class Drive:
         elif kind in (StepKind.END_POOL, StepKind.DELETE_POOL):
             self._end_pool(self.plan.pools[size], is_deleted=kind == StepKind.DELETE_POOL)
 
-    def _recorded_oom(self, entry: int, size: int, stream: int) -> None:
+    def _repeat_recorded_oom(self, entry: int, size: int, stream: int) -> None:
         """Repeat a request that failed in the recording; if it succeeds here, free its block."""
         try:
             # The entry has the rounded size, which may be larger than the largest request.
@@ -342,11 +336,7 @@ class Drive:
         waiting = {addr: free.block for addr, free in self._waiting.items() if free.block}
         return waiting | self.allocator.named_blocks
 
-    def _enter(self, pool: PoolId | None, stream: int) -> None:
-        """Serve later requests from `pool`, or from the default pool if None.
-
-        stream: stream of the requests.  Up to PyTorch 2.2, only requests of this stream use `pool`.
-        """
+    def _serve_from_pool(self, pool: PoolId | None, stream: int) -> None:
         if self._scope is not None:
             self.allocator.end_allocate_to_pool(self._scope)
         if pool is not None:
@@ -359,7 +349,7 @@ class Drive:
         is_deleted: the MemPool is deleted too, which returns the pool's memory to the driver.
         """
         if self._scope == pool:
-            self._enter(None, 0)
+            self._serve_from_pool(None, 0)
         # Since PyTorch 2.6 the MemPool is a user of its pool; `delete_mempool` ends that use.
         is_deleted &= self.allocator.release.mempools_hold_pools
         for _ in range(self.allocator.pool_use_count(pool) - is_deleted):

@@ -21,7 +21,7 @@ from allocsim.units import format_size
 
 
 class Start(StrEnum):
-    """Kind of start state."""
+    """Kind of memory state at the start of a replay."""
 
     KEPT = "kept"
     """The recorded segments, including cached memory."""
@@ -117,8 +117,6 @@ def allocate_live_blocks(
 
 
 def _rows(segments: Sequence[SegmentState]) -> Iterator[_Row]:
-    """Group segments by pool and stream, which do not share free blocks."""
-
     def owner(segment: SegmentState) -> tuple[tuple[int, int], int]:
         return segment.pool_id, segment.stream
 

@@ -103,5 +103,9 @@ class SpillWatch(Observer):
             self._most, self._worst = spilled, entry
 
     def result(self, lent: int, at_end: int) -> Spill:
-        """Return the result.  lent: bytes available; at_end: bytes in use at the end."""
+        """Return the use of host memory.
+
+        lent: bytes of host memory available to the device.
+        at_end: bytes of it in use at the end.
+        """
         return Spill(lent, self._most, self._began, self._worst, at_end)

@@ -76,14 +76,14 @@ class Period:
 def find_period(steps: Steps) -> Period | None:
     """Return the longest sequence of at least three equal periods, or None.
 
-    Only the lengths from `_lengths` are tried.  If few request sizes repeat, nothing is tried.
+    Only the likeliest lengths are tried.  If few request sizes repeat, nothing is tried.
     """
     if not _may_repeat(steps):
         return None
     columns = _without_addresses(steps)
     codes = _codes(columns)
     best: Period | None = None
-    for length in _lengths(codes):
+    for length in _likely_lengths(codes):
         is_other = codes[:-length] != codes[length:]
         # A sequence of periods cannot be longer than the number of equal steps.
         if best is not None and len(codes) - np.count_nonzero(is_other) <= best.count * best.length:
@@ -100,10 +100,7 @@ def find_period(steps: Steps) -> Period | None:
 
 
 def _may_repeat(steps: Steps) -> bool:
-    """Return True if periods with at least 1 / _LEAST_PART of the requests are possible.
-
-    In three or more equal periods, at least two thirds of the request sizes occurred before.
-    """
+    # In three or more equal periods, at least two thirds of the request sizes occurred before.
     sizes = steps.size.compress(any_of(steps.kind, (StepKind.ALLOC,)))
     again = len(sizes) - len(distinct(sizes))
     return 3 * again * _LEAST_PART >= 2 * len(sizes)
@@ -142,7 +139,6 @@ def _repeats(columns: tuple[_Ints, _Ints, _Ints], period: Period) -> bool:
 
 
 def _last_allocs(steps: Steps) -> NDArray[np.int64]:
-    """Return, for each step, the number of the last ALLOC of its address so far; -1 without one."""
     # Sorted by address, then by time; the last line of code restores the original order.
     order = stable_order(steps.addr)
     addr = steps.addr.take(order)
@@ -156,12 +152,9 @@ def _last_allocs(steps: Steps) -> NDArray[np.int64]:
     return last_alloc
 
 
-def _lengths(codes: NDArray[np.uint64]) -> list[int]:
-    """Return the most common distances, in steps, between equal subsequences of `_RUN` steps.
-
-    The next occurrence of a subsequence is usually one period later.  If a subsequence occurs more
-    than once in a period, it suggests a shorter length, which `find_period` rejects.
-    """
+def _likely_lengths(codes: NDArray[np.uint64]) -> list[int]:
+    # The next occurrence of a subsequence is usually one period later.  If a subsequence occurs
+    # more than once in a period, it suggests a shorter length, which `find_period` rejects.
     if len(codes) < _RUN + 1:
         return []
     runs, factor, length = codes, int(_FACTOR), 1

@@ -92,7 +92,7 @@ class Steps:
         return len(self.kind)
 
     def of_program(self) -> Steps:
-        """Return the steps without the recorded answers of the driver."""
+        """Return the steps that the program caused, without the driver's recorded answers."""
         return self.taken(np.flatnonzero(self.is_of_program))
 
     def taken(self, indices: NDArray[np.intp]) -> Steps:
@@ -160,8 +160,8 @@ class Plan:
     is_whole: no replay of the steps has differed from the recording.
     is_proved: the steps were replayed, and every entry was equal to the recorded one.
     fits: assumed size of the device in bytes, if only an assumed size reproduces the recording.
-    n_named: number of `n_empty_cache` that a recorded Python stack confirms.
-    n_either: number of returns of memory that a full device explains, and an empty_cache call too.
+    n_named: number of these calls that a recorded Python stack confirms; part of `n_empty_cache`.
+    n_either: number of releases of memory that a full device or empty_cache may have caused.
     changes: values that SETTINGS and FRACTION steps set.
     """
 
@@ -190,7 +190,7 @@ class Plan:
 
     @property
     def n_narrowed(self) -> int:
-        """Number of requests for which the driver could provide less than the device's memory."""
+        """Number of requests at which the driver had less memory than the device seems to have."""
         return int(np.count_nonzero((self.steps.kind == StepKind.ROOM) & (self.steps.size >= 0)))
 
     @property

@@ -201,7 +201,7 @@ class RecordedDevice:
 
     @property
     def others_memory(self) -> int:
-        """Bytes that other processes hold on the card if that is a notable part; else 0."""
+        """Bytes that other processes hold on the card; 0 if they are too few to matter."""
         card = self.card
         return card.others if card is not None and card.is_shared else 0
 
@@ -214,7 +214,10 @@ class RecordedDevice:
         return 0 if self.provenance is None else self.provenance.context_memory
 
     def context_memory_on(self, device_memory: int | None) -> int:
-        """Return `context_memory`; for a device of the recorded size, the recorded value."""
+        """Return the bytes of the CUDA context and other processes on a device of `device_memory`.
+
+        A device of the recorded size has the recorded value, others have `context_memory`.
+        """
         if self.is_elsewhere and device_memory == self.named_memory and self.provenance is not None:
             return self.provenance.context_memory
         return self.context_memory
@@ -303,7 +306,7 @@ class RecordedDevice:
         return allocator
 
     def plan_under(self, setting: Setting, plan: Plan) -> Plan:
-        """Return `plan`, without calls that set a fraction if `setting` replaces it."""
+        """Return `plan`, without calls that set a memory fraction if `setting` has its own."""
         if not plan.changes or not self._sets_limit(setting):
             return plan
         return replace(plan, steps=plan.steps.without(StepKind.FRACTION))

@@ -59,7 +59,7 @@ def rounded_by(config: AllocatorConfig, sizes: NDArray[np.int64]) -> NDArray[np.
 
     sizes: request sizes, at least 1 byte each.
     """
-    starts, steps = _pieces(config, int(sizes.max(initial=1)).bit_length())
+    starts, steps = _rounding_intervals(config, int(sizes.max(initial=1)).bit_length())
     step = steps[np.searchsorted(starts, sizes, side="right") - 1]
     return -(-sizes // step) * step
 
@@ -68,11 +68,10 @@ _Pieces = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Starts of size intervals, and the rounding step in each."""
 
 _PIECES: dict[tuple[str, tuple[int, ...], int], _Pieces] = {}
-"""Results of `_pieces`: a search rounds the sizes of many devices by a few settings."""
+"""Results of `_rounding_intervals`: a search rounds the sizes of many devices by a few settings."""
 
 
-def _pieces(config: AllocatorConfig, n_bits: int) -> _Pieces:
-    """Return the intervals of sizes below 1 << n_bits."""
+def _rounding_intervals(config: AllocatorConfig, n_bits: int) -> _Pieces:
     key = config.release.version, config.roundup_power2_divisions, n_bits
     if key not in _PIECES:
         _PIECES[key] = _find_pieces(config, n_bits)
@@ -94,7 +93,7 @@ def _find_pieces(config: AllocatorConfig, n_bits: int) -> _Pieces:
 
 
 def requested_of(device: RecordedDevice) -> RequestedSizes:
-    """Return the request sizes of one device of a recording, without counts and peaks."""
+    """Return the distinct request sizes of a recorded device and of its initial blocks."""
     sizes = np.concatenate((distinct(sizes_in(device.trace)), sizes_at_start(device)))
     return RequestedSizes(sizes.astype(np.int64), sizes_present(device))
 

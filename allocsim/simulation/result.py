@@ -132,7 +132,7 @@ class Fidelity:
         return self.first_mismatch is None
 
     def parting_of(self, device: int) -> Parting | None:
-        """Return the first difference as the one of `device`, or None if the replay is exact."""
+        """Return the first difference from the recording, with its `device`; None if exact."""
         found = self.first_mismatch
         return None if found is None else Parting(device, found.entry)
 
@@ -193,7 +193,7 @@ class LeftOpen:
 
 
 def _none() -> None:
-    """Return None: nothing is known to differ or to be open."""
+    """Return None; default of a field that another function computes on first use."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -276,7 +276,10 @@ class DeviceRun(Shown):
         return self.peak_range_with(self.peaks_left_open)
 
     def peak_range_with(self, peaks: tuple[int, int] | None) -> tuple[int, int]:
-        """Return the `peak_range` that `peaks` as `peaks_left_open` would give."""
+        """Return `peak_range` with `peaks` in place of `peaks_left_open`, which needs replays.
+
+        peaks: lowest and highest peak reserved bytes; None without a range.
+        """
         started = () if self.peaks is None else (self.peaks.kept, self.peaks.anew)
         ways = (self.peak_reserved_bytes, *(peaks or ()), *started)
         known = [peak for peak in ways if peak is not None]

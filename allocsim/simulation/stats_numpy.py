@@ -33,13 +33,13 @@ FEW = 64
 
 
 def fold(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Return the changes of the statistics all, small_pool and large_pool."""
+    """Add up a journal; return the changes for `all`, `small_pool` and `large_pool`."""
     is_quicker = IS_COMPILED or len(journal[0]) < FEW
     return fold_records(journal) if is_quicker else fold_columns(journal)
 
 
 def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Return the result of `fold`, computed by NumPy.  The journal must not be empty."""
+    """Add up a journal that is not empty with NumPy; the result is the same as of `fold`."""
     sizes, requested, inactive, at, waits = map(int_column, journal)
     sign = np.sign(sizes)
     is_small = inactive & 1
@@ -70,7 +70,7 @@ def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
 
 
 def fold_allocated(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Return the result of `fold`, with only the allocated bytes of all pools; for sweeps."""
+    """Add up only the allocated bytes of all pools, which is enough for sweeps of settings."""
     sizes, _, _, at, waits = journal
     held = int_column(sizes)
     grown = np.maximum(held, 0).sum(keepdims=True)

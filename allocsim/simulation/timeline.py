@@ -34,7 +34,7 @@ class Timeline:
     reserved: NDArray[np.int64]
 
     def at(self, is_kept: NDArray[np.bool_]) -> Timeline:
-        """Return the rows of a mask."""
+        """Return the timeline of the steps where `is_kept` is True."""
         columns = (self.entry, self.allocated, self.reserved)
         return Timeline(*(column[is_kept] for column in columns))
 
