@@ -16,7 +16,7 @@ from allocsim.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Model family with laws: its configuration keys and their values that laws support.
+    """Model family with laws: its configuration keys, and the values of them that laws support.
 
     model_type: model_type in the configuration.
     keys: configuration key of each size.
@@ -25,13 +25,14 @@ class Family:
     linear: names of a layer's linear modules, in order.
     head: ending of the name of the model class.
     window: default of sliding_window, None for a family whose laws have no windows.
-    sees: True if the model classifies images; the size `vocabulary` is then the number of classes,
-        which a configuration lists or counts (default: 2).
+    sees: True if the model classifies images. The size `vocabulary` is then the number of classes,
+        which the configuration gives as a list or a number (default: 2).
     has_output_bias: True if the output layer has a bias, whose gradient is a sum over the tokens.
     head_dim: default of head_dim; None if it is the width divided by the number of heads.
     is_eager: True if transformers supports only eager attention.
-    period: number of layers after which the kinds of layers repeat; laws support multiples of it.
-    rotated: part of a head's elements that rotary positions change.
+    period: number of consecutive layers of different kinds after which the kinds repeat; laws
+        support multiples of it.
+    rotated: fraction of a head's elements that rotary position embedding changes.
     norms_heads: True if queries and keys are normalized head by head.
     """
 
@@ -51,10 +52,10 @@ class Family:
     norms_heads: bool = False
 
     def sizes_of(self, config: Mapping[str, Any]) -> dict[str, int]:
-        """Return the sizes of a model by name, including `layers`.
+        """Return the sizes of a model by name, such as `layers`.
 
-        `window` is the sliding window, 0 without one; `output_bias` is 1 for an output layer with a
-        bias, and `head_norms` is 1 if queries and keys are normalized.
+        `window` is the sliding window in tokens, 0 without one. `output_bias` is 1 for an output
+        layer with a bias, and `head_norms` is 1 if queries and keys are normalized, else 0.
 
         Raises ConfigError for a missing or invalid size, for heads that do not divide the width,
         and for a value that the laws do not support.
@@ -91,9 +92,10 @@ class Family:
         return found
 
     def adapted(self, targets: Collection[str]) -> str:
-        """Return a name for the set of modules with LoRA adapters, independent of their order.
+        """Return a name for a set of modules with LoRA adapters, whatever their order.
 
         targets: names of the modules.
+
         The name is empty for all modules of `linear`, which peft calls "all-linear".
         """
         named = set(targets) or set(self.linear)

@@ -20,14 +20,17 @@ from allocsim.fitting.laws.variables import VARIABLES
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """Product of numerator / denominator and variables, given by their indices in `VARIABLES`."""
+    """Bytes as numerator / denominator times a product of variables.
+
+    Variables are given by their indices in `VARIABLES`.
+    """
 
     numerator: int
     denominator: int
     variables: tuple[int, ...]
 
     def at(self, values: Mapping[str, int]) -> int:
-        """Return the bytes at the given values of the variables."""
+        """Return the bytes, rounded up, for these values of the variables."""
         product = self.numerator
         for number in self.variables:
             product *= values[VARIABLES[number]]
@@ -42,7 +45,6 @@ class Formula:
 
     @property
     def text(self) -> str:
-        """Formula as text, such as "2 * batch * length * hidden"."""
         share = f" / {self.denominator}" if self.denominator != 1 else ""
         names: Sequence[str] = [VARIABLES[number] for number in self.variables]
         return " * ".join((str(self.numerator), *names)) + share
@@ -57,12 +59,12 @@ class Requests:
     """Requests and frees of a program at given sizes, in columns with one element per row.
 
     kind: REQUEST, FREE or EMPTY_CACHE.
-    block: number of the request that allocated the row's block, counted from 0.
+    block: index, from 0, of the request that allocated the block that the row requests or frees.
     size: bytes of a request, 0 in other rows.
     stack: index of the Python stack of a request, -1 in other rows.
     reset: row at which the program resets PyTorch's peak counters, -1 if it never does.
-    stretches: first rows of successive parts with nearly the same rows, such as the steps of a
-        serving program, and the end of the last part.
+    stretches: indices of the rows at which similar parts begin, such as the steps of a serving
+        program, and the row after the last part.
     """
 
     kind: NDArray[np.uint8]
@@ -73,10 +75,9 @@ class Requests:
     stretches: tuple[int, ...] = ()
 
     def with_the_making(self) -> Requests:
-        """Return the program without the empty_cache() and the peak reset after building the model.
+        """Return the program without empty_cache() and the peak reset after building the model.
 
-        The memory that building the model freed then stays reserved, and building counts in the
-        peaks.
+        Memory freed while building the model then stays reserved, and building counts in the peaks.
         """
         kept = self.kind != EMPTY_CACHE
         n_before = np.concatenate(([0], np.cumsum(kept)))
@@ -98,8 +99,8 @@ class LawRows:
     row: index of the row in the law.
     kind: REQUEST, FREE or EMPTY_CACHE.
     group: index of the stack that requested the row's block; blocks of one stack form a group.
-    value: bytes of a request; for a free, the number of live blocks of the group that are younger
-        than its block.
+    value: bytes of a request; for a free, the number of allocated blocks of the group that were
+        requested after the freed block, which identifies that block.
     """
 
     row: NDArray[np.int64]
@@ -116,13 +117,13 @@ class Law:
 
     kind: REQUEST, FREE or EMPTY_CACHE.
     group: index of the stack that requested the row's block; blocks of one stack form a group.
-    number: for a request, the index of its formula; for a free, the number of live blocks of the
-        group that were requested after the freed block, which identifies that block.
-    by_copy, by_copies: growth of a free's number, or of a request's bytes, per earlier copy of its
-        part and per additional copy.
-    parts: first row of each repeated part, and the row after its last.
+    number: for a request, the index of its formula; for a free, the number of allocated blocks of
+        the group that were requested after the freed block, which identifies that block.
+    by_copy, by_copies: amounts by which a free's number, or a request's bytes, grows: for each
+        earlier copy of the repeated rows, and for each further copy in the program.
+    parts: first row of each range of repeated rows, and the row after its last.
     formulas: formulas of the requests' bytes.
-    layers: layers of the program with one copy of each part.
+    layers: layers of the program that has one copy of each repeated range.
     period: number of layers in one copy, more than 1 if different layers alternate.
     """
 
@@ -142,7 +143,7 @@ class Law:
         return len(self.kind) + more * ((layers - self.layers) // self.period)
 
     def rows(self, variables: Mapping[str, int], layers: int) -> LawRows:
-        """Return the rows at these values of the variables; a free does not name its block yet.
+        """Return the rows for these values of the variables and this number of layers.
 
         Raises ConfigError for fewer layers than were recorded, and for an incomplete period.
         """
@@ -179,12 +180,12 @@ def requests_of(
     layers: int,
     cuts: tuple[int, ...] = (),
 ) -> Requests:
-    """Return the requests and frees of a program that consists of the given parts, in order.
+    """Join parts of a program, in order, into its requests and frees.
 
     stretches: rows of each part.
     names: name of each part; parts of the same name differ only in the bytes of requests.
     reset: row at which the program resets PyTorch's peak counters, -1 if it never does.
-    cuts: first row of each part to report as `Requests.stretches`, and the end of the last.
+    cuts: value of `Requests.stretches` in the result.
     layers: number of layers, for the error message.
 
     Raises ConfigError if a free has no matching block.

@@ -51,7 +51,7 @@ GROUPS = {name: number for number, name in enumerate(STACKS)}
 
 
 def with_optimizers(stacks: FrameTable) -> FrameTable:
-    """Return a table with `stacks`, followed by the stacks of all optimizers in `STACKS`."""
+    """Return a table of `stacks`, followed by the stacks of all optimizers."""
     frames: dict[Frame, int] = {}
     flat, lengths = [], []
     for text in STACKS.values():

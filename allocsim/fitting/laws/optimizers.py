@@ -39,7 +39,7 @@ class Parameters:
 
     width: bytes of an element.
     before, layer, after: shapes before the repeated layers, of one repetition, and after them.
-    period: number of layers in a repetition.
+    period: number of layers in a repetition, more than 1 if different layers alternate.
     """
 
     width: int
@@ -53,9 +53,9 @@ class Parameters:
 class Steps:
     """Laws of an optimizer's steps for one model.
 
-    first: first step, which creates the state.
-    next: every later step.
-    end: frees of the state at the end of the program.
+    first: law of the first step, which creates the state.
+    next: law of every later step.
+    end: law of the end of the program, which frees the state.
     """
 
     first: Law
@@ -64,7 +64,7 @@ class Steps:
 
     @property
     def by_name(self) -> dict[str, Law]:
-        """Laws by the names that a training program has for them."""
+        """Laws by the names of a training program's parts."""
         return {
             "optimizer.first": self.first,
             "optimizer.next": self.next,
@@ -80,8 +80,9 @@ _Block = tuple[str, int, int | None]
 class _Rows:
     """Requests and frees of an optimizer, for a model with a few repetitions of its layers.
 
-    tags: for each row, the repetition that it belongs to; None for one outside.
-    values: for a request, its formula; for a free, the number of younger blocks of its kind.
+    tags: for each row, the index of its repetition; None outside the repeated layers.
+    values: for a request, its formula; for a free, the number of allocated blocks of the same kind
+        that were requested later.
     """
 
     parameters: Parameters
@@ -94,7 +95,7 @@ class _Rows:
     tag: int | None = None
 
     def each(self) -> Iterator[Shape]:
-        """Yield each parameter's shape; rows added before the next belong to its repetition."""
+        # Rows that the caller adds before the next parameter belong to this parameter's repetition.
         yield from self.parameters.before
         for repetition in range(self.repetitions):
             self.tag = repetition
@@ -103,25 +104,21 @@ class _Rows:
         yield from self.parameters.after
 
     def request(self, kind: str, size: Formula) -> _Block:
-        """Add a request of `size` bytes; return its block.  `kind` names the purpose."""
         number = len(self.kinds)
         self._add(REQUEST, kind, size)
         self.alive[kind].append(number)
         return kind, number, self.tag
 
     def scratch(self, kind: str, *sizes: Formula) -> None:
-        """Add requests that are freed at once."""
         self.free([self.request(kind, size) for size in sizes])
 
     def free(self, blocks: Iterable[_Block | None]) -> None:
-        """Add the frees of blocks."""
         for kind, number, _ in filter(None, blocks):
             place = self.alive[kind].index(number)
             self._add(FREE, kind, len(self.alive[kind]) - 1 - place)
             del self.alive[kind][place]
 
     def free_lists(self, *lists: list[_Block]) -> None:
-        """Add the frees of blocks that were requested for each parameter."""
         for block in (block for blocks in zip(*lists, strict=True) for block in blocks):
             self.tag = block[2]
             self.free([block])
@@ -135,7 +132,6 @@ class _Rows:
 
 
 def _bytes(width: int, *dimensions: Formula) -> Formula:
-    """Return the bytes of a tensor with elements of `width` bytes."""
     numerator, variables = width, list[int]()
     for each in dimensions:
         numerator *= each.numerator
@@ -148,11 +144,8 @@ _Made = Iterator[None]
 
 
 def _adamw(rows: _Rows, sums: _Sums, *, temporary: bool = True, steps: bool = False) -> _Made:
-    """Add the requests and frees of AdamW's steps.
-
-    temporary: True for a list of square roots in each step, as foreach has.
-    steps: True for a step counter on the GPU for each parameter.
-    """
+    # `temporary`: a list of square roots in each step, as with foreach. `steps`: a step counter on
+    # the GPU for each parameter.
     del sums
     width = rows.parameters.width
     kinds = ["step"] * steps + ["exp_avg", "exp_avg_sq"]
@@ -171,7 +164,6 @@ def _adamw(rows: _Rows, sums: _Sums, *, temporary: bool = True, steps: bool = Fa
 
 
 def _adamw_foreach_off(rows: _Rows, _sums: _Sums) -> _Made:
-    """Add the requests and frees of AdamW with foreach=False: one parameter at a time."""
     width = rows.parameters.width
     averages, squares = list[_Block](), list[_Block]()
     for shape in rows.each():
@@ -198,7 +190,7 @@ def _momentum(rows: _Rows, _: _Sums) -> _Made:
 
 
 def _adafactor(rows: _Rows, sums: _Sums) -> _Made:
-    """Add the requests and frees of Adafactor; local variables hold blocks until reassigned."""
+    # As in torch.optim, local variables hold their blocks until they are assigned again.
     width = rows.parameters.width
     one, workspace = Formula(width, 1, ()), Formula(1, 1, (VARIABLES.index("workspace"),))
     states = []
@@ -251,7 +243,7 @@ OPTIMIZERS = tuple(_MAKERS)
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """Memory that the sums over a matrix need in Adafactor, for one size of the model.
+    """Memory that Adafactor's sums over a matrix need, at one size of the model.
 
     values: value of each variable.
     card: GPU that runs the program.
@@ -263,7 +255,6 @@ class _Sums:
     width: int
 
     def parts(self, shape: Shape) -> list[Formula]:
-        """Return the bytes of each tensor that a sum over all elements needs; often none."""
         count = _bytes(1, *shape).at(self.values)
         self._refuse_too_large(count)
         if count <= AT_ONCE:
@@ -272,7 +263,6 @@ class _Sums:
         return [self._variable(4, f"{_matrix(shape)}_parts", parts), Formula(4, 1, ())]
 
     def storage(self, shape: Shape) -> list[Formula]:
-        """Return the bytes of each tensor that a sum over a matrix's rows needs; often none."""
         *copies, rows, columns = (each.at(self.values) for each in shape)
         stored, blocks = in_two_passes(rows, columns, self.card, prod(copies))
         if not stored:
@@ -323,12 +313,14 @@ _REPETITIONS = 3
 def steps_of(
     optimizer: str, parameters: Parameters, values: Mapping[str, int], card: Card, base: int
 ) -> Steps:
-    """Return the laws of an optimizer's steps.
+    """Return the laws of an optimizer's steps on a model's parameters.
 
-    values, card: variables of the task and its GPU, on which Adafactor's sums depend.
-    base: number of the first stack of `optimizer_stacks.STACKS`.
+    optimizer: a name in `OPTIMIZERS`.
+    values, card: values of the variables, and the GPU; Adafactor's sums depend on both.
+    base: index of the optimizer's first stack in the program's table of stacks.
 
-    Raises ConfigError for a matrix that Adafactor sums in parts.
+    Raises ConfigError for an optimizer without a law, and for a matrix so large that Adafactor's
+    kernel splits it.
     """
     if optimizer not in _MAKERS:
         raise ConfigError(f"there is no law for optimizer {optimizer!r}")
@@ -345,7 +337,6 @@ _Columns = tuple[list[int], list[str], list[Formula | int], list[int | None]]
 def _stretches(
     maker: Callable[[_Rows, _Sums], _Made], parameters: Parameters, sums: _Sums, repetitions: int
 ) -> list[_Columns]:
-    """Return the rows of the first step, of a later step and of the program's end."""
     rows = _Rows(parameters, repetitions)
     cuts = [0, *(len(rows.kinds) for _ in maker(rows, sums)), len(rows.kinds)]
     columns = (rows.kinds, rows.groups, rows.values, rows.tags)
@@ -356,7 +347,7 @@ def _stretches(
 
 
 def _law(some: _Columns, more: _Columns, period: int, base: int) -> Law:
-    """Return the law that repeats the second of the three repetitions in `some`, four in `more`."""
+    # The second of three repetitions in `some` is repeated; `more`, with four, shows the growth.
     kinds, groups, values, tags = some
     copied = [tag == 1 for tag in tags]
     values_of = {

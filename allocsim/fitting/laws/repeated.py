@@ -30,12 +30,13 @@ MOST_ROWS = 1 << 23
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unrolled:
-    """Program with every copy of its parts written out, in columns with one element per row.
+    """Program with every copy of its repeated rows, in columns with one element per row.
 
-    row: index of the row in the program with one copy.
-    value: bytes of a request; for a free, the number of younger live blocks in its group.
-    block: number of the request that allocated the row's block; negative for blocks from before the
-        program, 0 in rows that are neither requests nor frees.
+    row: index of the row in `Repeated`, the program with one copy.
+    value: bytes of a request; for a free, the number of allocated blocks in its group that were
+        requested after the freed block.
+    block: index of the request that allocated the row's block; negative for a block from before
+        the program, 0 in rows that are neither requests nor frees.
     """
 
     row: NDArray[np.int64]
@@ -45,15 +46,15 @@ class Unrolled:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeated:
-    """Program with one copy of each repeated part, in columns with one element per row.
+    """Program with one copy of each range of repeated rows, in columns with one element per row.
 
     is_request, is_free: True for a request, and for a free.
-    is_end: True for a free that ends its block at once; a free that completes later does not.
-    group: for a request, a number shared by requests from the same stack; for a free, the group of
-        its block.
-    value, by_copy, by_copies: p, q and r of the row's value p + q·copy + r·copies: bytes of a
-        request, or for a free the number of younger live blocks of its group.
-    parts: first row of each part and the row after its last, in order.
+    is_end: True for a free that ends its block at once, False for a free that completes later.
+    group: index of the stack that requested the row's block; blocks of one stack form a group.
+    value, by_copy, by_copies: p, q and r of the row's value p + q·copy + r·copies. The value is the
+        bytes of a request; for a free, the number of allocated blocks in its group that were
+        requested after the freed block.
+    parts: first row of each repeated range and the row after its last, in order.
     n_before: number of blocks that were allocated before the program began.
     """
 
@@ -68,7 +69,7 @@ class Repeated:
     n_before: int = 0
 
     def with_copies(self, copies: int) -> Unrolled:
-        """Return the program with `copies` copies of each part, 0 or more.
+        """Return the program with `copies` copies, 0 or more, of each repeated range.
 
         Raises ConfigError if it is too long. Raises LookupError with the row if a free has no
         matching block.
@@ -82,17 +83,15 @@ class Repeated:
         return Unrolled(row, value, block)
 
     def rows_with(self, copies: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return two arrays for the program with `copies` copies, with one element per row.
+        """Write out `copies` copies of each repeated range, without finding the freed blocks.
 
-        They are the row's index in the program with one copy, and its value: bytes of a request,
-        or for a free the number of younger live blocks in its group.
-        Raises ConfigError if the program is too long.
+        Return two arrays with one element per row: its index in this program, and its value (see
+        `Repeated`). Raises ConfigError if the program is too long.
         """
         row, copy = self._rows(copies)
         return row, self.value[row] + self.by_copies[row] * (copies - 1) + self.by_copy[row] * copy
 
     def _rows(self, copies: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the rows in order, and for each row the number of earlier copies of its part."""
         n, more = len(self.value), sum(stop - start for start, stop in self.parts)
         refuse_too_long(n + more * (copies - 1))
         rows, counts, last = [], [], 0
@@ -127,9 +126,9 @@ def blocks_of(  # noqa: PLR0917  (columns)
     value: NDArray[np.int64],
     n_before: int = 0,
 ) -> NDArray[np.int64]:
-    """Return for each row the number of the request that allocated its block.
+    """Return for each row the index of the request that allocated the row's block.
 
-    The arguments are described in `Repeated`. Raises LookupError with the row if a free has no
+    The arguments are columns of `Repeated`. Raises LookupError with the row if a free has no
     matching block.
     """
     alive: defaultdict[int, list[int]] = defaultdict(list)
@@ -159,13 +158,13 @@ _NONE = 1 << 62
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Links:
-    """Block that each row of a program part requests or frees.
+    """Requests that allocated the blocks in the rows of one program part.
 
-    block: for each row, the number of its block among the part's requests; 0 if it has none there.
+    block: for each row, the index of its block's request within the part; 0 if it has none there.
     is_own: for each row, True if its block is requested within the part.
-    older: frees of blocks from before the part: row, group, and number of the group's blocks that
-        were younger when the part began.
-    left: numbers of the requests whose blocks stay allocated, by group.
+    older: frees of blocks from before the part: row, group, and number of blocks of the group that
+        were requested after the freed block and before the part.
+    left: by group, the requests of the part whose blocks are still allocated at its end.
     n_requests: number of requests in the part.
     """
 
@@ -182,13 +181,14 @@ def links_of(
     group: NDArray[np.int64],
     value: NDArray[np.int64],
 ) -> Links:
-    """Find the block that each row of a program part requests or frees.
+    """Find the request that allocated the block in each row of a program part.
 
     The columns have one element per row.
 
     is_request, is_free: True for a request, and for a free.
-    group: group of the row's block.
-    value: for a free, the number of live blocks in its group that are younger than its block.
+    group: index of the stack that requested the row's block.
+    value: for a free, the number of allocated blocks in its group that were requested after the
+        freed block.
     """
     own: defaultdict[int, list[int]] = defaultdict(list)
     freed: defaultdict[int, list[int]] = defaultdict(list)
@@ -216,14 +216,14 @@ def links_of(
 
 
 class Alive:
-    """Live blocks by group, updated part by part in the order of the program."""
+    """Allocated blocks by group, updated as the parts of a program are appended in order."""
 
     def __init__(self) -> None:
         self._of: defaultdict[int, list[int]] = defaultdict(list)
         self._count = 0
 
     def blocks(self, links: Links) -> NDArray[np.int64]:
-        """Append a part; return for each row the number of the request that allocated its block.
+        """Append a part; return for each row the index, in the program, of its block's request.
 
         Raises LookupError with the row if a free has no matching block.
         """

@@ -46,14 +46,14 @@ _FEWEST_ROWS = 80
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Serving workload: model, card, and requests to the model.
+    """Serving workload: a model, a card, and prompts that are answered one after another.
 
-    sizes: sizes of the model, batch size, and as `length` the tokens of a prompt.
+    sizes: sizes of the model, `batch` size, and as `length` the tokens of a prompt.
     card: GPU that serves.
     is_fused: True if attention is FlashAttention, which may split keys.
-    decode: steps of a request.
-    requests: number of requests, served one after another.
-    positions: scaling of rotary positions, which affects the creation of the model.
+    decode: tokens generated for each prompt.
+    requests: number of prompts (of `batch` sequences), served one after another.
+    positions: kind of scaling of rotary positions, which affects the creation of the model.
     is_eager: True if attention is eager, without a fused kernel.
     """
 
@@ -67,9 +67,9 @@ class Serving:
 
     @property
     def names(self) -> list[tuple[str, int]]:
-        """Names of the parts in order, each with the number of tokens that attention covers.
+        """Names of the program's parts in order, each with the tokens that attention covers.
 
-        Raises ConfigError for too many steps.
+        Raises ConfigError for too many tokens.
         """
         # Listing the parts of an enormous request would itself take too long.
         refuse_too_long(self.requests * self.decode * _FEWEST_ROWS)
@@ -93,10 +93,10 @@ class Serving:
     def program(self, laws: Mapping[str, Law], layers: int) -> Requests:
         """Return the requests and frees of the workload, for a model of `layers` layers.
 
-        laws: law of each part, by the first element of `names`.
+        laws: law of each part, by the names in `names`.
 
-        Raises ConfigError for too many steps and as `Law.rows` does. Raises KeyError for a missing
-        law.
+        Raises ConfigError for too many generated tokens and for a number of layers without a law.
+        Raises KeyError for a missing law.
         """
         names = self.names
         refuse_too_long(sum(laws[name].n_rows(layers) for name, _ in names))
@@ -109,7 +109,7 @@ class Serving:
         )
 
     def variables(self, name: tuple[str, int]) -> dict[str, int]:
-        """Return the values of a part's variables by name.
+        """Return the values of the variables in one part's law, by name.
 
         name: an element of `names`: name of the part, and tokens that attention covers.
         """

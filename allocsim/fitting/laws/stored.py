@@ -69,8 +69,8 @@ class ProgramName(NamedTuple):
     """Name of a program that can have laws.
 
     family: model family, such as "llama_tied".
-    dtype: precision; "16-bit" if a program serves alike in both types of 16 bits.
-    work: optimizer, or `SERVE`.
+    dtype: precision; "16-bit" for serving that is the same in bf16 and fp16.
+    work: name of the optimizer, or `SERVE`.
     options: further options, such as ("checkpointing", "lora").
     """
 
@@ -91,7 +91,7 @@ class ProgramName(NamedTuple):
 
     @property
     def make(self) -> str:
-        """Name of the part that makes the model of a training program."""
+        """Name of the part with the laws of building the model that a program trains."""
         adapted = [each for each in self.options if each.startswith(_ADAPTED)]
         return ".".join((MAKE, _PARAMETERS[self.dtype], *adapted))
 
@@ -108,13 +108,13 @@ _PARAMETERS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """Laws of one part of a family's programs, by name; a law is read at its first use.
+    """Laws of one part of a family's programs, such as its serving, by name.
 
-    A piece is a range of rows that is stored once and may belong to several laws.
+    Laws that share rows are stored as pieces; a piece is a range of rows. Laws are read on demand.
 
-    rows: kind, group, number, by_copy and by_copies of all pieces.
-    pieces: first row, row after the last, and repeated rows of each piece.
-    by_name: number of the piece of each law.
+    rows: kind, group, number, by_copy and by_copies (see `Law`) of all pieces.
+    pieces: first row, row after the last, and repeated ranges of each piece.
+    by_name: index of the piece of each law.
     """
 
     rows: NDArray[np.int64]
@@ -124,7 +124,6 @@ class Part:
     period: int
 
     def law(self, name: str) -> Law:
-        """Return a law by its name."""
         start, stop, parts = self.pieces[self.by_name[name]]
         kind, group, number, by_copy, by_copies = self.rows[:, start:stop].copy()
         is_request = kind == REQUEST
@@ -143,13 +142,13 @@ class Part:
 
 
 class Laws(Mapping[str, Law]):
-    """Laws of the parts of one program, by name.
+    """Laws of the parts of one program, by name of the part.
 
     name: name of the program.
-    torch_version, transformers: releases that were recorded.
+    torch_version, transformers: releases with which the program was recorded.
     stacks: stacks of the requests; the groups of blocks are indices into it.
     parameters: trained parameters; None in serving.
-    base: number of the first stack of an optimizer.
+    base: index of the optimizer's first stack in `stacks`.
     """
 
     def __init__(self, name: ProgramName, family: FamilyAbout, parts: Sequence[Part]) -> None:
@@ -176,7 +175,7 @@ class Laws(Mapping[str, Law]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FamilyAbout:
-    """Contents of a family's file of laws, except the rows; the fields are those of `Laws`."""
+    """Contents of a family's file of laws except the rows, such as releases and stacks."""
 
     torch_version: str
     transformers: str
@@ -189,12 +188,12 @@ class FamilyAbout:
 
 
 def known_laws() -> tuple[str, ...]:
-    """Return the names of the programs with laws."""
+    """Return the names of all programs with laws, as text."""
     return tuple(sorted(name.text for name in known_programs()))
 
 
 def known_programs() -> Iterator[ProgramName]:
-    """Yield the programs with laws: every part that was recorded, with every optimizer."""
+    """Yield the name of each program with laws: every recorded part, with every optimizer."""
     for path in sorted(DATA.glob("*.zip")):
         for part in family_file(path).parts:
             first, *more = part.split(".")

@@ -22,7 +22,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """Properties of a GPU that determine how many blocks of threads run at a time.
+    """Properties of a GPU that determine how many thread blocks run at a time.
 
     capability: compute capability.
     multiprocessors: number of multiprocessors.
@@ -34,7 +34,10 @@ class Card:
     threads: int
 
     def blocks(self, threads: int) -> int:
-        """Return the number of thread blocks, of `threads` threads each, that fill the GPU."""
+        """Return the number of thread blocks that fill the GPU.
+
+        threads: threads of one thread block.
+        """
         return self.multiprocessors * (self.threads // threads)
 
 
@@ -49,22 +52,22 @@ INDEXED: Final = (1 << 31) - 1
 
 
 def columns_of_a_block(rows: int) -> int:
-    """Return the number of matrix columns that one thread block sums.
+    """Return the number of matrix columns that one thread block of a reduction sums.
 
-    rows: rows of threads in the block.
+    rows: rows of threads in the thread block.
     """
     return 512 // rows
 
 
 def partial_sums(summed: int, columns: int, card: Card, rows: int) -> int:
-    """Return the number of partial sums for each column of a matrix.
+    """Return the number of partial sums for each column of a matrix that is summed over its rows.
 
     summed: rows of the matrix.
     columns: columns of the matrix.
-    rows: rows of threads in a block.
+    rows: rows of threads in a thread block.
 
-    A partial sum covers 16 elements for each row of threads. It covers more, at most 256, if fewer
-    partial sums already fill the GPU with blocks.
+    A partial sum covers 16 elements for each row of threads. It covers more, at most 256, if
+    fewer partial sums already fill the GPU with thread blocks.
     """
     return max(
         min(-(-summed // (16 * rows)), filling(columns, card, rows)), -(-summed // (256 * rows))
@@ -72,18 +75,18 @@ def partial_sums(summed: int, columns: int, card: Card, rows: int) -> int:
 
 
 def filling(columns: int, card: Card, rows: int) -> int:
-    """Return the number of parts per column at which blocks of threads fill the GPU, rounded up.
+    """Return the number of partial sums per column whose thread blocks fill the GPU, rounded up.
 
     columns: columns of the matrix.
-    rows: rows of threads in a block.
+    rows: rows of threads in a thread block.
     """
     return -(-card.blocks(32 * rows) // max(-(-columns // columns_of_a_block(rows)), 1))
 
 
 def parts_of(numbers: int, blocks: int) -> int:
-    """Return the number of blocks of 512 threads that sum `numbers` elements.
+    """Return the number of thread blocks, of 512 threads each, that sum `numbers` elements.
 
-    blocks: number of blocks that fill the GPU. Fewer run if a thread would have less than 16
+    blocks: number of thread blocks that fill the GPU. Fewer run if a thread would have less than 16
         elements, and more if it would have over 256.
     """
     values = -(-numbers // 512)
@@ -118,9 +121,10 @@ _THREADS = 512
 
 
 def factored_variables(sizes: Mapping[str, int], card: Card) -> dict[str, int]:
-    """Return the value of each variable in `FACTORED`, which Adafactor's requests depend on.
+    """Return the value of each variable that only Adafactor's requests depend on.
 
-    The numbers of columns are assumed to be multiples of 128.
+    They are the variables in `FACTORED`. Matrices are assumed to have a
+    multiple of 128 columns.
 
     sizes: sizes of the model, by name.
     """
@@ -134,11 +138,11 @@ def factored_variables(sizes: Mapping[str, int], card: Card) -> dict[str, int]:
 
 
 def factored_way(sizes: Mapping[str, int]) -> str:
-    """Return a name for the kinds of Adafactor's sums in a model.
+    """Return a name that tells how Adafactor's kernels sum a model's matrices.
 
-    It lists the matrices whose columns are summed in two passes, and the matrices that are small
-    enough for one block. It also says whether an embedding has too many rows for one block, whether
-    a number of columns is not a multiple of four, and whether a matrix is summed in parts.
+    The name lists the matrices whose columns are summed in two passes, and those small enough for
+    one thread block. It also says whether an embedding has too many rows for one thread block,
+    whether a number of columns is no multiple of four, and whether a matrix is summed in parts.
 
     sizes: sizes of the model by name, and as `factored` the bytes of a parameter's element.
     """
@@ -162,10 +166,12 @@ def _shape(name: str, sizes: Mapping[str, int]) -> tuple[int, int]:
 
 
 def in_two_passes(rows: int, columns: int, card: Card, copies: int = 1) -> tuple[int, int]:
-    """Return the bytes that a sum over a matrix's rows stores, and its thread blocks in a row.
+    """Return the bytes that a sum over a matrix's rows stores between two passes.
+
+    Return also the number of thread blocks side by side along a row. Both are 0 if one pass
+    suffices.
 
     copies: number of such matrices in one tensor.
-    Both are 0 if one pass suffices.
     """
     if not columns:
         return 0, 0

@@ -31,9 +31,9 @@ DROP = "drop"
 
 
 def made_by(regime: str) -> str:
-    """Return the name of the law that describes building the model.
+    """Return the name of the law for building a model that is then trained in a regime.
 
-    regime: name of the kernels that run in training.
+    regime: name of the regime, as from `regime_of`.
     """
     narrow = ".narrow"  # few enough positions for one block to check them
     return MAKE + narrow if regime.endswith(narrow) else MAKE
@@ -45,12 +45,12 @@ OPTIMIZER = "optimizer"
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Training workload: model, card, input and steps.
+    """Training workload: model, card, input and number of steps.
 
-    sizes: sizes of the model, the batch, and as `length` the tokens of a sequence.
+    sizes: sizes of the model, the `batch`, and as `length` the tokens of a sequence.
     card: GPU that trains.
-    regime: name of the kernels that run, which selects the model's laws.
-    steps: number of steps.
+    regime: name of the regime (the kernels that run), which selects the model's laws.
+    steps: number of training steps.
     """
 
     sizes: Sizes
@@ -60,7 +60,7 @@ class Training:
 
     @property
     def names(self) -> list[str]:
-        """Names of the parts in order."""
+        """Names of the program's parts in order, such as the forward pass of each step."""
         first, next_, end = (f"{OPTIMIZER}.{each}" for each in ("first", "next", "end"))
         found = [made_by(self.regime), f"{FIRST}.{self.regime}", first]
         for _ in range(1, self.steps):
@@ -73,7 +73,7 @@ class Training:
         laws: law of each part of the model.
         optimizer: laws of the optimizer.
 
-        Raises ConfigError for too many steps and as `Law.rows` does.
+        Raises ConfigError for too many steps and for a number of layers without a law.
         """
         names, variables = self.names, variables_of(self.sizes, self.card)
         own = optimizer.by_name

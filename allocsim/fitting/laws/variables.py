@@ -119,10 +119,10 @@ _HOPPER = 9
 
 
 def variables_of(sizes: Sizes, card: Card, *, is_step: bool = False) -> dict[str, int]:
-    """Return the value of every variable by name; sizes that the family does not have are 0.
+    """Return the value of every variable by name; 0 for a size that a family lacks.
 
-    is_step: True for a serving step of one token; `length` is then the number of tokens in the
-        cache.
+    is_step: True for one serving step that generates a token; the size `length` is then the number
+        of tokens in the cache.
     """
     known = {name: sizes.get(name, 0) for name in SIZES}
     length, tokens = sizes["length"], sizes["batch"] * sizes["length"]
@@ -164,41 +164,31 @@ def variables_of(sizes: Sizes, card: Card, *, is_step: bool = False) -> dict[str
 
 
 def _choice_parts(sizes: Sizes, card: Card) -> int:
-    """Return the number of blocks into which the argmax over a sequence's logits is split."""
     return parts_of(sizes["vocabulary"], -(-card.blocks(512) // sizes["batch"]))
 
 
 def _check_blocks(numbers: int, card: Card) -> int:
-    """Return the number of blocks that check whether random numbers are within bounds."""
     return min(-(-numbers // _CHECKED), card.blocks(512))
 
 
 def _patch_weights(sizes: Sizes) -> int:
-    """Return the elements of the patch embedding, which torchvision initializes within bounds."""
     return 3 * sizes["hidden"] * sizes["patch"] ** 2
 
 
 def _patch_positions(sizes: Sizes) -> int:
-    """Return the elements of the position embedding, whose initial values transformers checks."""
     return sizes["hidden"] * sizes["length"]
 
 
 def _gradient_workspace(length: int, head_dim: int, *, is_fp32: bool) -> int:
-    """Return the bytes of workspace, per head and sequence, of memory-efficient attention.
-
-    The backward pass needs it for a gradient in fp32 and counters for each block of keys.
-    """
+    # Per head and sequence, memory-efficient attention needs a gradient in fp32 and counters for
+    # each block of keys.
     block = 64 if head_dim <= 64 else 128
     width = -(-head_dim // block) * block
     return -(-length // block) * (4 * block * width + (block // 4 if is_fp32 else 16))
 
 
 def _embedding_sort(tokens: int, vocabulary: int) -> dict[str, int]:
-    """Return the sizes of the tensors with which an embedding's gradient sorts its indices.
-
-    They are the largest number of touched rows, segments of ten indices, the temporary storage of a
-    radix sort, and the storage of scans over tokens and rows: 256 bytes for each 16 tiles.
-    """
+    # Scans need 256 bytes for each 16 tiles; segments are of ten indices.
     rows = min(tokens, vocabulary)
     return {
         "touched_rows": rows,
@@ -210,17 +200,13 @@ def _embedding_sort(tokens: int, vocabulary: int) -> dict[str, int]:
 
 
 def _digits(values: int) -> int:
-    """Return the number of 8-bit digits of an index below `values`."""
     return -(-max(values - 1, 1).bit_length() // 8)
 
 
 def _sort_storage(count: int, digits: int) -> int:
-    """Return the temporary storage of a radix sort of `count` indices, in bytes.
-
-    It has tables of 1,024 bytes per tile of 3,840 indices and 2,048 bytes per 8-bit digit. With two
-    or more digits it also has two arrays of 8 bytes per index. It is one byte if one block sorts
-    all indices.
-    """
+    # A radix sort has tables of 1,024 bytes per tile of 3,840 indices and 2,048 bytes per 8-bit
+    # digit; with two or more digits also two arrays of 8 bytes per index. If one block sorts all
+    # indices, it is one byte.
     if count <= _SORTED_BY_ONE_BLOCK:
         return 1
     arrays = 2 * -(-count // 32) if digits > 1 else 0
@@ -230,11 +216,10 @@ def _sort_storage(count: int, digits: int) -> int:
 def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
     """Return the name of a training's regime, which determines the kernels that run.
 
-    It gives the kind of batch, tokens, heads, splits of attention, mask and window.
+    The name gives the kind of batch, tokens, heads, splits of attention, mask and window.
 
-    mask_unit: multiple to which rows of the attention mask are padded, 0 without a mask. With a
-        mask, flash attention does not run. It is 1 for eager attention, where windows make no
-        difference.
+    mask_unit: multiple of elements to which rows of the attention mask are padded: 1 for eager
+        attention, where windows make no difference; 0 without a mask, which flash attention needs.
     """
     tokens = sizes["batch"] * sizes["length"]
     has_layer_norms = sizes.get("positions") or sizes.get("patch")
@@ -260,12 +245,8 @@ def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
 
 
 def _family_parts(sizes: Sizes, tokens: int, card: Card) -> list[str]:
-    """Return the parts of a regime's name that only some families have.
-
-    They are sums of a vocabulary's biases, choices of experts, and patches. A thread sums four
-    columns at a time, or two, or one. A sum takes one pass if the columns alone fill the GPU, and
-    is split if the tensor is larger than `INDEXED`.
-    """
+    # A thread sums four columns at a time, or two, or one. A sum takes one pass if the columns
+    # alone fill the GPU, and is split if the tensor is larger than `INDEXED`.
     found, vocabulary = [], sizes.get("vocabulary", 0)
     if sizes.get("output_bias"):
         rows = 4 if vocabulary % 4 == 0 else 8 if vocabulary % 2 == 0 else 16
@@ -285,13 +266,14 @@ def _family_parts(sizes: Sizes, tokens: int, card: Card) -> list[str]:
 
 
 def _expert_parts(sizes: Sizes, tokens: int) -> list[str]:
-    """Return "one" if a token has one expert, and "many" if sorting the choices needs storage."""
     chosen = sizes.get("chosen", 0)
     return ["one"] * (chosen == 1) + ["many"] * (tokens * chosen > _SORTED_WITHOUT_STORAGE)
 
 
 def prompt_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = False) -> str:
-    """Return the name of the regime of a prompt in serving: the kernels that run.
+    """Return the name of the regime of the forward pass over a prompt in serving.
+
+    A regime's name stands for the kernels that run.
 
     is_fused: True if attention is FlashAttention.
     is_eager: True if attention is eager, without a fused kernel.
@@ -304,10 +286,11 @@ def prompt_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = 
 
 
 def step_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = False) -> str:
-    """Return the name of the regime of a decoding step in serving: the kernels that run.
+    """Return the name of the regime of the forward pass that generates one token in serving.
 
-    The size `length` is the number of tokens in the cache. The other parameters are those of
-    `prompt_regime`.
+    sizes: sizes of the model; `length` is the number of tokens in the cache.
+    is_fused: True if attention is FlashAttention.
+    is_eager: True if attention is eager, without a fused kernel.
     """
     is_fused = is_fused and served_window(sizes, is_eager=is_eager) != "filled"
     splits = attention_splits(sizes, card.multiprocessors, is_step=True) if is_fused else 1
@@ -315,20 +298,15 @@ def step_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = Fa
 
 
 def served_window(sizes: Sizes, *, is_eager: bool) -> str:
-    """Return "window" if a model has a sliding window, "filled" if the tokens reach it, else "".
+    """Return "filled" if the tokens fill a model's sliding window, "window" if not, "" without one.
 
-    Eager attention always has a mask, with which a window makes no difference.
+    Eager attention always has a mask, with which a window makes no difference: the result is "".
     """
     window = 0 if is_eager else sizes.get("window", 0)
     return ("filled" if sizes["length"] >= window else "window") if window else ""
 
 
 def _serving_regime(sizes: Sizes, splits: int, tokens: int, *, is_eager: bool) -> str:
-    """Return the name of a serving regime: batch, heads, splits of attention, argmax, experts.
-
-    splits: number of parts into which attention splits the keys.
-    tokens: number of tokens in the batch.
-    """
     choice = "parts" if sizes["vocabulary"] > AT_ONCE else "at-once"
     if sizes["head_dim"] not in (_HEADS_SERVED_EAGERLY if is_eager else _HEADS_SERVED):
         return f"heads of {sizes['head_dim']}"
@@ -349,14 +327,13 @@ def _heads(sizes: Sizes) -> str:
 def attention_splits(sizes: Sizes, multiprocessors: int, *, is_step: bool = False) -> int:
     """Return the number of parts into which FlashAttention-2 splits the keys to fill the GPU.
 
-    The GPU has two places for blocks of threads on each multiprocessor. The keys are not split if
-    the blocks fill four fifths of the places. Else the result is the fewest parts that fill the
-    places at least 0.85 times as well as the best number of parts. Source: flash-attention's
-    split-key heuristic, with blocks of 64 queries and 64, 128 or 256 keys depending on the size of
-    a head.
+    Each multiprocessor has room for two thread blocks. The keys are not split if unsplit attention
+    fills four fifths of this room. Else the result is the fewest parts that use at least
+    0.85 times as much room as the best number of parts. Source: flash-attention's split-key
+    heuristic, with tiles of 64 queries and 64, 128 or 256 keys depending on the size of a head.
 
-    is_step: True if each head has one query; the queries of heads that share keys then form one
-        sequence.
+    is_step: True if one token is generated; heads that share keys then count as one with several
+        queries.
     """
     places = 2 * multiprocessors
     head_dim, length = sizes["head_dim"], sizes["length"]

@@ -30,11 +30,11 @@ from allocsim.simulation import StepKind
 class Likeness:
     """Numbers by which the rows of two programs are compared, one element per row.
 
-    form: number for the row's kind and stack; the same in all programs that share `known`.
+    form: number for the row's kind and stack; equal forms have equal numbers in all programs.
     exact: number for the form and the bytes.
     group: for each request, the number of its stack.
-    younger, older: for a free, the number of live blocks in the group that were requested later and
-        earlier than its block; 0 in other rows.
+    younger, older: for a free, the allocated blocks of the same stack that were requested after,
+        and before, the freed block; 0 in other rows.
     """
 
     form: NDArray[np.int64]
@@ -45,9 +45,9 @@ class Likeness:
 
 
 def likeness_of(program: SizedProgram, known: dict[Hashable, int]) -> Likeness:
-    """Return the numbers by which a program's rows are compared.
+    """Return the numbers by which a program's rows are compared with those of other programs.
 
-    known: number of each form in the programs compared before; new forms are added.
+    known: number of each form (kind and stack of a row) that any program had; it is extended.
     """
     stack = _stacks(program, known)
     group = stack[program.requests]
@@ -80,10 +80,6 @@ def _stacks(program: SizedProgram, known: dict[Hashable, int]) -> NDArray[np.int
 def _orders(
     program: SizedProgram, group: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return for each free the numbers of live blocks in its group that are younger and older.
-
-    group: number of the stack of each request. Rows that are no frees have 0.
-    """
     alive: defaultdict[int, list[int]] = defaultdict(list)
     alive[BEFORE] = list(range(-len(program.before), 0))
     younger = np.zeros(len(program.kind), dtype=np.int64)
@@ -122,7 +118,10 @@ _MOST_CELLS = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Insertion:
-    """Rows from `start` to `stop` - 1 of the longer program, before row `at` of the shorter one."""
+    """Rows that only the longer of two programs has: rows `start` to `stop` - 1, contiguous.
+
+    at: row of the shorter program before which they are inserted.
+    """
 
     at: int
     start: int
@@ -137,7 +136,7 @@ class Insertion:
 
 
 def insertions(short: Likeness, long: Likeness) -> list[Insertion] | None:
-    """Return the rows that `long` has in addition to `short`.
+    """Return the rows that the program `long` has and `short` lacks.
 
     Returns None if `long` lacks a row of `short`, or if the comparison would take too long.
     """
@@ -148,7 +147,7 @@ def insertions(short: Likeness, long: Likeness) -> list[Insertion] | None:
 
 
 def shared_rows(n_long: int, found: Iterable[Insertion]) -> NDArray[np.int64]:
-    """Return for each row of the longer program its row in the shorter one, -1 in insertions.
+    """Return for each row of the longer program the equal row of the shorter one; -1 if inserted.
 
     n_long: rows of the longer program.
     found: insertions of the longer program.
@@ -160,12 +159,7 @@ def shared_rows(n_long: int, found: Iterable[Insertion]) -> NDArray[np.int64]:
 
 
 class _Search:
-    """Search for the cheapest alignment, row by row of the shorter program.
-
-    In the methods, costs[d] is the least cost up to a row if d rows were inserted before it.
-    _short_price and _long_price are the share of each row in the cost of different bytes.
-    """
-
+    # In the methods, costs[d] is the least cost up to a row if d rows were inserted before it.
     def __init__(self, short: Likeness, long: Likeness, more: int) -> None:
         self._short, self._long, self._more = short, long, more
         self._first = self._same_at_start()
@@ -187,7 +181,6 @@ class _Search:
         return self._trace_back(costs, kept)
 
     def _same_at_start(self) -> int:
-        """Return the number of rows at the start that are equal in both programs."""
         n = len(self._short.form)
         names = ("exact", "younger", "older")
         same = np.ones(n, dtype=bool)
@@ -196,10 +189,6 @@ class _Search:
         return n if same.all() else int(np.argmin(same))
 
     def _after(self, row: int, costs: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the costs after `row` of the shorter program is paired with a row of the longer.
-
-        costs: costs before `row`.
-        """
         short, long = self._short, self._long
         window = slice(row, row + self._more + 1)
         found = _with_insertion(costs)
@@ -242,7 +231,6 @@ class _Search:
 
 
 def _with_insertion(costs: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the costs if rows may also be inserted before the next row."""
     found = costs.copy()
     found[1:] = np.minimum(found[1:], np.minimum.accumulate(costs)[:-1] + _INSERTION)
     return found

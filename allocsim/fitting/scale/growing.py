@@ -40,12 +40,12 @@ from allocsim.units import format_size
 class Growing:
     """Law of a program that repeats a part, such as a layer, as often as one size says.
 
-    name: size that gives the number of copies.
-    values: the two values of that size whose recordings determine the growth.
-    growths: growth for each sample of `others`.
-    others: law of the other sizes, where the growing size has the first of `values`.
-    samples: recordings that determine both laws.
-    checks: recordings that can refute both laws.
+    name: name of the size that gives the number of repetitions, such as "layers".
+    values: the two values of that size whose recordings determine how the program grows.
+    growths: growth of the program for each sample of `others`.
+    others: law of the other sizes, at the first of `values`.
+    samples: recordings that determine the law.
+    checks: recordings that can refute the law.
     """
 
     name: str
@@ -72,19 +72,19 @@ class Growing:
 
     @property
     def step(self) -> int:
-        """Increase of the size for each additional copy of the parts."""
+        """Increase of the size `name` for each further copy of the repeated rows."""
         return self.values[1] - self.values[0]
 
     def domain(self, name: str) -> tuple[int, int]:
-        """Return the least covered value of the size `name`, and the step to the next value."""
+        """Return the smallest covered value of the size `name`, and the distance to the next."""
         return (self.values[0], self.step) if name == self.name else self.others.domain(name)
 
     def covers(self, at: Sizes) -> bool:
-        """Return whether each size in `at` is between two recorded values."""
+        """Return whether each size in `at` is between two recorded values or equal to one."""
         return is_between([*self.samples, *self.checks], self.varied, at)
 
     def complete(self, at: Sizes) -> dict[str, int]:
-        """Return `at` with the sizes that are the same in all recordings.
+        """Add to `at` the sizes that have the same value in all recordings, and return the result.
 
         Raises ConfigError for sizes that the law does not cover.
         """
@@ -104,10 +104,10 @@ class Growing:
         return {**whole, self.name: value}
 
     def settled(self, at: Sizes) -> ScalingLaw:
-        """Return the law of the other sizes for the value that the growing size has in `at`.
+        """Return the law for one number of repetitions, that of the size `name` in `at`.
 
         Raises ConfigError if a program cannot be repeated that often. Raises RecordingError if the
-        samples are different programs at that value.
+        samples are different programs with that number of repetitions.
         """
         copies = (at[self.name] - self.values[0]) // self.step
         samples = tuple(
@@ -120,10 +120,10 @@ class Growing:
 
 
 def growing_laws(samples: Sequence[Sample]) -> Iterator[Growing]:
-    """Yield the laws of programs that grow with a size, the simplest first.
+    """Yield laws of a program that repeats a part as often as one size says, the simplest first.
 
-    Nothing is yielded if no program grows. Raises ConfigError if the samples do not show the joint
-    effect of the growing size and the others.
+    Nothing is yielded if no size makes the program longer. Raises ConfigError if the samples do not
+    show the joint effect of that size and the others.
     """
     for name in samples[0].at:
         grouped = _grouped(samples, name)
@@ -149,12 +149,6 @@ def _combined(
     pairs: Sequence[tuple[Sample, Sample]],
     growths: Mapping[int, Growth],
 ) -> Iterator[Growing]:
-    """Yield a law of growing programs for each law that the other sizes may have.
-
-    name, values: growing size, and its two values that determine the growth.
-    pairs: two samples with these values for each combination of the other sizes.
-    growths: growth between the samples of each pair, by the `id()` of the first sample.
-    """
     firsts = [first for first, _ in pairs]
     for others in _laws_of_others(samples, firsts, name):
         chosen = [pair for pair in pairs if pair[0] in others.samples]
@@ -191,10 +185,6 @@ def _grouped(samples: Sequence[Sample], name: str) -> list[dict[int, Sample]]:
 
 
 def _growing_values(grouped: Sequence[Mapping[int, Sample]]) -> tuple[int, int] | None:
-    """Return the two smallest values of the growing size that one group has, or None.
-
-    grouped: samples by value of that size, for each combination of the other sizes.
-    """
     found = [tuple(sorted(row))[:2] for row in grouped if len(row) > 1]
     return min(((first, second) for first, second in found), default=None)
 
@@ -220,7 +210,7 @@ def _refuse_otherwise_grown(made: ScalingLaw, sample: Sample) -> None:
 
 
 def plan_at(law: ScalingLaw, requested: Requested) -> Plan:
-    """Return the steps of the law's program with the requests' bytes in `requested`."""
+    """Return the steps of the program of `law`, with the bytes of its requests from `requested`."""
     program = law.program
     size = program.steps.size.copy()
     size[program.requests] = requested.size
@@ -240,12 +230,12 @@ def drive_at(law: ScalingLaw, plan: Plan, setting: Setting, device_memory: int |
 
 @dataclass(frozen=True, slots=True)
 class LawCheck:
-    """A recording whose peak the law predicted exactly.
+    """Recording whose peak of reserved memory a law predicted exactly.
 
-    path, text: file and sizes of the recording.
-    peak_reserved_bytes: peak of reserved memory in bytes, recorded and predicted.
-    missed: number of requests for which the law gives other bytes.
-    largest_miss: largest difference of one request, in bytes.
+    path, text: file of the recording, and its sizes as text.
+    peak_reserved_bytes: peak of reserved memory in bytes, both recorded and predicted.
+    missed: number of requests for which the law gives other bytes than the recording.
+    largest_miss: largest such difference, in bytes.
     """
 
     path: str
@@ -256,7 +246,7 @@ class LawCheck:
 
 
 def checks_of(law: ScalingLaw | Growing) -> tuple[LawCheck, ...]:
-    """Return the result for each recording that the law was not derived from.
+    """Compare the law with each recording that it was not derived from.
 
     Raises RecordingError for the first recording that refutes the law.
     """

@@ -34,10 +34,10 @@ from allocsim.simulation import StepKind, Steps
 
 @dataclass(frozen=True, slots=True)
 class ProgramPart:
-    """Rows that the larger program has in addition, and the adjacent rows that they repeat.
+    """Inserted rows of the larger of two programs, and the adjacent rows that they repeat.
 
-    before, after: number of shared rows directly before and after it whose kind and stack equal
-        those of the rows one insertion length later and earlier.
+    before, after: number of rows, directly before and after the insertion, that have the same kinds
+        and stacks as the rows one length of the insertion away.
     """
 
     insertion: Insertion
@@ -46,13 +46,13 @@ class ProgramPart:
 
     @property
     def is_repeated(self) -> bool:
-        """True if each row of the insertion repeats a row before or after it."""
+        """True if each inserted row repeats an adjacent row."""
         return self.before + self.after >= len(self.insertion)
 
     def counterparts(self, row: int) -> list[int]:
-        """Return the one or two rows that a row of the insertion repeats.
+        """Return the one or two rows that the inserted row `row` repeats.
 
-        The row on the side with more matching rows is first.
+        If there are two, one is before and one after it; the side with more repeated rows is first.
         """
         length, each = len(self.insertion), self.insertion
         found = []
@@ -64,18 +64,18 @@ class ProgramPart:
 
 
 def parts_of(found: Sequence[Insertion], long: Likeness) -> list[ProgramPart]:
-    """Return each insertion of the program `long` with the matching rows on both sides."""
+    """Return each insertion of the program `long`, with the adjacent rows that it repeats.
+
+    An insertion that repeats rows on both sides is split in two.
+    """
     shared = shared_rows(len(long.form), found) >= 0
     return [part for each in found for part in _split(each, long, shared)]
 
 
 def _split(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> tuple[ProgramPart, ...]:
-    """Split an insertion that is the last copy of one part and the first copy of another.
-
-    If X X Y Y became X X X Y Y Y, one insertion of X Y is possible as well. It repeats nothing
-    adjacent, while X repeats the rows before it and Y the rows after it. Rows of equal bytes show
-    this; if bytes grow with every copy, equal kinds and stacks have to suffice.
-    """
+    # If X X Y Y became X X X Y Y Y, one insertion of X Y is possible as well. It repeats nothing
+    # adjacent, while X repeats the rows before it and Y the rows after it. Rows of equal bytes
+    # show this; if bytes grow with every copy, equal kinds and stacks have to suffice.
     whole = _part(each, long.form, shared)
     if _part(each, long.exact, shared).is_repeated:
         return (whole,)
@@ -104,7 +104,6 @@ def _part(each: Insertion, numbers: NDArray[np.int64], shared: NDArray[np.bool_]
 
 
 def _positions(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> Iterator[Insertion]:
-    """Yield the other places at which the insertion leaves the same shared rows."""
     yield each
     exact, n = long.exact, len(long.exact)
     place = each
@@ -116,7 +115,6 @@ def _positions(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> It
 
 
 def _middle(place: Insertion, numbers: NDArray[np.int64]) -> int | None:
-    """Return the row between a copy of the rows before and one of the rows after, or None."""
     for middle in range(place.start + 1, place.stop):
         first, second = middle - place.start, place.stop - middle
         if first > place.start or place.stop + second > len(numbers):
@@ -137,13 +135,13 @@ _HANDLE = 1 << 62
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Growth:
-    """A program with any number of copies of its parts: `first` has 0 copies, `second` has 1.
+    """Program that can be repeated: `first` has no further copy of its parts, `second` has one.
 
     group: for each request of `second`, the index of its stack.
-    parts: repeated parts, in order.
-    value: for each row of `second`, the bytes of a request; for a free, the number of live blocks
-        of its group that are younger than its block.
-    by_copy, by_copies: growth of `value` per earlier copy and per additional copy.
+    parts: inserted rows of `second`, which are repeated, in order.
+    value: for each row of `second`, the bytes of a request; for a free, the number of allocated
+        blocks of the same stack that were requested after the freed block.
+    by_copy, by_copies: growth of `value` per earlier copy, and per further copy in the program.
     """
 
     first: SizedProgram
@@ -156,11 +154,11 @@ class Growth:
 
     @property
     def more_requests(self) -> int:
-        """Number of requests in one copy of all parts."""
+        """Number of requests that one further copy of all parts adds."""
         return len(self.second.size) - len(self.first.size)
 
     def program_with(self, copies: int) -> SizedProgram:
-        """Return the program with `copies` copies of each part.
+        """Return the program with `copies` further copies of each part.
 
         Raises ConfigError if it is too long, or if a free has no matching block.
         """
@@ -225,9 +223,9 @@ class Growth:
 
 
 def growth_between(first: SizedProgram, second: SizedProgram) -> Growth | None:
-    """Return the growth of `first` to `second`, or None if `second` is not a grown `first`.
+    """Find how the program `first` was repeated to become `second`.
 
-    The result is None if `second` lacks a row of `first`, or if an insertion repeats no part of it.
+    Returns None if `second` lacks a row of `first`, or has inserted rows that repeat no rows of it.
     """
     plans = first.prepared.plan, second.prepared.plan
     if first.before != second.before or plans[0].changes != plans[1].changes:
@@ -250,21 +248,18 @@ def growth_between(first: SizedProgram, second: SizedProgram) -> Growth | None:
 
 
 def _is_mostly_the_same(parts: Sequence[ProgramPart], long: Likeness) -> bool:
-    """Return whether most rows of the copies have the same bytes as the rows that they repeat."""
     pairs = [(row, other[0]) for row, other in _counterparts(parts)]
     row, other = np.array(pairs).T
     return bool(np.count_nonzero(long.exact[row] == long.exact[other]) * 2 > len(pairs))
 
 
 def _counterparts(parts: Sequence[ProgramPart]) -> Iterator[tuple[int, list[int]]]:
-    """Yield pairs of a row inside an inserted part and the adjacent rows that it repeats."""
     for part in parts:
         for row in range(part.insertion.start, part.insertion.stop):
             yield row, part.counterparts(row)
 
 
 def _values(program: SizedProgram, like: Likeness) -> NDArray[np.int64]:
-    """Return each row's value: bytes of a request, or for a free its number of younger blocks."""
     found = like.younger.copy()
     found[program.requests] = program.size
     return found
@@ -276,14 +271,7 @@ def _fitted(
     first: NDArray[np.int64],
     second: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return `by_copy` and `by_copies` of each row.
-
-    shared: for each row of the second program, its row in the first one, -1 in insertions.
-    first, second: values of the rows of both programs.
-
-    A repeated row after the insertion is one copy further in the second program, but not in the
-    first.
-    """
+    # A repeated row after an insertion is one copy further in the second program than in the first.
     by_copy = np.zeros(len(second), dtype=np.int64)
     by_copies = np.where(shared >= 0, second - first[shared], 0)
     for row, others in _counterparts(parts):

@@ -43,17 +43,16 @@ FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SizedProgram:
-    """Requests, frees and other calls of a program on one device, one column element per call.
+    """Requests, frees and other calls of a program on one device, one element per call.
 
-    prepared: recording of the first sample, prepared for replay.
-    steps: steps for the engine, as recorded or with parts repeated (`growth.py`); their entries are
-        those of `prepared`.
-    kind: kind of the step, a code of `StepKind`.
+    prepared: recording of the program, prepared for replay.
+    steps: steps of a replay, as recorded or with parts repeated (`growth.py`).
+    kind: kind of each step, a code of `StepKind`.
     block: number of the block that is requested or freed, 0 in other rows.
     stream: number of the stream.
     argument: argument of other steps (a pool, a change of settings), 0 in requests and frees.
     size: bytes of each request, in order.
-    before: bytes of the blocks from before the recording, in the order of their addresses.
+    before: bytes of each block from before the recording, in the order of their addresses.
     """
 
     prepared: Prepared
@@ -67,11 +66,11 @@ class SizedProgram:
 
     @property
     def requests(self) -> NDArray[np.intp]:
-        """Rows that are requests."""
+        """Indices of the rows that are requests."""
         return np.flatnonzero(self.kind == StepKind.ALLOC)
 
     def first_difference(self, other: SizedProgram) -> int | None:
-        """Return the first row that differs in `other` apart from bytes, or None."""
+        """Return the first row that differs from `other` in more than its bytes, or None."""
         shared = min(len(self.kind), len(other.kind))
         differs = np.zeros(shared, dtype=bool)
         for name in ("kind", "block", "stream", "argument"):
@@ -104,10 +103,10 @@ class SizedProgram:
 
 
 def program_of(prepared: Prepared) -> SizedProgram:
-    """Return the program of one device of a recording.
+    """Return the program that a recording of one device shows.
 
-    Raises RecordingError for a recording that ran out of memory, because it ends early or continues
-    differently.
+    Raises RecordingError for a recording that ran out of memory, because such a program ends early
+    or continues differently.
     """
     plan = prepared.free_plan
     steps = plan.steps
@@ -143,7 +142,7 @@ def program_of(prepared: Prepared) -> SizedProgram:
 
 
 def numbered(values: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Give equal values the same number, from 0 in the order of their first occurrence."""
+    """Give equal values the same number: 0 for the first distinct value, then 1, and so on."""
     known, first, index = np.unique(values, return_index=True, return_inverse=True)
     rank = np.empty(len(known), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(known))
@@ -162,7 +161,7 @@ _MOST_BYTES = 1 << 60
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """A recorded run and its sizes."""
+    """Recording of a run, and the sizes with which it ran."""
 
     program: SizedProgram
     at: Sizes
@@ -174,7 +173,7 @@ class Sample:
 
     @property
     def text(self) -> str:
-        """Sizes in the form of command-line arguments."""
+        """Sizes as command-line text, such as "batch=2,sequence=512"."""
         return typed(self.at)
 
 
@@ -192,10 +191,10 @@ class Requested:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScalingLaw:
-    """Recordings that determine the bytes of every request, and recordings that check the result.
+    """Law of a program that makes the same number of requests at every size.
 
-    samples: recordings that determine the law.
-    checks: recordings that can refute it.
+    samples: recordings that determine the bytes of every request.
+    checks: recordings that can refute the law.
     degrees: highest power of each size that varies.
     """
 
@@ -214,21 +213,21 @@ class ScalingLaw:
         return self.samples[0].program
 
     def domain(self, name: str) -> tuple[int, int]:
-        """Return the least covered value of the size `name`, and the step to the next value."""
+        """Return the smallest covered value of the size `name`, and the distance to the next."""
         assert name in self.degrees
         return 1, 1
 
     def settled(self, at: Sizes) -> ScalingLaw:
-        """Return this law itself, because no size changes the number of its requests."""
+        """Return this law; `Growing.settled`, its counterpart, chooses a number of repetitions."""
         assert set(at) == set(self.samples[0].at)
         return self
 
     def covers(self, at: Sizes) -> bool:
-        """Return whether each size in `at` is between two recorded values."""
+        """Return whether each size in `at` is between two recorded values or equal to one."""
         return is_between([*self.samples, *self.checks], self.varied, at)
 
     def complete(self, at: Sizes) -> dict[str, int]:
-        """Return `at` with the sizes that are the same in all recordings.
+        """Add to `at` the sizes that have the same value in all recordings, and return the result.
 
         Raises ConfigError for sizes that the law does not cover.
         """
@@ -278,7 +277,7 @@ class ScalingLaw:
 
 
 def is_between(samples: Sequence[Sample], names: Sequence[str], at: Sizes) -> bool:
-    """Return whether each size in `names` has a value in `at` between two values of the samples."""
+    """Return whether each size in `names` has a value in `at` within the range of the samples."""
     return all(
         min(each.at[name] for each in samples) <= at[name] <= max(each.at[name] for each in samples)
         for name in names
@@ -292,6 +291,8 @@ def typed(at: Sizes) -> str:
 
 def laws_of(samples: Sequence[Sample]) -> Iterator[ScalingLaw]:
     """Yield the laws that `samples` determine, at least one, the simplest first.
+
+    The simplest law has no power of a size above one.
 
     Raises ConfigError for too few samples, for samples that name different sizes, and for two
     samples with equal sizes. Raises RecordingError if the samples are different programs.
@@ -318,10 +319,10 @@ def laws_of(samples: Sequence[Sample]) -> Iterator[ScalingLaw]:
 
 
 def refuse_uncombined(count: int, varied: Sequence[str], expected: int) -> NoReturn:
-    """Raise ConfigError because recordings do not show the joint effect of several sizes.
+    """Raise ConfigError because no recordings vary several sizes together.
 
     count: number of recordings.
-    varied: sizes that vary.
+    varied: names of the sizes that vary.
     expected: number of recordings that are needed.
     """
     raise ConfigError(
@@ -361,10 +362,7 @@ def _terms(at: Sizes, degrees: Mapping[str, int]) -> list[int]:
 
 
 def _independent(samples: Sequence[Sample], degrees: Mapping[str, int]) -> list[Sample]:
-    """Return enough samples to determine a polynomial: those with linearly independent terms.
-
-    degrees: highest power of each size. Earlier samples are preferred.
-    """
+    # Samples whose polynomial terms are linearly independent determine the law.
     chosen: list[Sample] = []
     reduced: list[list[Fraction]] = []
     for sample in samples:
@@ -379,7 +377,7 @@ def _independent(samples: Sequence[Sample], degrees: Mapping[str, int]) -> list[
 
 
 def _weights(rows: Sequence[Sequence[int]], target: Sequence[int]) -> list[Fraction]:
-    """Return the exact weights w with Σ w[i]·rows[i] = target."""
+    # Exact weights w with Σ w[i]·rows[i] = target.
     n = len(rows)
     table = [[Fraction(rows[j][i]) for j in range(n)] + [Fraction(target[i])] for i in range(n)]
     for column in range(n):

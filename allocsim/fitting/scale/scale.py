@@ -51,13 +51,13 @@ _MOST = 1 << 24
 class Scaled(Shown):
     """Predicted memory of a program at given sizes.
 
-    at: sizes of the run.
+    at: sizes, by name.
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
     device_memory: bytes of the device, None for an unlimited device.
     peak_reserved_bytes, peak_allocated_bytes: peaks in bytes, up to the error if there is one.
     num_alloc_retries: number of retries after freeing cached blocks.
     oom: first request that failed, None if none failed.
-    code: line of code of that request.
+    code: line of code of the failed request.
     is_between: True if each size is between two recorded values.
     rounded: number of requests that were rounded up to whole bytes.
     """
@@ -96,10 +96,9 @@ class Scaled(Shown):
 
 @dataclass(frozen=True, slots=True)
 class LargestSize:
-    """Largest value of the size `name` that fits, and the next value, which does not.
+    """Largest value of the size `name` with which a program fits, and the next, which does not fit.
 
-    fitting: prediction at the largest value; None if not even the least value that the law covers
-        fits.
+    fitting: prediction at the largest value; None if no value that the law covers fits.
     failing: prediction at the next value.
     """
 
@@ -110,7 +109,7 @@ class LargestSize:
 
 @dataclass(frozen=True, slots=True)
 class ScaleFrontier:
-    """Largest value of the size `name` at each value of the size `other`.
+    """Largest fitting value of the size `name`, at each value of the size `other`.
 
     rows: values of `other`, ascending, each with the largest value of `name`.
     """
@@ -142,7 +141,7 @@ class Scaling(Shown):
 
     @property
     def context_memory(self) -> int:
-        """Bytes of a device that the replay assigns to the CUDA context."""
+        """Bytes of the device that the CUDA context takes in a replay."""
         return self.law.program.prepared.context_memory
 
     def headline(self) -> str:
@@ -209,7 +208,8 @@ class Scaling(Shown):
         watch: called with each value, such as "batch=8", before it is tried.
 
         The search assumes that a value does not fit if a smaller one does not. Raises ConfigError
-        as `at` does, and if memory does not grow with the size.
+        for sizes that the law does not cover, for a conf that the release refuses, and if memory
+        does not grow with the size.
         """
         if name not in self.law.varied:
             known = ", ".join(self.law.varied)
@@ -256,8 +256,9 @@ class Scaling(Shown):
         conf: str | None = None,
         watch: Callable[[str], object] | None = None,
     ) -> ScaleFrontier:
-        """Find the largest `name` for each of `values` of the size `other`, ascending.
+        """Find the largest value of the size `name` that fits, for each of `values` of `other`.
 
+        values: values of `other`; the result has them in ascending order.
         sizes: values of the remaining sizes.
 
         The other arguments and errors are those of `largest`.
@@ -297,7 +298,7 @@ def scaling_of(
     torch_version: release of PyTorch to model; default: the recorded release.
 
     Raises ConfigError for too few recordings, and for recordings that name different sizes. Raises
-    RecordingError if the recordings are different programs, or if one contradicts the others' law.
+    RecordingError if the recordings are different programs, or if one refutes the others' law.
     """
     samples = []
     for recording, at in runs:
@@ -328,12 +329,12 @@ def recording_at(
     conf: str | None = None,
     device_memory: int | str | None = None,
 ) -> Recording:
-    """Return the recording that the program would leave at `sizes`.
+    """Return the recording that a run of the program at `sizes` would leave.
 
     conf: option string that replaces the recorded one.
     device_memory: bytes, or text such as "24GiB"; None for an unlimited device.
 
-    Raises ConfigError as `Scaling.at` does.
+    Raises ConfigError for sizes that the law does not cover, and for a refused conf.
     """
     whole, memory = scaling.law.complete(sizes), bytes_of(device_memory)
     law = scaling.law.settled(whole)
@@ -363,8 +364,6 @@ def recording_at(
 
 
 class _Kept(Observer):
-    """History of a replay, with the stack of the step that caused each entry."""
-
     keeps_history = True
 
     def __init__(self, plan: Plan, frames: NDArray[np.int32]) -> None:
