@@ -40,14 +40,14 @@ _STATES = {"sgd": "", "adam8bit": ", optimizer state in 8 bits"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """A change of the task or the card, and the memory of the task with that change.
+    """Change of a task or its card, tried to see whether the task then fits.
 
-    options: options of the command line that make the change, such as "--checkpointing".
+    options: command-line options that make the change, such as "--checkpointing".
     effect: consequence for the training, in words.
-    task, gpu: changed task and its card.
+    task, gpu: changed task, and the card on which it was tried.
     peak_reserved_bytes: peak of reserved memory with the change.
-    spare_bytes: bytes left beside the largest CUDA context.
-    engine: engine that tried the change.
+    spare_bytes: bytes left on the card beside the largest CUDA context that was seen.
+    engine: engine that tried the change: "program", "laws" or "formula".
     fits: True if the task fits with the change.
     """
 
@@ -63,10 +63,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Advice:
-    """Changes of a task or its card that would change the verdict on whether it fits.
+    """Changes of a task or its card that change the answer to whether it fits.
 
-    alternative: the other usual precision, if the verdict differs with it.
-    changes: changes with which the task fits, if it does not surely fit.
+    alternative: use of the other common precision, if it changes the answer; else None.
+    changes: changes with which the task fits; empty if it surely fits already.
     """
 
     stored: str
@@ -75,7 +75,7 @@ class Advice:
 
 
 def advise(found: Fit | Estimate, **how: Any) -> Advice:
-    """Return the changes of the task or the card that would change the verdict of an answer.
+    """Find changes of the task or the card that change the answer to whether the task fits.
 
     found: answer of `fit` or `estimate`.
     how: the arguments `conf`, `python`, `torch_version` and `transformers` of `fit`.
@@ -91,7 +91,7 @@ def advise(found: Fit | Estimate, **how: Any) -> Advice:
 
 
 def stored_in(task: Task) -> str:
-    """Describe the tensors that a task stores and their precision, such as "weights in fp32"."""
+    """Name the tensors that a task stores and their precision, such as "weights in fp32"."""
     kind = task.dtype.removeprefix("autocast-")
     whole = "fp32" if task.autocast_dtype else kind
     if not task.is_training:
@@ -104,7 +104,7 @@ def stored_in(task: Task) -> str:
 
 
 class _Trials:
-    """Trials of changed tasks on cards, by the engine (program, law or formula) that answered."""
+    """Changed tasks tried on cards by one engine: program, law or formula."""
 
     def __init__(self, engine: str, task: Task, how: dict[str, Any]) -> None:
         self.engine, self.task = engine, task
@@ -113,10 +113,6 @@ class _Trials:
             self.run = estimate
 
     def change(self, task: Task, gpu: Gpu, effect: str, card: str = "") -> Change | None:
-        """Return the change from `self.task` to `task` on `gpu`; None if it cannot be tried.
-
-        card: name of another card.
-        """
         tight = replace(gpu, context_memory=context_range(gpu)[1])
         options = _options(self.task, task) + f' --gpu "{card}"' * bool(card)
         run, engine = self.run, self.engine
@@ -140,7 +136,6 @@ class _Trials:
         return Change(options.strip(), effect, task, gpu, peak, tight.room - peak, engine, fits)
 
     def first(self, tasks: Iterable[Task | None], gpu: Gpu, effect: str) -> Change | None:
-        """Return the change to the first of `tasks` that fits `gpu`; None if none fits."""
         for task in tasks:
             change = None if task is None else self.change(task, gpu, effect)
             if change is not None and change.fits:
@@ -148,10 +143,7 @@ class _Trials:
         return None
 
     def largest(self, task: Task, name: str, unit: int, gpu: Gpu, effect: str) -> Change | None:
-        """Return the change to the largest fitting value of a size; None if none fits.
-
-        name: size of the task to reduce, such as "batch"; only multiples of `unit` are tried.
-        """
+        # Only multiples of `unit` are tried.
         low, high, best = 0, -(-getattr(task, name) // unit), None
         n = high // 2
         for _ in range(_TRIALS[self.engine]):
@@ -167,7 +159,6 @@ class _Trials:
 
 
 def _alternative(found: Fit | Estimate, task: Task, trials: _Trials) -> Change | None:
-    """Return the change to the other usual precision if the verdict differs, else None."""
     if not task.is_training or task.lora:
         return None
     other = (_FULL if found.fits else _HALF).get(task.dtype)
@@ -200,7 +191,7 @@ def _changes(found: Fit | Estimate, trials: _Trials) -> Iterator[Change]:
 
 
 def _of_training(task: Task, gpu: Gpu, trials: _Trials) -> Iterator[Change | None]:
-    """Yield changes of a training on the same card, the least intrusive first."""
+    # The least intrusive changes come first.
     plain = _with_kernels(task)
     fused = _fused(plain) or plain
     saved = _checkpointed(plain)
@@ -237,7 +228,6 @@ def _of_serving(task: Task, gpu: Gpu, trials: _Trials) -> Iterator[Change | None
 
 
 def _next_card(found: Fit | Estimate, trials: _Trials) -> Change | None:
-    """Return the smallest larger card on which the task fits."""
     task, needed = trials.task, found.needed_bytes or found.gpu.memory
     larger = [
         (name, card)
@@ -255,12 +245,11 @@ def _next_card(found: Fit | Estimate, trials: _Trials) -> Change | None:
 
 
 def _maker(gpu: Gpu) -> str:
-    """Return the maker of a card, which begins the assumptions about it; "" for NVIDIA."""
+    # The maker begins the assumptions about a card; NVIDIA is not named.
     return gpu.assumed.partition(":")[0]
 
 
 def _with_kernels(task: Task) -> Task:
-    """Return the task with fused attention, if transformers has it for the model."""
     is_eager = task.attention == "eager"
     return replace(task, attention=usual_attention(task.model)) if is_eager else task
 
@@ -281,7 +270,6 @@ def _in_8_bits(task: Task | None) -> Task | None:
 
 
 def _smaller(task: Task) -> Iterator[Task]:
-    """Yield the task with smaller micro-batches and more accumulation, the largest first."""
     for parts in range(2, task.batch + 1):
         if task.batch % parts == 0:
             batch, accumulate = task.batch // parts, task.accumulate * parts
@@ -295,7 +283,6 @@ _NAMES = {
 
 
 def _options(old: Task, new: Task) -> str:
-    """Return the command-line options that change the task `old` into `new`."""
     changed = [f"--{new.parallel}"] * (old.parallel != new.parallel)
     changed += ["--checkpointing"] * (old.checkpointing != new.checkpointing)
     for name, option in _NAMES.items():

@@ -73,7 +73,7 @@ class RunOptions(TypedDict, total=False):
 
 
 def missing_pytorch(engine: str, python: str | None) -> str:
-    """Return a sentence on why PyTorch cannot run here; "" if it can, or if `engine` is given.
+    """Return a sentence on why PyTorch cannot run here; "" if it can, or if `engine` is not "auto".
 
     Raises UnavailableError if the interpreter `python` was requested and has no PyTorch.
     """
@@ -89,13 +89,15 @@ def missing_pytorch(engine: str, python: str | None) -> str:
 
 
 def engine_for(engine: str, missing: str, task: Task, gpu: Gpu) -> tuple[str, str]:
-    """Return the engine that answers whether `task` fits `gpu`, and why no more exact one does.
+    """Choose the engine that answers whether `task` fits `gpu`.
+
+    Return its name, and a sentence on why no more exact engine can answer. The sentence is "" for
+    the program, and for a requested engine.
 
     engine: requested engine, or "auto".
     missing: result of `missing_pytorch`.
 
-    The reason is "" for the program, and for a requested engine. Raises UnavailableError if no
-    engine can answer.
+    Raises UnavailableError if no engine can answer.
     """
     if engine != "auto":
         return engine, ""
@@ -114,7 +116,10 @@ def engine_for(engine: str, missing: str, task: Task, gpu: Gpu) -> tuple[str, st
 def runner_for(
     task: Task, gpu: Gpu, **how: Unpack[RunOptions]
 ) -> Callable[[Task, Gpu], Ran | Estimate]:
-    """Return a function that runs a task on a card, by the engine that answers `task` on `gpu`."""
+    """Return a function that runs any task on any card, by one engine.
+
+    The engine is the one chosen for `task` on `gpu`.
+    """
     engine = how.pop("engine", "auto")
     missing = missing_pytorch(engine, how.get("python"))
     engine, reason = engine_for(engine, missing, task, gpu)
@@ -156,17 +161,17 @@ def fit(
     """Report whether `task` fits `gpu`, by the most exact engine that can answer.
 
     gpu: a card or its name, such as "RTX 4090".
-    engine: "program" runs the task on PyTorch over a phantom GPU, "laws" without PyTorch
-        (`by_law.py`), "formula" estimates (`by_formula.py`); "auto" chooses laws if PyTorch is
-        missing, and the formula if the task has no law.
+    engine: "program" runs the task on real PyTorch over a phantom GPU; "laws" computes the same
+        requests without PyTorch; "formula" estimates a range. "auto" is the program, laws if
+        PyTorch is missing, and the formula if the task also has no law.
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
     python: interpreter with a CUDA build of PyTorch; default: this one, or the one on the PATH.
     torch_version: intended release of PyTorch; a note reports if another release ran.
-    transformers: intended release, which a note compares with that of the laws; default: the
-        installed release.
+    transformers: intended release of transformers, which a note compares with that of the laws;
+        default: the installed release.
     keep: file to which the recording is written.
-    host_spill: bytes of host memory that the driver lends.
-    values: True to compute a program's small integers and booleans.
+    host_spill: bytes of host memory that the driver lends to the GPU.
+    values: True to compute small integer and boolean tensors, on which a program may branch.
 
     Raises UnavailableError if PyTorch is missing and nothing else can answer. Raises ConfigError if
     the program fails for a reason other than memory, or if the requested engine cannot answer.
@@ -195,7 +200,7 @@ def fit_cards(
     values: bool = True,
     **how: Unpack[RunOptions],
 ) -> list[Fit | Estimate]:
-    """Return the answer of `fit` for each card."""
+    """Return the answer of `fit` for each card; the arguments are those of `fit`."""
     engine = how.pop("engine", "auto")
     missing = missing_pytorch(engine, how.get("python"))
     shared: dict[object, Ran] = {}
@@ -255,10 +260,10 @@ def fit_command(
 
 @dataclass(frozen=True, slots=True)
 class _Setup:
-    """Program of a `fit` question with its options and its card.
+    """Program of one `fit` question, with its options and its card.
 
-    run: runs the program on a card, with the arguments `keep`, `work` and `routing` of
-        `run_program`.
+    run: function that runs the program on a card; it accepts `keep`, `work` and `routing` as
+        `run_program` does.
     is_one_of_many: True if the answer is a row of a table of cards.
     """
 
@@ -277,11 +282,8 @@ class _Setup:
 
     @property
     def is_blind(self) -> bool:
-        """True if the program makes the same requests whatever memory the card has left.
-
-        Convolutions retry with another algorithm after an out-of-memory error, compilers benchmark
-        their kernels, and user code may do anything.
-        """
+        # Programs that react to the memory that is left: convolutions retry with another algorithm
+        # after an out-of-memory error, compilers benchmark kernels, and user code may do anything.
         task = self.task
         return task is not None and not (
             isinstance(task.model, UserModel) or task.model.sees or task.compiles
@@ -351,12 +353,7 @@ def _answer(text: str, setup: _Setup) -> Fit:
 def _verdict(
     gpu: Gpu, ran: Ran, least_room: int | None, others: Sequence[Ran | None]
 ) -> bool | None:
-    """Return True if the program completes for certain, False if it fails, None if unknown.
-
-    ran: run on the card.
-    least_room: bytes of the smallest card on which the program completes; None if unknown.
-    others: runs with other timing or other experts, which may end differently.
-    """
+    # `others` are runs with other timing or other experts, which may end differently.
     low, high = context_range(gpu)
     if any(each and each.is_out_of_memory != ran.is_out_of_memory for each in others):
         return None
@@ -369,7 +366,6 @@ def _verdict(
 
 
 def _runs(setup: _Setup) -> tuple[Ran, Ran | None]:
-    """Return the run on the card and, if it fails and an unlimited run does not, that run."""
     # If an unlimited run completes, its replay on the card replaces a second run. A recording
     # that is kept must be of a run on the card itself.
     unlimited = None
@@ -387,7 +383,6 @@ def _runs(setup: _Setup) -> tuple[Ran, Ran | None]:
 
 
 def _waits(ran: Ran) -> bool:
-    """Return whether freed blocks wait for other streams after the first counted entry."""
     trace = ran.prepared.trace
     requested = any_of(trace.action[ran.entry :], (Action.FREE_REQUESTED,))
     at_once = completes_at_once(trace.action, trace.addr)[ran.entry :]

@@ -50,9 +50,9 @@ and in 16 bits.
 class Estimate(Shown):
     """Memory of a task by formula, as a range.
 
-    parts: uses of the card's memory at the peak; the sum of their ranges is that of the process.
-    source: the formula.
-    reason: why no more exact engine answered, and what would change that, one sentence.
+    parts: uses of the card's memory at the peak, each a range; their sum is that of the process.
+    source: origin of the formula.
+    reason: sentence on why no more exact engine answered, and what would change that.
     notes: facts that the answer cannot know, one sentence each.
     """
 
@@ -69,7 +69,7 @@ class Estimate(Shown):
 
     @property
     def is_out_of_memory(self) -> bool:
-        """True unless the task surely fits."""
+        """True unless the upper end of the range fits."""
         return not self.fits
 
     @property
@@ -84,12 +84,12 @@ class Estimate(Shown):
 
     @property
     def fits(self) -> bool | None:
-        """True if the upper end of the range fits, None if only the lower end does."""
+        """True if the upper end of the range fits, None if only the lower end, else False."""
         return fits_in(self.gpu.memory, self.process_bytes)
 
     @property
     def runs_on_loan(self) -> bool:
-        """False: a formula does not know where memory that the host lends would be used."""
+        """Always False: a formula does not know where memory that the host lends would be used."""
         return False
 
     @property
@@ -130,9 +130,9 @@ def estimate(task: Task, gpu: Gpu, reason: str = "", conf: str | None = None) ->
 
 
 def training_of(task: Task) -> Training:
-    """Return a training as the formulas describe it.
+    """Convert a training task to the input of the training formulas.
 
-    Raises ConfigError for a model that they do not describe.
+    Raises ConfigError for a model that the formulas do not describe.
     """
     shape = shape_of(task.model)
     if task.lora:
@@ -200,7 +200,6 @@ def _held(task: Task) -> ServedMemory:
 
 
 def _left_out(task: Task, gpu: Gpu, conf: str | None) -> Iterator[str]:
-    """Yield a note on each choice that was made, and on each option that the formula ignores."""
     if gpu.assumed:
         yield gpu.assumed
     if task.attention == usual_attention(task.model) == "eager":
@@ -271,12 +270,13 @@ _ADAPTED = {
 def with_adapters(
     shape: TransformerShape, model: Model, rank: int, targets: Sequence[str] = ()
 ) -> TransformerShape:
-    """Return `shape`, the sizes for the training formulas, with LoRA adapters added.
+    """Add LoRA adapters to a model's sizes for the training formulas.
 
+    shape: sizes without adapters.
     rank: rank of the adapters.
     targets: names of the modules with adapters; empty for all linear modules of a layer.
 
-    Raises ConfigError for an unknown name.
+    Raises ConfigError for an unknown module.
     """
     unknown = sorted(set(targets) - set(_ADAPTED))
     if unknown:

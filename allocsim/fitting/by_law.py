@@ -87,7 +87,7 @@ def run_by_law(
 
 
 def why_no_law(task: Task, gpu: Gpu) -> str:
-    """Return why a task has no law on a card, as a sentence; "" if it has one."""
+    """Return a sentence on why no law describes a task on a card; "" if a law does."""
     try:
         requests_by_law(task, gpu)
     except ConfigError as error:
@@ -96,7 +96,7 @@ def why_no_law(task: Task, gpu: Gpu) -> str:
 
 
 def requests_key(task: Task, gpu: Gpu) -> tuple[bytes, ...]:
-    """Return a key that two cards share if the law of `task` gives the same requests on both."""
+    """Return a key that is equal for cards on which the law of `task` gives equal requests."""
     requests = requests_by_law(task, gpu)
     columns = (requests.kind, requests.block, requests.size)
     return tuple(column.tobytes() for column in columns)
@@ -110,10 +110,9 @@ def card_of(gpu: Gpu) -> Card:
 def mask_unit(task: Task) -> int:
     """Return the multiple, in elements, to which rows of the attention mask are padded.
 
-    It is 8 for a mask of fused attention, 1 for eager attention, which adds the mask to the scores,
-    and 0 for a program without a mask. Over a phantom GPU (`notes.py`), transformers builds a mask
-    with checkpointing, where tokens have explicit positions, and with a window that the sequence
-    fills.
+    It is 8 for fused attention, 1 for eager attention, and 0 if the program has no mask. With fused
+    attention, transformers builds a mask with checkpointing and with a sliding window that the
+    sequence fills, because over a phantom GPU it cannot read that the mask is unnecessary.
     """
     if task.attention == "eager":
         return 1
@@ -124,7 +123,7 @@ def mask_unit(task: Task) -> int:
 
 
 def laws_name(task: Task) -> ProgramName:
-    """Return the name under which the laws of a task's program are stored.
+    """Return the name of the program that a task runs, under which its laws are stored.
 
     Raises ConfigError for a model or an option without laws.
     """
@@ -149,14 +148,13 @@ def laws_name(task: Task) -> ProgramName:
 
 
 def config_of(model: Model) -> Mapping[str, Any]:
-    """Return the configuration of a model, empty for a model that has no laws."""
+    """Return the configuration of a model; empty for a model that no law can describe."""
     if isinstance(model, Configured):
         return model.config
     return CLASSIFIERS.get(model.function, {}) if isinstance(model, Classifier) else {}
 
 
 def _sizes_of(model: Model) -> dict[str, int]:
-    """Return the sizes of a model that has laws, by name."""
     config = config_of(model)
     family = family_of(config)
     assert family is not None
@@ -164,7 +162,6 @@ def _sizes_of(model: Model) -> dict[str, int]:
 
 
 def _without_law(task: Task) -> Iterator[str]:
-    """Yield a description of each option of a task for which no law was recorded."""
     usual = {each.name: each.default for each in fields(Task)}
     for name in ("accumulate", "compiles", "parallel", "lengths"):
         if getattr(task, name) != usual[name]:
@@ -176,9 +173,10 @@ def _without_law(task: Task) -> Iterator[str]:
 
 
 def nearest_law(name: str) -> str | None:
-    """Return the name of a program with laws that is most similar to `name`, or None.
+    """Return the name of a program with laws that resembles the program `name`, or None.
 
-    Both programs train, or both serve; they have the same model family if possible.
+    If `name` trains, so does the result, and if it serves, so does the result. Programs of the same
+    model family are preferred.
     """
     alike = [each for each in known_laws() if _serves(each) == _serves(name)]
     family = f"{name.partition('_')[0]}_"
@@ -201,7 +199,7 @@ def _laws(task: Task) -> Laws:
 
 
 def is_fused(task: Task) -> bool:
-    """Return whether attention without a mask uses FlashAttention."""
+    """Return whether a task's attention runs FlashAttention if it has no mask."""
     return task.attention == "sdpa" and task.dtype != "fp32"
 
 
@@ -219,14 +217,13 @@ def serving_of(task: Task, gpu: Gpu) -> Serving:
 
 
 def positions_of(model: Model) -> str:
-    """Return the kind of scaling of rotary positions, such as "llama3" or "default"."""
+    """Return how a model's rotary positions are scaled, such as "llama3" or "default"."""
     config = config_of(model)
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     return str(scaling.get("rope_type") or scaling.get("type") or "default")
 
 
 def _sizes(task: Task) -> dict[str, int]:
-    """Return the sizes of a task's model and input, by name."""
     sizes = _sizes_of(task.model)
     length = task.seq if task.is_training else task.prompt
     if task.model.sees:
@@ -243,7 +240,6 @@ def refuse_card_without_law(gpu: Gpu) -> None:
 
 
 def _refuse_without_law(task: Task, laws: Laws, names: Iterable[str]) -> None:
-    """Raise ConfigError if one of the parts of a program has no law in its regime."""
     for name in names:
         if name not in laws:
             tokens = task.seq if task.is_training else task.prompt
@@ -280,7 +276,11 @@ def requests_by_law(task: Task, gpu: Gpu, laws: Laws | None = None) -> Requests:
 
 
 def play_requests(requests: Requests, gpu: Gpu, torch_version: str, conf: str = "") -> Played:
-    """Run requests and frees on the allocator model of a release of PyTorch."""
+    """Run requests and frees on the allocator model.
+
+    torch_version: release of PyTorch to model.
+    conf: value of PYTORCH_CUDA_ALLOC_CONF.
+    """
     # Indexed by the laws' REQUEST, FREE and EMPTY_CACHE.
     kinds = np.array([MALLOC, FREE, PLAYED_EMPTY_CACHE], dtype=np.int64)
     program = KnownProgram(
@@ -302,10 +302,6 @@ def play_requests(requests: Requests, gpu: Gpu, torch_version: str, conf: str = 
 
 
 def _recording(played: Played, requests: Requests, gpu: Gpu, laws: Laws, text: str) -> Recording:
-    """Return the recording that a run of the program would leave.
-
-    text: description of the task.
-    """
     provenance = Provenance(
         torch_version=laws.torch_version,
         device_name=gpu.name,

@@ -71,7 +71,7 @@ _OPTIONS = frozenset(("checkpointing", "eager", "lora"))
 
 @dataclass(frozen=True, slots=True)
 class LawModel:
-    """A model whose configuration has laws.
+    """A model that laws describe, as the calculator page needs it.
 
     family: transformers' model_type.
     is_tied: True if the output layer shares the embedding's weights.
@@ -110,11 +110,11 @@ _Purposes = dict[str, tuple[Law, NDArray[np.int64]]]
 
 @dataclass(frozen=True, slots=True)
 class PageLaws:
-    """Laws of a model family on the page.
+    """Laws of a model family on the calculator page.
 
-    parts: for each part, its laws by name, each with the purposes of its requests as indices into
-        `CATEGORIES`.
-    programs: names of the parts of each program.
+    parts: for each part of a program, such as the optimizer, its laws by name. Each law comes with
+        the purpose of each request, as an index into `CATEGORIES`.
+    programs: for each program, the names of its parts.
     """
 
     family: str
@@ -172,7 +172,7 @@ def law_model(model: Model) -> LawModel:
 
 
 def law_models() -> tuple[LawModel, ...]:
-    """Return the presets that have laws."""
+    """Return the presets that laws describe."""
     known = {name.family.partition("_")[0] for name in law_programs()}
     found = []
     for name in (*CONFIGURATIONS, *TORCHVISION):
@@ -229,11 +229,7 @@ def _serving_parts(name: ProgramName) -> Iterator[tuple[str, Callable[[Laws], _P
 
 
 def _training_parts(name: ProgramName) -> Iterator[tuple[str, Callable[[Laws], _Purposes]]]:
-    """Yield the parts of a training program, each with a function that returns its laws.
-
-    A part is the model or the optimizer. The purposes of its requests are the same in every
-    program, so they are computed in one program and used for all.
-    """
+    # A request has the same purpose in every program, so each part is computed in one of them.
     yield name.make, lambda laws: _of_training(laws, _one_of_each(laws), (MAKE, DROP))
     yield (
         name.part,
@@ -243,16 +239,10 @@ def _training_parts(name: ProgramName) -> Iterator[tuple[str, Callable[[Laws], _
 
 
 def _one_of_each(laws: Laws) -> list[str]:
-    """Return the name of one way of training for each law that describes building the model."""
     return list({made_by(regime): regime for regime in _regimes(laws, FIRST)}.values())
 
 
 def _of_training(laws: Laws, regimes: Sequence[str], kinds: Sequence[str]) -> _Purposes:
-    """Return the laws of the model in training programs, with the purposes of their requests.
-
-    regimes: names of the ways of training, such as with or without checkpointing.
-    kinds: kinds of the laws to return, the first part of their names.
-    """
     optimizer = _steps(laws, "sgd", _SIZES)
     found: _Purposes = {}
     for regime in regimes:
@@ -262,10 +252,6 @@ def _of_training(laws: Laws, regimes: Sequence[str], kinds: Sequence[str]) -> _P
 
 
 def _of_optimizer(laws: Laws) -> _Purposes:
-    """Return the laws of an optimizer with the purposes of their requests.
-
-    Adafactor has several, because its requests depend on the shapes of the presets' matrices.
-    """
     regime, found = _regimes(laws, FIRST)[0], dict[str, tuple[Law, NDArray[np.int64]]]()
     for ending, sizes in _ways(laws):
         try:
@@ -284,11 +270,8 @@ def _steps(laws: Laws, optimizer: str, sizes: Mapping[str, int]) -> Steps:
 
 
 def _ways(laws: Laws) -> Iterator[tuple[str, Mapping[str, int]]]:
-    """Yield pairs of an ending for the names of an optimizer's laws, and sizes of a model.
-
-    One pair suffices, except for Adafactor, whose requests depend on the model's matrices. The page
-    has only matrices of the model itself, with numbers of columns that are multiples of 128.
-    """
+    # Only Adafactor's requests depend on the shapes of the model's matrices. The page has only
+    # matrices of the model itself, with numbers of columns that are multiples of 128.
     if laws.name.work != "adafactor":
         yield "", _SIZES
         return
@@ -311,10 +294,6 @@ def _ways(laws: Laws) -> Iterator[tuple[str, Mapping[str, int]]]:
 
 
 def _purposes_of_names(laws: Laws, optimizer: Steps, regime: str) -> _Purposes:
-    """Return the laws of a program of three training steps, with the purposes of their requests.
-
-    regime: name of the way of training.
-    """
     training = Training(_SIZES, _CARD, regime, 3)
     known = {**laws, **optimizer.by_name}
     variables = variables_of(_SIZES, _CARD)
@@ -333,7 +312,6 @@ def _purposes(laws: Laws, made: Requests) -> NDArray[np.int64]:
 
 
 def _of_serving(laws: Laws) -> dict[str, NDArray[np.int64]]:
-    """Return the purposes of a serving program's requests, by the name of the law."""
     found: dict[str, NDArray[np.int64]] = {}
     for names in _programs(laws):
         found |= _of_stretches(laws, names, _stretches(laws, names), laws[names[0]].layers)
@@ -343,11 +321,6 @@ def _of_serving(laws: Laws) -> dict[str, NDArray[np.int64]]:
 def _of_stretches(
     laws: Laws, names: Sequence[str], stretches: Sequence[LawRows], layers: int
 ) -> dict[str, NDArray[np.int64]]:
-    """Return the purposes of a program's requests, by the name of the law that gives them.
-
-    names, stretches: laws in the order of the program, and the rows that each gives.
-    layers: number of layers of the model.
-    """
     purposes = _purposes(laws, requests_of(stretches, names, 0, layers))
     found, counts, at = dict[str, NDArray[np.int64]](), dict[str, int](), 0
     for name, rows in zip(names, stretches, strict=True):
@@ -361,11 +334,8 @@ def _of_stretches(
 
 
 def _programs(known: Mapping[str, Law]) -> Iterator[Sequence[str]]:
-    """Yield programs as names of laws in order; together the programs use every law of serving.
-
-    Each program serves two prompts and decodes three tokens for each. Its parts are all of models
-    with a sliding window, or all of models without one.
-    """
+    # Together the programs use every law of serving. Each serves two prompts and decodes three
+    # tokens for each. Its parts are all of models with a sliding window, or all of models without.
     for has_window in (False, True):
         makes, starts, steps = (
             [name for name in _regimes(known, kind) if (_WINDOW in name.split(".")) == has_window]
@@ -386,7 +356,7 @@ def _regimes(known: Mapping[str, Law], kind: str) -> list[str]:
 
 
 def _stretches(known: Mapping[str, Law], names: Sequence[str]) -> list[LawRows]:
-    """Return the rows of each law in `names`; the cache grows by one token with every step."""
+    # The cache grows by one token with every step.
     found, length = [], _SIZES["length"]
     for name in names:
         kind = name.partition(".")[0]

@@ -24,7 +24,7 @@ from allocsim.units import format_range, format_size
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Fit(Shown):
-    """Result of a program on a card: whether it fits, by what margin, and with which conf.
+    """Answer to whether a program fits a card, by what margin, and with which conf.
 
     task: the task, or None for a user's own program.
     program: text of the generated program, or the user's command line.
@@ -33,16 +33,16 @@ class Fit(Shown):
     unlimited: run without a memory limit, if the task does not fit; None if that run fails, too.
     lent: replay with host memory lent by the driver, if the task does not fit; None if none is
         lent.
-    recommendation: conf under which the task fits, if it does not fit as given.
-    keeping_up: run on a card that finishes its work at once, if freed blocks wait for other
+    recommendation: conf under which the task fits, if it does not fit with `conf`.
+    keeping_up: run on a card that finishes its work at once; None if no freed block waits for other
         streams.
-    skewed: run where all tokens choose the same experts, if sizes depend on the choice; `ran`
-        spreads tokens evenly.
+    skewed: run where all tokens choose the same experts, if the requests depend on that choice;
+        `ran` spreads tokens evenly.
     notes: facts that the answer cannot know, one sentence each.
     fits: True if the program completes beside the largest CUDA context that was seen, False if it
         fails beside the smallest, None between.
-    least_room: bytes without the CUDA context on the smallest card that fits the task, if it does
-        not fit; None if unknown.
+    least_room: bytes, without the CUDA context, of the smallest card that fits the task; only if it
+        does not fit `gpu`, and None if unknown.
     """
 
     task: Task | None
@@ -81,8 +81,8 @@ class Fit(Shown):
     def needed_bytes(self) -> int | None:
         """Bytes that suffice for the task, without the CUDA context; None if unknown.
 
-        They are the peak of reserved memory if the task completes, else the size of the smallest
-        card on which it does; that of an unlimited card if the smallest was not searched for.
+        If the task completes, they are its peak of reserved memory. Otherwise they are the size of
+        the smallest card that fits or, if that was not searched for, the peak without a limit.
         """
         if self.completes:
             return self.ran.peak_reserved_bytes
@@ -112,7 +112,7 @@ class Fit(Shown):
     def process_bytes(self) -> tuple[int, int]:
         """Lowest and highest bytes of the card that the process uses at its peak.
 
-        The highest number is at most the card's memory if the program completes on the card.
+        If the program completes, the highest number is at most the card's memory.
         """
         low, high = context_range(self.gpu)
         peak = self.needed_bytes or self.ran.peak_reserved_bytes
@@ -148,11 +148,11 @@ _MOST_BYTES = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Answer of `fit` for one card, read from its JSON.
+    """Answer of `fit` for one card, as read from its JSON.
 
     needed_bytes: bytes that suffice, without the CUDA context; if unknown, the peak of reserved
         memory.
-    breakdown: bytes by purpose, empty if it was not requested.
+    breakdown: bytes by purpose; empty if the JSON has none.
     """
 
     name: str
@@ -165,13 +165,13 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class ReadFront:
-    """Answer of `fit --find` with two sizes, read from its JSON.
+    """Answer of `fit --find` with two sizes, as read from its JSON.
 
     gpu: name of the card.
-    name: size that was searched for.
+    name: size that was maximized.
     other: size whose values were given.
     points: value of `other`, largest value of `name` that fits with it (0 if none does), and bytes
-        reserved at its peak.
+        reserved at the peak.
     """
 
     gpu: str
@@ -189,9 +189,9 @@ def read_answers(path: str) -> tuple[Answered, ...]:
 
 
 def read_frontier(path: str) -> ReadFront | None:
-    """Return the answer to --find with two sizes, or None if the file holds another answer.
+    """Return the answer of `fit --find` with two sizes; None if the file has another answer.
 
-    Raises ConfigError as `read_answers` does.
+    Raises ConfigError if the file holds no answer.
     """
     return _read(path, lambda document: _frontier(document) if "frontier" in document else None)
 

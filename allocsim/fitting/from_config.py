@@ -60,11 +60,11 @@ _AUTO = (None, "auto", "", "none", False)
 
 @dataclass(frozen=True, slots=True)
 class ReadConfig:
-    """Options read from a configuration.
+    """Options of `fit`, read from the configuration of a training tool.
 
     path: the file.
-    values: options of `fit` by the names of their values, such as "batch".
-    used, ignored: keys that were used, and the others.
+    values: values of the options, by names such as "batch".
+    used, ignored: keys of the configuration that became options, and all other keys.
     notes: differences between the configuration and what `fit` computes, one sentence each.
     """
 
@@ -126,7 +126,7 @@ def _as_yaml(data: bytes, file: Path) -> Any:
 
 
 class _Reader:
-    """Converter of a configuration's keys to options, with a list of the keys that it used."""
+    """Converter of a configuration's keys to options, which lists the keys that it used."""
 
     def __init__(self, flat: Mapping[str, Any]) -> None:
         self.flat = flat
@@ -134,7 +134,6 @@ class _Reader:
         self.notes: list[str] = []
 
     def take(self, *keys: str) -> Any:
-        """Return the value of the first of `keys` that has one, and store that it was used."""
         for key in keys:
             if self.flat.get(key) not in _AUTO:
                 self.used.append(key)
@@ -197,7 +196,6 @@ class _Reader:
         return None if names in ("all", "all-linear") else names
 
     def dtype(self) -> str | None:
-        """Return the precision, such as "bf16" or "autocast-bf16"; None if no key gives it."""
         half = _HALF.get(str(self.take(*_TYPES)).removeprefix("torch."))
         mixed = str(self.take("mixed_precision"))
         for name in ("bf16", "fp16"):
@@ -208,7 +206,6 @@ class _Reader:
         return half
 
     def parallel(self) -> str | None:
-        """Return "fsdp" or "ddp" if several processes share the training."""
         kind = str(self.take("distributed_type")).lower()
         stage = self.take("zero_optimization.stage", "deepspeed_config.zero_stage")
         if stage in (1, 2):

@@ -64,7 +64,7 @@ _SUGGESTED = 3
 
 
 def find_preset(name: str) -> str | None:
-    """Return the name of the preset that `name` means, or None if there is none.
+    """Return the name of the preset that a model's name means, or None if there is none.
 
     "Qwen/Qwen2.5-7B-Instruct", "Qwen2.5-7B-Instruct-AWQ", "qwen2.5:7b" and "Qwen2.5-7B" mean the
     same preset.
@@ -110,9 +110,9 @@ _QUANTISED: dict[str, dict[str, Any]] = {
 
 
 def published_format(name: str) -> str | None:
-    """Return the format of the weights that `name` means, or None for 16 bits.
+    """Return the format of the weights published as `name`, or None for 16 bits.
 
-    A suffix such as "-AWQ" determines it, else the preset.
+    A suffix of the name, such as "-AWQ", determines it, else the preset.
     """
     words = set(_words(name.rsplit("/", 1)[-1]))
     unsloth = "nf4-double" if name.lower().startswith("unsloth/") else "nf4"
@@ -129,7 +129,7 @@ def published_format(name: str) -> str | None:
 
 
 def published_quantization(name: str) -> dict[str, Any]:
-    """Return the entry of config.json for the weights that `name` means; {} for 16 bits."""
+    """Return the quantization_config of the weights published as `name`; {} for 16 bits."""
     weights = published_format(name)
     if weights is None:
         return {}
@@ -142,18 +142,17 @@ def published_quantization(name: str) -> dict[str, Any]:
 
 
 def hub_name(preset: str) -> str:
-    """Return the repository on the Hugging Face hub whose configuration a preset is."""
+    """Return the Hugging Face repository from which a preset's configuration was read."""
     return str(PRESETS[preset]["hub"]) if preset in PRESETS else preset
 
 
 def encoder_parameters(preset: str) -> int:
-    """Return the parameters of the encoder of images that a preset's files have, or 0."""
+    """Return the number of parameters of the image encoder that a preset's files include, or 0."""
     return int(PRESETS.get(preset, {}).get("encoder", 0))
 
 
 @lru_cache(maxsize=1)
 def _known() -> dict[str, str]:
-    """Return the preset's name by each key under which it can be found; see `_key`."""
     known = {_key(other): name for name, row in PRESETS.items() for other in row.get("names", ())}
     known |= {_key(row["hub"]): name for name, row in PRESETS.items()}
     known |= {"vit": "ViT-B/16"}
@@ -166,7 +165,6 @@ def _words(name: str) -> list[str]:
 
 
 def _key(name: str) -> str:
-    """Return a name in lower case, without publisher, punctuation and ignored words."""
     plain = name if name in TORCHVISION else name.rsplit("/", 1)[-1]
     kept = (word for word in _words(plain) if word not in _IGNORED)
     return "".join(c for c in "".join(kept) if c.isalnum())
@@ -242,7 +240,7 @@ class Configured:
         return self.head in ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM")
 
     def size(self, what: str) -> int | None:
-        """Return one of the sizes of `_SIZES`, or None if it is not in the configuration.
+        """Return a size of the model, or None if the configuration lacks it.
 
         what: name of the size, such as "heads".
         """
@@ -276,10 +274,10 @@ Model = Configured | Classifier | UserModel
 
 
 def model_of(text: str) -> Model:
-    """Return the model that `text` names: a preset, a configuration or module:function.
+    """Return the model that `text` names: a preset, a configuration or a user's function.
 
-    A configuration is given as its file or its folder. Raises ConfigError for any other text, and
-    for a configuration that no model can have.
+    A configuration is given as its file or its folder, a function as "module:function". Raises
+    ConfigError for any other text, and for a configuration that no model can have.
     """
     place = Path(text)
     if place.suffix == ".json" or (place / "config.json").is_file():

@@ -58,11 +58,11 @@ def notes_of(
     is_computed: bool = False,
     is_routed: bool = False,
 ) -> Iterator[str]:
-    """Yield the notes that apply to a task on a card, except those about its run.
+    """Yield the notes that apply to a task on a card, except those that depend on the run.
 
     engine: "program" or "laws".
-    is_computed: True if small integers and booleans had their real values.
-    is_routed: True if the range over the choices of experts is known.
+    is_computed: True if small integer and boolean tensors had their real values.
+    is_routed: True if a second run, with all tokens on the same experts, gave a range.
     """
     if gpu.assumed:
         yield gpu.assumed
@@ -82,7 +82,6 @@ def notes_of(
 
 
 def _lacks_cudnn(task: Task, gpu: Gpu) -> bool:
-    """Return whether PyTorch would run cuDNN's attention here, which no law describes."""
     is_asked = task.attention == "sdpa" and task.dtype != "fp32" and not task.model.sees
     return is_asked and gpu.capability[0] in CUDNN_ATTENTION
 
@@ -90,7 +89,7 @@ def _lacks_cudnn(task: Task, gpu: Gpu) -> bool:
 def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:
     """Yield notes on values that the program read from the device, and on guessed workspaces.
 
-    made: description of the run that made the recording; None if unknown.
+    made: description of how the recording was made; None if unknown.
     """
     if made is None:
         return
@@ -104,7 +103,7 @@ def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:
 
 
 def notes_of_law(ran: Ran, transformers: str | None = None) -> Iterator[str]:
-    """Yield notes on the releases for which a law was recorded, if a law answered.
+    """Yield notes on the releases with which a law was recorded; nothing if no law answered.
 
     transformers: requested release; default: the installed release.
     """
@@ -140,7 +139,7 @@ def release_note(requested: str | None, installed: str) -> Iterator[str]:
 
 
 def notes_of_speed(ran: Ran, keeping_up: Ran | None) -> Iterator[str]:
-    """Yield a note if the card's speed changes the verdict or the peak.
+    """Yield a note if the card's speed changes whether the task fits, or the peak.
 
     ran, keeping_up: run on a card that works as late as possible, and a run on a card that works
         at once.

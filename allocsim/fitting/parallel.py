@@ -45,7 +45,7 @@ _ADAM_8BIT = 2
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Sharded(Shown):
-    """Answer of `shard`: whether a parallel training fits a card.
+    """Answer to whether a parallel training fits a card.
 
     worst: peak of the rank that allocates most.
     """
@@ -66,13 +66,13 @@ class Sharded(Shown):
 
     @property
     def reserved_bytes(self) -> tuple[int, int, int]:
-        """Bytes that the allocator reserves for the tensors at the peak: low, likely, high."""
+        """Lowest, likely and highest bytes that the allocator reserves at the peak."""
         low, likely, high = (round(self.allocated_bytes * each) for each in RESERVED_SEEN)
         return low, likely, high
 
     @property
     def communicators(self) -> int:
-        """Number of the rank's groups of ranks, each with its own NCCL communicator."""
+        """Number of NCCL communicators of a rank: one for each group that it belongs to."""
         layout = self.training.layout
         return sum(n > 1 for n in (layout.tensor, layout.pipeline, layout.shards, layout.expert))
 
@@ -89,7 +89,7 @@ class Sharded(Shown):
 
     @property
     def spare_bytes(self) -> int:
-        """Bytes of `room_bytes` that likely stay free; negative if the training does not fit."""
+        """Bytes of the card that likely stay free; negative if the training likely does not fit."""
         return self.room_bytes - self.reserved_bytes[1]
 
     @property
@@ -100,7 +100,7 @@ class Sharded(Shown):
 
     @property
     def fits(self) -> bool | None:
-        """True if the upper end of the range fits, None if only the lower end does."""
+        """True if the upper end of the range fits, None if only the lower end, else False."""
         return fits_in(self.gpu.memory, self.process_bytes)
 
     @property
@@ -127,7 +127,7 @@ class Sharded(Shown):
 def fits_in(memory: int, process: tuple[int, int]) -> bool | None:
     """Return whether a process fits in `memory` bytes; None if only its lower end does.
 
-    process: lowest and highest bytes of the process.
+    process: lowest and highest bytes that the process uses.
     """
     low, high = process
     return high <= memory or (None if low <= memory else False)
@@ -142,7 +142,7 @@ def shard(training: Training, gpu: Gpu) -> Sharded:
 
 
 def precision_of(dtype: str | None, optimizer: str = "adamw", gradients: int = 2) -> Precision:
-    """Return the bytes per parameter of weights, gradients and optimizer.
+    """Return the bytes per parameter of weights, gradients and optimizer state.
 
     dtype: one of `DTYPES`, or None for mixed precision: 16-bit weights with 32-bit copies in the
         optimizer.
@@ -183,10 +183,10 @@ _PER_STAGE = 4
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A layout that fits.
+    """Layout of a training over ranks that fits the card.
 
     answer: memory of the layout.
-    extra: extra work and waiting, as a share of the training's own work. It is a third for
+    extra: recomputation and waiting, relative to the training's own work. It is a third for full
         recomputation, the pipeline bubble of (p-1) / micro-batches (Narayanan et al. 2021, section
         2.2), and the delay of the stage with the most layers.
     """
@@ -201,7 +201,7 @@ class Planned:
 
     @property
     def rank(self) -> tuple[float, ...]:
-        """Sort key for the order of preference: less extra work first, then less communication."""
+        """Sort key, best first: less recomputation and waiting, then less communication."""
         layout = self.answer.training.layout
         return (
             *(round(self.extra, 3), layout.zero, layout.tensor, layout.pipeline),
@@ -211,11 +211,12 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class GpuCount:
-    """Fewest cards that a training needs, and its layouts on that many cards and on more.
+    """Fewest cards that a training needs, and layouts on that many cards and on more.
 
-    fewest: least number of cards, None if no number in the search space suffices.
-    choices: layouts that fit on `fewest` cards, in order of preference.
-    front: layouts on more cards, each with less extra work than those on fewer cards.
+    fewest: least number of cards, None if no tried number suffices.
+    choices: layouts that fit on `fewest` cards, best first.
+    front: the best layout on `fewest` cards, and layouts on more cards that each recompute and wait
+        less than those on fewer cards.
     tried: number of layouts that were computed.
     """
 
@@ -230,9 +231,10 @@ def plan(
 ) -> GpuCount:
     """Find the fewest cards of `gpu` on which `training` fits.
 
-    Its layout gives the tokens, attention, context parallelism and micro-batches per step.
+    The layout of `training` gives the tokens, attention, context parallelism and micro-batches per
+    step; the rest of it is searched.
 
-    cards: exact number of cards to use, instead of the fewest.
+    cards: number of cards to use, instead of the fewest.
     micro_batch: sequences in a micro-batch, instead of the largest that fits.
     """
     search = _Search(training, gpu, micro_batch)
@@ -265,10 +267,6 @@ class _Search:
     micro_batch: int | None
 
     def counts(self) -> Iterator[int]:
-        """Return the numbers of cards to try, from the least whose memory holds all states.
-
-        The numbers are 1, 2, 4 and multiples of one machine's cards.
-        """
         # With ZeRO 3 the states are spread over all cards, so fewer cards than this cannot hold
         # them.
         precision = self.training.precision
@@ -300,7 +298,6 @@ class _Search:
                         yield replace(groups, zero=zero, recompute=recompute)
 
     def _experts(self, shards: int) -> int:
-        """Return the widest expert parallelism that divides both the experts and `shards` ranks."""
         experts = self.training.shape.experts
         return max((n for n in range(1, experts + 1) if experts % n == 0 and shards % n == 0),
                    default=1)  # fmt: skip
@@ -310,10 +307,7 @@ class _Search:
         return sorted(found, key=lambda each: each.rank)
 
     def best(self, layout: ParallelLayout) -> Planned | None:
-        """Return `layout` with the largest micro-batch that surely fits.
-
-        The smallest micro-batch only has to fit likely. Returns None if it does not.
-        """
+        # The smallest micro-batch only has to fit likely, a larger one surely.
         least, *more = _MICRO_BATCHES if self.micro_batch is None else (self.micro_batch,)
         best = self._answer(layout, least)
         if not best.likely_fits:
@@ -329,7 +323,6 @@ class _Search:
         return shard(replace(self.training, layout=replace(layout, micro_batch=size)), self.gpu)
 
     def _is_hopeless(self, layout: ParallelLayout) -> bool:
-        """Return whether the card cannot hold `layout` even with full recomputation."""
         training = replace(self.training, layout=layout)
         return training.least() * RESERVED_SEEN[1] > self.gpu.room
 

@@ -50,7 +50,7 @@ class Failure:
     """Out-of-memory error that ended a run.
 
     entry: entry of the recording at which it occurred.
-    tried_bytes: bytes requested from the driver.
+    tried_bytes: bytes that the allocator requested from the driver when it failed.
     reserved_bytes, allocated_bytes: PyTorch's counters after the error.
     """
 
@@ -62,13 +62,13 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ran:
-    """A program's run on one card.
+    """Run of a program on one card.
 
     recording, prepared: recording of the run, and its device prepared for replay.
     device_run: replay on `gpu`.
-    as_recorded: replay on the card of the recording, which may have another memory size (`ran_on`).
-    entry: first entry that counts; earlier entries build the model, if the program resets the
-        peaks.
+    as_recorded: replay on the card of the recording, which may have more memory than `gpu`.
+    entry: first entry that counts for the peaks; earlier entries build the model, if the program
+        then resets the peak counters.
     busiest: entry after which most memory was allocated.
     is_out_of_memory: True if an out-of-memory error ended the program.
     torch_version: release of PyTorch that ran the program.
@@ -100,7 +100,7 @@ class Ran:
 
     @property
     def failure(self) -> Failure | None:
-        """Error that ended the run, or None if none did or the replay does not show it."""
+        """Error that ended the run; None if none did, or if the replay does not fail."""
         oom = self.oom
         if oom is None:
             return None
@@ -142,11 +142,11 @@ def run_program(
 ) -> Ran:
     """Run a program on a phantom of `gpu`.
 
-    program: a task, whose program is generated, the text of a program, or a command line.
-    python, torch_version: as in `find_python`, for the text of a program.
+    program: a task, whose program is generated; the text of a program; or a command line.
+    python: interpreter for the text of a program; default: this one, or the one on the PATH.
+    torch_version: preferred release of PyTorch.
     keep: file to which the recording is written.
-    model: model of the program, for error messages that name its configuration; default: that of
-        the task.
+    model: model whose configuration error messages name; default: that of the task.
     options: `conf`, `work`, `values` and `routing` of `RecordedProgram`.
 
     Raises UnavailableError if PyTorch is missing. Raises ConfigError if the program does not use
@@ -216,9 +216,9 @@ def ran_of(
     transformers: str | None = None,
     made: Played | None = None,
 ) -> Ran:
-    """Return the run on `gpu` that `recording` describes. Most arguments are fields of `Ran`.
+    """Make the result of a run on `gpu` from its recording. Most arguments are fields of `Ran`.
 
-    made: replay of the requests, if a law made the recording; None to replay the recording.
+    made: replay of a law's requests, if a law made the recording; None to replay the recording.
     """
     # A recording may have several devices; the program used the one with most entries.
     device = max(recording.devices, key=len).device
@@ -252,8 +252,9 @@ def ran_of(
 
 
 def ran_on(gpu: Gpu, ran: Ran) -> Ran:
-    """Return the result of a run on `gpu`, a card of the same model with less memory, by replay.
+    """Return the result of a run on a card of the same model with less memory, by replay.
 
+    gpu: card with less memory.
     ran: run that was not ended by a memory limit.
 
     The result equals a run of the program on `gpu` if the program does not react to free memory.
@@ -295,11 +296,11 @@ def _with_peaks(ran: Ran) -> Ran:
 
 
 def needed_room(unlimited: Ran, gpu: Gpu, trials: Trials) -> int | None:
-    """Return the least bytes, without the CUDA context, with which all requests succeed.
+    """Return the size of the smallest card, less its CUDA context, on which all requests succeed.
 
     unlimited: run on a card without a memory limit.
     gpu: card on which the program fails.
-    trials: replays of the unlimited run.
+    trials: replays of the unlimited run with other memory sizes.
 
     Returns None if no size suffices. Returns None also if the same requests succeed on `gpu`,
     because the program then requested other sizes there.
@@ -325,7 +326,7 @@ _UNKNOWN_HEAD = "Unrecognized configuration class"
 
 
 def why_it_failed(log: str, exit_code: int, when: str, model: Model | None = None) -> str:
-    """Return a sentence on the reason why a program failed, from the error that it printed last.
+    """Return a sentence on why a program failed, from the last error that it printed.
 
     log: output and errors of the program.
     exit_code: exit code of the program.

@@ -44,7 +44,7 @@ Watch = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class TriedSize:
-    """Result of a run with one value of the searched size.
+    """Result of a run with one value of the size that is searched for.
 
     peak_reserved_bytes: peak of reserved memory, up to the error if the value does not fit.
     is_limited: True if the run was on the card itself, False if on an unlimited one.
@@ -58,13 +58,13 @@ class TriedSize:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Largest:
-    """Largest value of a size, such as the batch, at which a task fits a card.
+    """Largest value of a size, such as the batch, with which a task fits a card.
 
-    name: size that was searched for.
+    name: name of the size.
     value: largest value that fits, 0 if not even the least value does.
     step: tried values are multiples of it.
     fitting: run at `value`, or None if no value fits.
-    failing: run at the next value, or None if the model has no positions for that value.
+    failing: run at the next multiple of `step`; None if the model cannot have so large a size.
     tried: results of all runs, in order.
     notes: facts that the answer cannot know, one sentence each.
     """
@@ -116,10 +116,10 @@ def largest(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fewest:
-    """Answer of `fewest`: the fewest GPUs, a power of two, on which a shared task fits.
+    """Fewest GPUs, a power of two, on which a training shared by FSDP or DDP fits.
 
     ranks: number of GPUs, None if not even 1,024 suffice.
-    fitting: run of the first rank, or None.
+    fitting: run of the first rank on `ranks` GPUs, or None.
     tried: results of all runs, in order, where the value is the number of GPUs.
     notes: facts that the answer cannot know, one sentence each.
     """
@@ -192,11 +192,12 @@ def _tried(value: int, ran: Ran | Estimate, *, is_limited: bool) -> TriedSize:
 
 
 def full_at(runs: Mapping[int, Ran], room: int) -> int | None:
-    """Estimate the largest value at which a program fits in `room` bytes.
+    """Estimate the largest value of a size with which a program fits in `room` bytes.
 
-    runs: runs at two values, which are the keys.
+    runs: runs at two values of the size, by value.
 
-    Returns None if no part of the program grows, or if the parts of the runs do not correspond.
+    Returns None if memory grows in no phase of the program, or if the two runs differ too much in
+    length to compare their phases.
     """
     # Memory of each part grows linearly, at its own rate; the first line to reach the limit
     # decides. At a small batch the fullest part is the optimizer; at a large one usually another.
@@ -227,7 +228,7 @@ def _peaks_of_parts(ran: Ran) -> NDArray[np.int64]:
 
 
 class _Search:
-    """Search that tries two values at a time, near the value that earlier peaks predict."""
+    """Search that tries two values at a time, near the value that the known peaks predict."""
 
     def __init__(self, task: Task, name: str, gpu: Gpu, step: int, run: _Run) -> None:
         self.task, self.name, self.gpu, self.step, self.run_on = task, name, gpu, step, run
@@ -293,7 +294,6 @@ class _Search:
         return min(max(guess, 1), max(self.bound - 1, 1))
 
     def _next(self, low: int, high: int) -> list[int]:
-        """Return the values to try between `low`, which fits, and `high`, which does not."""
         inner, guess = high - low - 1, self._predicted_linearly()
         is_first, self.is_first = self.is_first, False
         # Nothing has failed yet: go up, in growing steps once the first guess has been too low.
@@ -352,9 +352,10 @@ def frontier(
     watch: Watch = lambda _: None,
     **how: Unpack[RunOptions],
 ) -> Frontier:
-    """Find the largest `name` at which `task` fits `gpu`, for each value of the size `other`.
+    """Find the largest value of the size `name` that fits `gpu`, for each value of `other`.
 
-    values: values of `other`; default: `usual_values`.
+    name, other: names of two sizes of the task, such as "batch" and "seq".
+    values: values of `other`; default: the task's, half of it, and twice it.
 
     The other arguments and errors are those of `largest`.
     """
@@ -379,10 +380,6 @@ def frontier(
 def _first_guess(
     name: str, other: str, rows: Sequence[tuple[int, Largest]], value: int, gpu: Gpu
 ) -> int | None:
-    """Predict the `name` (such as "batch") that fills the card if the size `other` is `value`.
-
-    rows: results at smaller values of `other`; with too few of them, the prediction is None.
-    """
     if "batch" not in (name, other) or not {name, other} <= _POWERS.keys():
         return max(rows[-1][1].value, 1) if rows else None
     power, other_power = _POWERS[name], _POWERS[other]

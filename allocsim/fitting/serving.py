@@ -78,11 +78,11 @@ _ROUNDED = (-0.005 * GIB, 0.005 * GIB)
 
 @dataclass(frozen=True, slots=True)
 class ServedMemory:
-    """A model with its weights in the format that an engine loads.
+    """Model with its weights in the format that a serving engine loads.
 
-    source: origin of the bytes of the weights, such as "its configuration".
-    encoder: parameters of an encoder of images that is published with the model, or 0.
-    address: file, or name on the Hugging Face hub, for a line to paste.
+    source: origin of the sizes of the weights, such as "its configuration".
+    encoder: number of parameters of an image encoder that is published with the model, or 0.
+    address: file, or name on the Hugging Face hub, for a command line to paste.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Served(Shown):
     """Memory that a serving engine needs for a model, and whether a card has it.
 
     held: the model with its weights.
-    work: requests to serve; with several cards, the part of one card.
+    work: sequences to serve; with several cards, the share of one card.
     needs: memory that the engine needs on each card and on the host.
     """
 
@@ -219,13 +219,15 @@ def serve(
     cards: int | None = None,
     options: ServerOptions = DEFAULTS,
 ) -> Served:
-    """Return the memory that `server`, one of `SERVERS`, needs to do the work on `gpu`.
+    """Return the memory that a serving engine needs to serve a model on `gpu`.
 
+    held: the model with its weights.
+    server: one of `SERVERS`.
     batch: sequences at a time, each with `prompt` and `decode` tokens.
-    requests: number of requests, served one after another.
-    kv_type: type of the cache, one of `KV_TYPES`; default: the engine's.
+    requests: number of rounds of `batch` sequences, served one after another.
+    kv_type: type of keys and values, one of `KV_TYPES`; default: the engine's.
     gpu_layers: number of layers on the GPU for llama.cpp and Ollama; default: all.
-    logged: sizes from a log of the server with this model.
+    logged: sizes from a start-up log of the engine with this model.
     cards: number of cards that share each layer (tensor parallelism); the answer is for each card.
         Default: that of the options or the log, else 1.
     options: further options of the server, which replace those of the log.
@@ -294,7 +296,6 @@ def _refuse(
 
 
 def _from_log(needs: Needs, logged: Logged) -> str:
-    """Return a note that names the parts of `needs` whose sizes come from the engine's log."""
     names = [part.name for part in needs.parts if part.why == AS_LOGGED]
     if logged.room or logged.pool:
         names.append("room of the cache")

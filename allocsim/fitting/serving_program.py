@@ -36,7 +36,7 @@ _SEEN = ((750 * KIB, 2800 * KIB), (2800, 7500))
 
 
 class Phase(Enum):
-    """Last phase of a start that an engine entered; the value completes "it ended …"."""
+    """Phases of an engine's start; each value completes the sentence "it ended …"."""
 
     ARGUMENTS = "before it accepted its arguments"
     WEIGHTS = "while it loaded the weights"
@@ -51,7 +51,7 @@ class Started(Shown):
     """Result of starting a serving engine on a phantom GPU.
 
     model: name of the model.
-    address: its name on the Hugging Face hub, or its file, for a line to paste.
+    address: its name on the Hugging Face hub, or its file, for a command line to paste.
     engine: name and release of the engine, such as "vLLM 0.33.0".
     arguments: arguments of the engine beyond the model.
     cards: number of cards; sizes are of one card.
@@ -60,11 +60,12 @@ class Started(Shown):
     peak_bytes: largest use of one card's memory, with the CUDA context.
     failure: the error that ended the engine; "" if it was ready.
     refusals: reasons that the engine gave for not starting, with what helps.
-    hollow, invented: kernels that did nothing, and values that were invented; "" for none.
+    hollow: comma-separated kernels that computed nothing; "" for none.
+    invented: comma-separated values that were invented; "" for none.
     torch_version: release of PyTorch.
-    driver: number of kernels that one card loaded, and of the nodes of its CUDA graphs.
-    local_bytes: local memory of the kernel with the largest stack, beyond that of the context.
-    searched: option whose largest value was searched; "" for none.  `arguments` has its value.
+    driver: number of kernels that one card loaded, and of nodes of its CUDA graphs.
+    local_bytes: local memory that the kernel with the largest stack needs beyond the CUDA context.
+    searched: option whose largest value was found, which `arguments` has; "" for none.
     """
 
     model: str
@@ -101,7 +102,7 @@ class Started(Shown):
         return f"{self.engine} starts on {where}{room}"
 
     def parts(self) -> Iterator[tuple[str, float]]:
-        """Yield the parts of the memory of one card, as the engine counts them, in bytes."""
+        """Yield names and bytes of the parts of one card's memory, as the engine counts them."""
         sizes = self.sizes
         weights, consumed = sizes.get("weights_bytes"), sizes.get("consumed_bytes")
         if weights is not None:
@@ -120,13 +121,13 @@ class Started(Shown):
 
     @property
     def driver_range(self) -> tuple[int, int]:
-        """Least and most bytes that the driver takes for kernels and nodes, by public logs."""
+        """Least and most bytes that the driver takes for kernels and graph nodes."""
         low, high = (sum(map(mul, self.driver, each)) for each in zip(*_SEEN, strict=True))
         return self.local_bytes + low, self.local_bytes + high
 
     @property
     def room(self) -> tuple[int, int] | None:
-        """Least and most tokens of the cache, by the range of the driver's memory."""
+        """Least and most tokens that the KV cache holds, given the range of the driver's memory."""
         tokens, size = self.sizes.get("kv_cache_tokens"), self.sizes.get("kv_cache_bytes")
         if not tokens or not size:
             return None
@@ -223,13 +224,13 @@ _MOST_STARTS = 4
 
 
 def start_largest(option: str, model: str, server: str, gpu: Gpu, **how: Any) -> Started:
-    """Start an engine with the largest value of `option` with which it is ready for requests.
+    """Start an engine with the largest value of `option` with which it becomes ready.
 
-    option: "max-model-len", "max-num-seqs" or "gpu-memory-utilization".  The largest max-num-seqs
-        is the number of requests of the longest length for which the cache has room at once.
+    option: "max-model-len", "max-num-seqs" or "gpu-memory-utilization". The largest max-num-seqs
+        is the number of requests of the longest length that the KV cache holds at once.
     how: further arguments of `start`.
 
-    The sizes or the refusal of a start give a value, which the next start tries.  If no value
+    Each start, by its printed sizes or its refusal, gives the value for the next start. If no value
     works, the result is that of the first start.
     """
     if option not in _SOUGHT:
@@ -249,7 +250,6 @@ def start_largest(option: str, model: str, server: str, gpu: Gpu, **how: Any) ->
 
 
 def _without(option: str, words: Sequence[str]) -> tuple[str, ...]:
-    """Return the arguments `words` without `--option` and its value."""
     kept = list(words)
     for at in reversed(range(len(kept))):
         name, is_joined, _ = kept[at].replace("_", "-").partition("=")
@@ -259,7 +259,6 @@ def _without(option: str, words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _largest(found: Started, option: str) -> str | None:
-    """Return the largest value of `option` that the sizes of a start allow; None if unknown."""
     if not found.fits:
         helps = "; ".join(each.helps for each in found.refusals)
         named = re.search(rf"--{option} (\d+(?:\.\d+)?)", helps)
@@ -274,7 +273,6 @@ def _largest(found: Started, option: str) -> str | None:
 
 
 def _config(model: Configured, text: str) -> dict[str, Any]:
-    """Return the configuration with the type and the format of the published weights."""
     config = dict(model.config)
     if not any(config.get(name) for name in _DTYPES):
         config["torch_dtype"] = "bfloat16"
@@ -284,7 +282,6 @@ def _config(model: Configured, text: str) -> dict[str, Any]:
 
 
 def _keep(recorded: Recorded, keep: Path) -> None:
-    """Copy the recordings to `keep`, with the suffix of each rank if there are several."""
     for process in recorded.processes:
         name = process.file.name.removeprefix("fit").removesuffix(".pickle")
         shutil.copyfile(process.file, keep.with_name(keep.stem + name + keep.suffix))
@@ -295,7 +292,6 @@ def _most(recorded: Recorded, name: str) -> int:
 
 
 def _out_of_memory(model: str, server: str, gpu: Gpu, cards: int, phase: Phase) -> Refusal:
-    """Return the reason for which the card was full in a phase, and the smallest change."""
     helps = {
         Phase.PROFILING: "a smaller --max-num-batched-tokens or --max-num-seqs",
         Phase.GRAPHS: "a smaller --gpu-memory-utilization; --find gpu-memory-utilization finds it",
@@ -310,10 +306,7 @@ def _out_of_memory(model: str, server: str, gpu: Gpu, cards: int, phase: Phase) 
 
 
 def _least(figures: Sequence[Any]) -> dict[str, float]:
-    """Return each printed number by name.
-
-    If several ranks printed it, the smallest cache counts, and the largest of any other number.
-    """
+    # If several ranks printed a number, the smallest cache counts, the largest of any other.
     sizes: dict[str, float] = {}
     for each in figures:
         before = sizes.get(each.name)
@@ -335,6 +328,5 @@ def _phase(sizes: Mapping[str, float], *, is_ready: bool, is_taken: bool) -> Pha
 
 
 def _joined(texts: Iterator[str]) -> str:
-    """Return the names of several comma-separated texts as one such text, sorted, each once."""
     names = {name for text in texts for name in text.split(", ") if name}
     return ", ".join(sorted(names))

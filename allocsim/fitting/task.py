@@ -64,11 +64,11 @@ _DEFAULT_TOKENS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One model with the work that it does.
+    """A model with the work that it does.
 
     is_training: True for training, False for serving.
-    dtype, optimizer, attention: a key of `DTYPES`, `OPTIMIZERS` and `ATTENTION`; the default of
-        attention is `usual_attention`.
+    dtype, optimizer: a key of `DTYPES` and of `OPTIMIZERS`.
+    attention: a key of `ATTENTION`; default: the implementation that transformers chooses.
     batch: sequences or images at a time.
     seq: tokens of a training sequence.
     image: pixels of an image's side.
@@ -81,9 +81,9 @@ class Task:
     compiles: True to compile the model.
     channels_last: True for images and weights in the channels-last memory format.
     steps: training steps.
-    prompt, decode: tokens of a prompt, and generated tokens.
-    requests: number of requests, served one after another.
-    start: one of `STARTS`.
+    prompt, decode: tokens of a prompt, and tokens generated after it.
+    requests: number of batches of prompts, served one after another.
+    start: way to create the model, one of `STARTS`.
     parallel: one of `PARALLEL`, or "" for a single GPU.
     ranks: number of GPUs that share the training.
     rank: index of the GPU whose process is run.
@@ -164,7 +164,7 @@ class Task:
             raise ConfigError(f"{name} has {most:,} positions; {longest:,} tokens are too many")
 
     def at(self, size: str, value: int) -> Task:
-        """Return the same task with another value of one size.
+        """Return a copy of the task with another value of one size.
 
         size: name of the field, such as "batch".
         """
@@ -187,7 +187,7 @@ class Task:
         return self.text_with(self._amount())
 
     def text_with(self, amount: str) -> str:
-        """Return the description with `amount` in place of the batch and its size."""
+        """Return the task's description with `amount` in place of the batch and its lengths."""
         what = [self._work(), amount, self.dtype]
         if self.is_training:
             what.append(self.optimizer)
@@ -234,9 +234,9 @@ def usual_lengths(model: Model, decode: int = 64) -> dict[str, int]:
 
 
 def most_of(task: Task, size: str) -> int:
-    """Return the largest possible value of a size of `task`, such as "seq".
+    """Return the largest possible value of a size of `task`.
 
-    The number of learned positions limits the tokens.
+    size: name of the field, such as "seq"; learned positions limit the number of tokens.
     """
     most = most_positions(task.model) or _MOST
     if size == "seq":
@@ -245,7 +245,7 @@ def most_of(task: Task, size: str) -> int:
 
 
 def usual_values(task: Task, other: str) -> tuple[int, ...]:
-    """Return the values of a size that a frontier tries: the task's, half of it, and twice it."""
+    """Return the values of the size `other` to try: the task's own, half of it, and twice it."""
     own: int = getattr(task, other)
     return tuple(sorted({max(own // 2, 1), own, min(2 * own, most_of(task, other))}))
 
