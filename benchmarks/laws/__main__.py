@@ -75,24 +75,34 @@ _LIKE_LLAMA = Recorded(
     trained=_TRAINED,
     attention=_BOTH,
     adapted=((), ("q_proj", "v_proj")),
-    served=(("bf16", "sdpa"), ("fp32", "sdpa"), ("bf16", "eager")),
+    served=(("bf16", "sdpa"), ("fp32", "sdpa"), ("bf16", "eager"), ("fp16", "eager")),
 )
+_WINDOWED = Recorded(trained=_MIXED, adapted=((),))
 _EXCEPTIONS = {
     "llama": _LIKE_LLAMA,
     "qwen2": _LIKE_LLAMA,
-    "qwen3": Recorded(tied=(True,)),
-    "gpt2": _LIKE_LLAMA._replace(tied=(True,), adapted=((), ("c_attn",))),
+    "qwen3": Recorded(
+        tied=(True,),
+        trained=_MIXED,
+        adapted=((),),
+        served=(("bf16", "sdpa"), ("fp32", "sdpa")),
+    ),
+    "gpt2": _LIKE_LLAMA._replace(
+        tied=(True,),
+        adapted=((), ("c_attn",)),
+        served=_LIKE_LLAMA.served[:-1],
+    ),
     "gemma2": _LIKE_LLAMA._replace(
         tied=(True,),
         attention=("eager",),
         served=(("bf16", "eager"), ("fp16", "eager"), ("fp32", "eager")),
     ),
-    "mistral": Recorded(trained=_MIXED, adapted=((),)),
-    "phi3": Recorded(trained=_MIXED),
+    "mistral": _WINDOWED,
+    "phi3": _WINDOWED,
     "mixtral": Recorded(trained=_MIXED),
     "bert": Recorded(tied=(True,), trained=_TRAINED, served=()),
     "vit": Recorded(trained=_MIXED, served=()),
-    VIT: Recorded(trained=_MIXED, served=()),
+    VIT: Recorded(trained=_TRAINED, served=()),
 }
 """Families whose programs are not those of `Recorded()`."""
 

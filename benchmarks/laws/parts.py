@@ -150,6 +150,8 @@ class FamilyFile:
         path = DATA / f"{family}.zip"
         if not path.is_file():
             return None
+        for cached in (family_file, part_of):
+            cached.cache_clear()  # the file may have been written since
         about = family_file(path)
         found = cls(about.torch_version, about.transformers, about.period)
         found.parameters = dict(about.parameters)

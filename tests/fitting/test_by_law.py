@@ -161,18 +161,10 @@ def seeing(kinds: int, *sizes: int) -> Configured:
 
 
 WITHOUT_A_LAW = {
-    "20251-021": "mistral_untied_bf16_adamw-fused_lora",
-    "20251-024": "qwen3_tied_autocast-bf16_adamw-fused_checkpointing",
     "20251-025": "torchvision-vit_fp32_momentum",
-    "20251-026": "llama_tied_fp16_serve_eager",
-    "20251-027": "phi3_untied_bf16_adafactor_checkpointing_lora",
     "20251-043": "mixtral_untied_bf16_adamw_lora",
-    "20251-046": "qwen3_tied_autocast-bf16_adamw_checkpointing",
     "20252-000": "mistral_untied_autocast-bf16_sgd_checkpointing_eager",
-    "20252-014": "qwen3_tied_fp32_serve",
-    "20252-016": "phi3_untied_bf16_adamw_checkpointing_lora",
     "20252-023": "phi3_untied_16-bit_serve",
-    "20252-036": "phi3_untied_bf16_adamw-fused_checkpointing_lora",
     "20252-037": "qwen3_tied_bf16_adafactor_checkpointing_lora",
 }
 """Tasks drawn at random whose programs, or their regimes, were not recorded."""
