@@ -190,7 +190,6 @@ class _Parser:
 
 
 def _float(word: str, key: str) -> float:
-    """Return the number at the beginning of `word`; refuse numbers that strtod refuses."""
     match = _FLOAT.match(word)
     if match is None:
         raise BadOptionError(f"option {key} expects a number, got {word[:80]!r}")

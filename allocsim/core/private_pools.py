@@ -93,7 +93,10 @@ class PrivatePools:
 
     @property
     def in_capture(self) -> bool:
-        """True if an open scope has the effects of a graph capture (semantics 5.4)."""
+        """True if an open scope has the effects of a graph capture: it defers frees.
+
+        Source: semantics 5.4.
+        """
         return bool(self.scopes) and self._heap.release.scope_is_capture
 
     def get_pool(self, stream: int) -> PrivatePool | None:

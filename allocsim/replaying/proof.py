@@ -151,9 +151,9 @@ def run_as_proof(
 
 
 def _is_baseline_too(prepared: Prepared, setting: Setting, device_memory: int | None) -> bool:
-    """Return True if an exact baseline is also the replay of `setting` on this device.
+    """Return True if an exact baseline is also the what-if of `setting` on this device.
 
-    The baseline has recorded addresses and answers of the driver, which the what-if has not.
+    Only the baseline has the recorded addresses and answers of the driver.
     """
     plan = prepared.plan
     if not prepared.is_own_release or not plan.is_whole or plan.limit is not None:

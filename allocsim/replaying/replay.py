@@ -352,15 +352,15 @@ class Walk:
             return None
         return int(steps.entry[self.at]), next(steps.rows(self.at, self.at + 1))
 
-    def address_of(self, kind: StepKind, handle: int) -> int | None:
+    def address_of(self, kind: StepKind, recorded_address: int) -> int | None:
         """Return the address, in this replay, of the block that a free would free; else None.
 
         kind: kind of the step.
-        handle: recorded address of the block.
+        recorded_address: address of the block in the recording, by which the replay names it.
         """
-        block = self.allocator.named_blocks.get(handle)
+        block = self.allocator.named_blocks.get(recorded_address)
         if kind == StepKind.FREE_COMPLETE:
-            free = self._drive._waiting.get(handle)
+            free = self._drive._waiting.get(recorded_address)
             block = None if free is None else free.block
         return None if block is None else block.ptr
 

@@ -122,7 +122,6 @@ def _without_addresses(steps: Steps) -> tuple[_Ints, _Ints, _Ints]:
 
 
 def _codes(columns: tuple[_Ints, _Ints, _Ints]) -> NDArray[np.uint64]:
-    """Return a hash of each step; `_repeats` excludes collisions."""
     codes = np.zeros(len(columns[0]), dtype=np.uint64)
     for column in columns:
         codes = (codes + column.view(np.uint64)) * _FACTOR

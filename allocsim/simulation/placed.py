@@ -88,9 +88,9 @@ class HistoryCheck(Protocol):
         ...
 
     def exclude_last_alloc(self, pending: Sequence[TraceEntry]) -> None:
-        """Exclude the last `alloc` from the comparison of addresses.
+        """Leave the address of the last `alloc` entry out of the comparison.
 
-        pending: entries that the next call of `history` passes.
+        pending: entries of the replay that the next call of `history` passes.
         """
 
     def history(self, entries: Sequence[TraceEntry]) -> None:

@@ -190,7 +190,7 @@ class Plan:
 
     @property
     def n_narrowed(self) -> int:
-        """Number of requests at which the driver had less memory than the device seems to have."""
+        """Number of steps that limit the driver to less memory than the device has."""
         return int(np.count_nonzero((self.steps.kind == StepKind.ROOM) & (self.steps.size >= 0)))
 
     @property

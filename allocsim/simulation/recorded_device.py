@@ -175,9 +175,10 @@ class RecordedDevice:
         return threshold if threshold > 0 and not has_limit else None
 
     def in_force(self, setting: Setting) -> Setting:
-        """Return `setting` with the memory fraction that the program sets at its start.
+        """Return `setting` with the memory fraction that is in force after the program has started.
 
-        If `setting` is not the recorded one and sets a fraction, return it unchanged.
+        That is the fraction of a call at its start, unless `setting` is a what-if that sets one;
+        such a setting is returned unchanged.
         """
         at_start = _fraction_at_start(self.marks)
         if setting.call_fraction == at_start or self._sets_limit(setting):

@@ -67,5 +67,8 @@ def large_segments_matter(config: AllocatorConfig, rounded: Iterable[int]) -> bo
 
 
 def has_two_starts(device: RecordedDevice, setting: Setting) -> bool:
-    """Return True if blocks are in use at the start and `setting` is not the recorded one."""
+    """Return True if a replay can begin in two states: blocks kept, or requested again.
+
+    This is so if blocks are in use at the start and `setting` is not the recorded one.
+    """
     return has_live_blocks(device.start) and not device.is_recorded(setting)
