@@ -46,14 +46,14 @@ class About:
 
 
 def described(
-    about: About, history: RecordedHistory, traces: list[Any], n_dropped: int
+    about: About, history: RecordedHistory, snapshot: dict[str, Any], n_dropped: int
 ) -> dict[str, Any]:
     """Return the snapshot dictionary to write, with data on the capture under "allocsim".
 
-    traces: newest entries of each device in `history`, as many as fit on the disk.
+    snapshot: that of `history`, with as many of its newest entries as fit on the disk.
     n_dropped: number of older entries in `history` that are left out.
     """
-    snapshot = {**history.snapshot, "device_traces": traces}
+    traces = snapshot["device_traces"]
     device = about.device if about.device >= 0 else _largest(snapshot["segments"])
     card = RECORDER.gpu.get_device_properties(device)
     total = int(card.total_memory)

@@ -81,12 +81,12 @@ class Files:
     def name(self, *parts: str) -> str:
         return "-".join((self.stem, *filter(None, parts))) + self.suffix
 
-    def save(self, name: str, snapshot: Any, describe: Callable[[list[Any], int], Any]) -> Written:
+    def save(self, name: str, snapshot: Any, describe: Callable[[Any, int], Any]) -> Written:
         """Write `snapshot` with as many of its newest entries as fit; return data about the file.
 
         name: file name.
-        describe: function that returns the object to pickle. Its arguments are the kept entries of
-            each device, and the number of entries left out.
+        describe: function that returns the object to pickle. Its arguments are the snapshot with
+            the kept entries, and the number of entries left out.
         Raises OSError if not even the segments can be written.
         """
         failure: OSError | None = None
@@ -100,20 +100,19 @@ class Files:
         raise failure
 
     def _save_in(
-        self, folder: Path, name: str, snapshot: Any, describe: Callable[[list[Any], int], Any]
+        self, folder: Path, name: str, snapshot: Any, describe: Callable[[Any, int], Any]
     ) -> Written:
-        whole = snapshot["device_traces"]
         place, part = folder / name, folder / (name + ".part")
         refusal = OSError(errno.ENOSPC, "no room for a snapshot", str(place))
         for share in SHARES:
-            traces = [trace[len(trace) - len(trace) // share :] if share else [] for trace in whole]
-            n_entries = sum(map(len, traces))
-            n_dropped = sum(map(len, whole)) - n_entries
+            kept = _newest(snapshot, share)
+            n_entries = _n_entries(kept)
+            n_dropped = _n_entries(snapshot) - n_entries
             if share > 1 and not n_entries:
                 continue
             try:
                 room = self._room(folder, place, share == 0)
-                size = self._write(part, describe(traces, n_dropped), room)
+                size = self._write(part, describe(kept, n_dropped), room)
             except _NoRoomError:
                 continue
             except OSError as error:
@@ -162,6 +161,21 @@ class _Bounded:
         if self.size > self.most:
             raise _NoRoomError
         return self.file.write(data)
+
+
+def _newest(snapshot: Any, share: int) -> Any:
+    """Return `snapshot` with the newest of its entries, one in `share`; with none if it is 0."""
+
+    def newest(trace: list[Any]) -> list[Any]:
+        return trace[len(trace) - len(trace) // share :] if share else []
+
+    host = {"host_traces": newest(snapshot["host_traces"])} if "host_traces" in snapshot else {}
+    return {**snapshot, "device_traces": [*map(newest, snapshot["device_traces"])], **host}
+
+
+def _n_entries(snapshot: Any) -> int:
+    """Return the number of entries of all devices and of pinned host memory."""
+    return sum(map(len, (*snapshot["device_traces"], snapshot.get("host_traces", ()))))
 
 
 def _room_for_text(path: Path) -> int:

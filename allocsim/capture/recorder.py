@@ -15,6 +15,7 @@ and never compares versions.
 |---|---|
 | torch.cuda.memory: `_record_memory_history` with these arguments, `_snapshot` | 2.6, 2.14, 2.15 |
 | the same of torch.xpu.memory; without it, XPU is not recorded | 2.14, 2.15; not in 2.6 |
+| `record_pinned_host_memory`; without it, pinned host memory is not recorded | 2.14, 2.15 |
 | `_cuda_attach_out_of_memory_observer`, called before an error is raised | 2.6, 2.14, 2.15 |
 | `_cuda_isHistoryEnabled`; without it, the program's own history is restarted | 2.6, 2.14, 2.15 |
 
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import logging
 import os
 import sys
@@ -205,7 +207,7 @@ class Recorder:
         self.ring = None
         if self.is_here and self.calls is not None:
             if self.is_ours:
-                self.gpu.memory._record_memory_history(None)
+                self.gpu.memory._record_memory_history(None)  # also of pinned memory
             self.calls.unwatch()
         self.is_on = False
 
@@ -278,6 +280,7 @@ class Recorder:
                 context=None if self.ring.stacks is None else "alloc",
                 stacks=self.ring.stacks or "python",
                 max_entries=self.ring.max_entries,
+                **_pinned(gpu.memory),
             )
         self.is_on = True
         self.base = self.calls.counts()
@@ -314,6 +317,17 @@ def when_loaded(name: str, then: Callable[[Any], Any]) -> None:
         then(module)
         return
     sys.meta_path.insert(0, Finder(name, then))
+
+
+def _pinned(memory: Any) -> dict[str, bool]:
+    """Return the argument that records pinned host memory too; none if PyTorch lacks it."""
+    with contextlib.suppress(TypeError, ValueError):  # a function without a signature
+        if (
+            "record_pinned_host_memory"
+            in inspect.signature(memory._record_memory_history).parameters
+        ):
+            return {"record_pinned_host_memory": True}
+    return {}
 
 
 def _conf_of(snapshot: Any) -> str | None:

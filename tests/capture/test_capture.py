@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from allocsim import OutOfMemoryError, replay, top
+from allocsim import CachingHostAllocator, OutOfMemoryError, replay, top
 from allocsim.capture import Capture, capture, files
-from allocsim.recording import Mark, MarkKind, Recording, load
+from allocsim.recording import Mark, MarkKind, Recording, load, load_host
 from allocsim.units import KIB, MIB
 from tests.capture.pretend import Pretend
 
@@ -163,6 +163,57 @@ def test_capture_without_stacks_has_none(torch: Pretend, tmp_path: Path) -> None
     with capture(tmp_path / "run.pickle", stacks=None):
         torch.empty(MIB)
     assert torch.log[0][1]["context"] is None
+
+
+def with_pinned_memory(torch: Pretend) -> CachingHostAllocator:
+    """Let `torch` record pinned memory as 2.14 and later do, and return its host allocator."""
+    host, memory = CachingHostAllocator(record_history=True), torch.cuda.memory
+    record, take = memory._record_memory_history, memory._snapshot
+    is_on = [False]
+
+    def _record_memory_history(
+        *arguments: Any, record_pinned_host_memory: bool = False, **named: Any
+    ) -> None:
+        assert arguments != (None,) or not record_pinned_host_memory, "PyTorch refuses it"
+        is_on[0] = record_pinned_host_memory
+        record(*arguments, **named)
+
+    def _snapshot() -> dict[str, Any]:
+        traces = [
+            {"action": entry.action, "addr": entry.address, "size": entry.size, "stream": 0}
+            for entry in host.history
+        ]
+        of_host = {"host_segments": host.host_segments(), "host_traces": traces}
+        return {**take(), **(of_host if is_on[0] else {})}
+
+    memory._record_memory_history, memory._snapshot = _record_memory_history, _snapshot
+    return host
+
+
+def test_capture_records_pinned_memory_if_the_release_can(torch: Pretend, tmp_path: Path) -> None:
+    host = with_pinned_memory(torch)
+    with capture(tmp_path / "run.pickle", on="exit"):
+        torch.empty(MIB)
+        host.malloc(3 * MIB)
+    assert torch.log[-1] == ((None,), {}), "the history is stopped"
+    assert set(load_host(tmp_path / "run-exit.pickle").size.tolist()) == {4 * MIB}
+
+
+def test_capture_above_its_limit_drops_the_oldest_pinned_memory_too(
+    torch: Pretend, tmp_path: Path
+) -> None:
+    host = with_pinned_memory(torch)
+    with capture(tmp_path / "run.pickle", "exit", max_disk="12 KiB"):
+        for _ in range(100):
+            torch.empty(MIB)
+            torch.drop()
+            host.malloc(MIB)
+    path = tmp_path / "run-exit.pickle"
+    pinned, device = load_host(path), whole(path).devices[0]
+    assert path.stat().st_size <= 12 * KIB and len(device) and len(pinned)
+    n_before = 301 + len(host.history)
+    n_left_out = n_before - len(device) - len(pinned)
+    assert f"; {n_left_out} older entries are left out" in captured(whole(path))
 
 
 def test_capture_leaves_the_programs_own_recording_alone(

@@ -15,7 +15,7 @@ import pytest
 
 from allocsim import explain_recording, replay
 from allocsim.phantom import Gpu, find_torch, phantom_environment
-from allocsim.recording import MarkKind, Recording, load
+from allocsim.recording import MarkKind, Recording, load, load_host
 from allocsim.units import GIB
 from tests.pythons import NEEDS_TORCH, PYTHONS
 
@@ -199,6 +199,25 @@ def test_capture_works_with_every_release(tmp_path: Path, python: str) -> None:
         exact(tmp_path / name)
     kinds = [mark.kind for mark in load(tmp_path / "run-step5-oom.pickle").devices[0].marks]
     assert kinds.count(MarkKind.STEP) == 5 and kinds.count(MarkKind.EMPTY_CACHE) == 1
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_capture_has_pinned_memory_if_the_release_records_it(tmp_path: Path, python: str) -> None:
+    program = """
+import torch
+from allocsim.capture import capture
+with capture("run.pickle", on="exit"):
+    torch.empty(1 << 20, device="cuda", dtype=torch.uint8)
+    kept = [torch.empty(3 << 20, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+after = torch.cuda.memory._snapshot()
+print(len(after.get("host_traces", ())), "host_traces" in after)
+"""
+    done = run(python, tmp_path, program)
+    assert done.returncode == 0 and done.stderr == ""
+    assert done.stdout in {"0 True\n", "0 False\n"}, "the history is stopped"
+    if done.stdout == "0 True\n":
+        pinned = load_host(tmp_path / "run-exit.pickle")
+        assert pinned.size.tolist() == [4 << 20] * 4
 
 
 @pytest.mark.parametrize("python", PYTHONS)
