@@ -228,7 +228,7 @@ class Arena:
         return self._lowest // ADDRESS_CHUNK * ADDRESS_CHUNK - wide
 
     def _free_until(self, start: int, end: int) -> int:
-        """Return the end of the free range from `start` on: the next chunk, or `end` if before."""
+        """Return where the free range from `start` ends: at the next chunk, at most at `end`."""
         at = self._chunks.bisect_left(start)
         return end if at == len(self._chunks) else min(end, int(self._chunks.keys()[at]))
 

@@ -77,9 +77,9 @@ def decode_short(packed: Any, size: Any) -> tuple[Any, Any]:
 
 
 def decode_long(packed: Any) -> tuple[Any, Any]:
-    """Unpack (blocks, bytes) of the inactive split change from an integer made by `encode`.
+    """Return the changes of two statistics: number and bytes of inactive split blocks.
 
-    packed: integer or NumPy array of integers.
+    packed: integer made by `encode`, or a NumPy array of them.
     """
     unpooled = packed >> 1
     # The low three bits are the number of blocks, from -4 to 3.
@@ -129,7 +129,10 @@ _ActiveMoves = tuple[Moves, Moves, Moves, Moves, Moves]
 
 
 def fold_records(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Add up a journal; return the changes for `all`, `small_pool` and `large_pool`."""
+    """Return the changes of the memory statistics `all`, `small_pool` and `large_pool`.
+
+    journal: recorded changes of a batch of requests and frees.
+    """
     sizes, requests, inactive, at, waits = map(column_of, journal)
     every, small, large = (
         _fold_active(sizes, requests, inactive, without) for without in (-1, 0, 1)

@@ -88,9 +88,9 @@ class KeyLayout:
         return self._origin
 
     def takes(self, place: int, size: int, largest: int) -> bool:
-        """Return True if the keys have room for every block of a segment.
+        """Return True if every block of a segment has a sort key without overflow.
 
-        place: place of the segment's first byte.
+        place: number that `place` returns for the segment's first byte.
         size: bytes of the segment, including unmapped ones.
         largest: bytes of the largest block that the segment can have.
         """

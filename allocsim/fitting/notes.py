@@ -103,9 +103,10 @@ def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:
 
 
 def notes_of_law(ran: Ran, transformers: str | None = None) -> Iterator[str]:
-    """Yield notes on the releases with which a law was recorded; nothing if no law answered.
+    """Yield notes on the releases with which the law of an answer was recorded.
 
-    transformers: requested release; default: the installed release.
+    Yields nothing if the answer does not come from a law.
+    transformers: requested release of transformers; None for the installed one.
     """
     if ran.engine != "laws":
         return

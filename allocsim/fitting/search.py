@@ -228,7 +228,10 @@ def _peaks_of_parts(ran: Ran) -> NDArray[np.int64]:
 
 
 class _Search:
-    """Search that tries two values at a time, near the value that the known peaks predict."""
+    """Search for the largest value of a size, such as the batch, with which a task fits a card.
+
+    Each round tries two values, near the largest value that fits according to the peaks so far.
+    """
 
     def __init__(self, task: Task, name: str, gpu: Gpu, step: int, run: _Run) -> None:
         self.task, self.name, self.gpu, self.step, self.run_on = task, name, gpu, step, run

@@ -217,9 +217,9 @@ MOST_PLACED = 12_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packing:
-    """Offsets of all blocks.
+    """Placement of all blocks in one range, to show how little memory could hold them.
 
-    offset: bytes, for each row of the lifetimes.
+    offset: start of each block in the range, in bytes, in the order of the lifetimes.
     height: end of the highest block, in bytes.
     n_online: number of blocks placed by best fit, without knowledge of later requests.
     """

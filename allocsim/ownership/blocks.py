@@ -165,10 +165,11 @@ def _are_completions(action: NDArray[np.uint8], row: NDArray[np.intp]) -> NDArra
 
 
 def rows_of(segments: tuple[SegmentState, ...], pools: tuple[PoolId, ...]) -> list[NDArray[Any]]:
-    """Return a row for `paired` for each block that is allocated or waits for its free.
+    """Return the blocks of `segments` as columns for `paired`, with entry number -1.
 
-    A waiting block has a second row, for its free.  The entry number of all rows is -1.
-    pools: private pools; a row contains the index in it, or -1 for the default pool.
+    Each block that is allocated or waits for its free has a row for its allocation.  Each block
+    that waits for its free has also a row for the requested free.
+    pools: private pools; the pool of a block is its index in `pools`, or -1 for the default pool.
     """
     rows = []
     number = {pool: index for index, pool in enumerate(pools) if pool != DEFAULT_POOL}

@@ -1,4 +1,4 @@
-"""Replace values that a phantom GPU does not have, and answers of other ranks.
+"""Supply values that a phantom GPU cannot compute, and results that come from other ranks.
 
 Rule: this file runs in the program's interpreter, loaded by the hook from its path, so it imports
 only the standard library.
@@ -7,8 +7,8 @@ Experts: a phantom GPU has no scores, so the experts of a token are an assumptio
 distinct, as in a real model.  A top-k of unknown scores over at most `MOST_EXPERTS` entries is
 assumed to be a choice of experts.
 
-Generation: `generate()` of transformers reads from the GPU if any sequence is unfinished.  Instead,
-it ends when the sequences have the maximum length.
+Generation: `generate()` of transformers reads from the GPU whether any sequence is unfinished.
+Over a phantom GPU it does not read, and ends at the maximum length.
 
 Random numbers: large host tensors are not initialised, to save time.  Adapters of a model with 70
 billion parameters have 300 million numbers, and drawing them takes three seconds.  Device tensors

@@ -333,7 +333,11 @@ class _UnknownError(Exception):
 
 
 class _Telling:
-    """Context manager that tells the stubs how to treat this thread's copies to the host."""
+    """Context manager that sets how the stubs treat copies of this thread to the host.
+
+    state: `_NOTED` (note a read of an unknown value), `_KNOWN` (note nothing) or `_ANSWERED` (write
+        a number to the host), and the number.
+    """
 
     __slots__ = ("before", "mode", "state", "tell")
 

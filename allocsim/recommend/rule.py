@@ -84,7 +84,7 @@ class Recommendation:
 
     @property
     def is_sure(self) -> bool:
-        """True if the best setting helps for any free memory at the recording's start."""
+        """True if the best setting helps, however much memory was free when the recording began."""
         if self.best is None or self.is_by_size:
             return False
         low, high = self.best.memory_range

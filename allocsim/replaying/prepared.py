@@ -189,7 +189,10 @@ class Prepared(RecordedDevice):
         return self._starts[key]
 
     def _breaks(self, setting: Setting, device_memory: int | None) -> bool:
-        """Return True if a replay with the recorded segments ends in undefined behaviour."""
+        """Return True if `setting` makes PyTorch's own code undefined in a replay.
+
+        The replay starts with the free blocks of the recorded segments.
+        """
         try:
             self.drive(setting, device_memory, skips=True, start=Start.KEPT)
         except UndefinedBehaviorError:

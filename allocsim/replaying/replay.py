@@ -353,10 +353,12 @@ class Walk:
         return int(steps.entry[self.at]), next(steps.rows(self.at, self.at + 1))
 
     def address_of(self, kind: StepKind, recorded_address: int) -> int | None:
-        """Return the address, in this replay, of the block that a free would free; else None.
+        """Return the address, in this replay, of the block recorded at `recorded_address`.
+
+        Returns None if a step of this kind would not find the block.
 
         kind: kind of the step.
-        recorded_address: address of the block in the recording, by which the replay names it.
+        recorded_address: address of the block in the recording.
         """
         block = self.allocator.named_blocks.get(recorded_address)
         if kind == StepKind.FREE_COMPLETE:

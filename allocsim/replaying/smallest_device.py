@@ -141,8 +141,9 @@ class _Climb:
     stride: int = 1
 
     def next(self, at: int, need: int | None, entries: int) -> int:
-        """Return the size to try after size `at` failed, in steps; `_NO_GUESS` for bisection.
+        """Return the device size to try after `at` failed; `_NO_GUESS` if bisection should go on.
 
+        Sizes are multiples of the granularity of the search.
         need: size that the failed request needed; None if unknown.
         entries: number of entries that the failed trial replayed.
         """

@@ -39,9 +39,11 @@ def run_as_made(
     peak: PeakState,
     peak_device_bytes: int,
 ) -> DeviceRun:
-    """Return the replay result of a recording that `allocator` made without a failed request.
+    """Build the result that a replay of a simulated recording has, without the replay.
 
-    allocator: after the last request.
+    The recording must have no failed request.
+
+    allocator: allocator that made the recording, after the last request.
     moved: change of allocated bytes at each request and free.
     peak, peak_device_bytes: fields of the result.
     """

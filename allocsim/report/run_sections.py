@@ -275,13 +275,17 @@ def spill_document(device: DeviceRun, spill: Spill, top: Top | None) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """Simulated card of `card` bytes whose driver may keep `lent` more bytes in host memory."""
+    """Simulated card whose driver lends host memory when the card is full.
+
+    card: bytes of the card.
+    lent: most bytes that the driver lends.
+    """
 
     card: int
     lent: int
 
     def spilled(self, tuning: Tuning, found: SettingRow) -> int:
-        """Return the bytes in host memory at the peak, in the replay of one tried setting."""
+        """Return the bytes that the driver keeps in host memory at the peak under a setting."""
         context = 0 if tuning.prepared is None else tuning.prepared.context_memory
         return max(found.peak_reserved_bytes + context - self.card, 0)
 

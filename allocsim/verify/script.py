@@ -268,6 +268,9 @@ def golden_segment(segment: Mapping[str, Any], number: Numbers) -> dict[str, Any
 
 
 def stream_numbers(handles: Mapping[int, int]) -> Numbers:
-    """Return a function from raw handles to the stream numbers that `handles` gives."""
+    """Return a function that maps a raw stream handle to its stream number.
+
+    handles: raw handle of each stream number.  The function raises KeyError for other handles.
+    """
     known = {handle: number for number, handle in handles.items()}
     return known.__getitem__

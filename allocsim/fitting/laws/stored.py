@@ -91,7 +91,7 @@ class ProgramName(NamedTuple):
 
     @property
     def make(self) -> str:
-        """Name of the part with the laws of building the model that a program trains."""
+        """Name of the stored part with the laws for creating the model, before training."""
         adapted = [each for each in self.options if each.startswith(_ADAPTED)]
         return ".".join((MAKE, _PARAMETERS[self.dtype], *adapted))
 

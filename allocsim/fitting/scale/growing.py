@@ -62,7 +62,7 @@ class Growing:
 
     @property
     def degrees(self) -> Mapping[str, int]:
-        """Highest power of each size in `others`."""
+        """Highest power of each size, such as the batch, in the law of the sizes without growth."""
         return self.others.degrees
 
     @property
