@@ -18,7 +18,7 @@ from tests.reference import commands
 
 Cli = Callable[..., Any]
 TRACES = Path(__file__).parents[2] / "traces"
-OTHER = TRACES / "sized" / "batch2.npz.gz"
+OTHER = "sized/batch2.npz.gz"
 RECORDINGS = (
     pytest.param("gpt2-ragged-oom-torch2.15.pickle.gz", marks=pytest.mark.slow),
     pytest.param("gpt2-side-stream-torch2.15.pickle.gz", marks=pytest.mark.slow),
@@ -54,8 +54,14 @@ IN_FULL = {
 """A line of each command that has -v."""
 
 
+@pytest.fixture(autouse=True)
+def in_the_folder_of_the_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run with short paths: answers print them, and long ones take more lines."""
+    monkeypatch.chdir(TRACES)
+
+
 def words(line: str, recording: str) -> list[str]:
-    return [word.format(file=TRACES / recording, other=OTHER) for word in line.split()]
+    return [word.format(file=recording, other=OTHER) for word in line.split()]
 
 
 @pytest.mark.parametrize("recording", RECORDINGS)
