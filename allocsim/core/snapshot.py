@@ -13,7 +13,7 @@ Source: semantics 3, 6.1 to 6.3, 6.5.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -208,23 +208,24 @@ _Cell = Callable[[int, float], str]
 """Function from a value, and the value that chooses the unit, to the text of a cell."""
 
 
-def _size_cell(value: int, guide: float) -> str:
+def _scaled(value: int, guide: float, base: int, units: Sequence[str]) -> tuple[int, str]:
     unit = 0
     # As in torch.cuda.memory: the value is an integer, the value that chooses the unit a float.
-    while unit + 1 < len(_SIZE_UNITS) and guide >= 768 * 1024:
+    while unit + 1 < len(units) and guide >= 0.75 * base * base:
         unit += 1
-        value //= 1024
-        guide /= 1024
-    return f"{value:6d} {_SIZE_UNITS[unit]}"
+        value //= base
+        guide /= base
+    return value, units[unit]
+
+
+def _size_cell(value: int, guide: float) -> str:
+    value, unit = _scaled(value, guide, 1024, _SIZE_UNITS)
+    return f"{value:6d} {unit}"
 
 
 def _count_cell(value: int, guide: float) -> str:
-    unit = 0
-    while unit + 1 < len(_COUNT_UNITS) and guide >= 750 * 1000:
-        unit += 1
-        value //= 1000
-        guide /= 1000
-    return f"{value:7d} {_COUNT_UNITS[unit]} "
+    value, unit = _scaled(value, guide, 1000, _COUNT_UNITS)
+    return f"{value:7d} {unit} "
 
 
 _ROWS: tuple[tuple[str, str, _Cell], ...] = (
