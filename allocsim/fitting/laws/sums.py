@@ -138,7 +138,7 @@ def factored_variables(sizes: Mapping[str, int], card: Card) -> dict[str, int]:
 
 
 def factored_way(sizes: Mapping[str, int]) -> str:
-    """Return a name that tells how Adafactor's kernels sum a model's matrices.
+    """Return a name that identifies how Adafactor's kernels sum a model's matrices.
 
     The name lists the matrices whose columns are summed in two passes, and those small enough for
     one thread block. It also says whether an embedding has too many rows for one thread block,

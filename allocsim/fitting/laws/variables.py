@@ -273,7 +273,7 @@ def _expert_parts(sizes: Sizes, tokens: int) -> list[str]:
 def prompt_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = False) -> str:
     """Return the name of the regime of the forward pass over a prompt in serving.
 
-    A regime's name stands for the kernels that run.
+    A regime's name identifies the kernels that run.
 
     is_fused: True if attention is FlashAttention.
     is_eager: True if attention is eager, without a fused kernel.
