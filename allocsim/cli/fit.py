@@ -163,7 +163,8 @@ def _sizes_to_find(text: str) -> list[str]:
         return names
     if not set(names) <= set(_SIZES) or len(names) > 2 or len(set(names)) < len(names):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a size; expected one of {', '.join(_SIZES)}, or two, e.g. batch,seq"
+            f"{text!r} is not a size; expected one of {', '.join((*_SIZES, *_OF_SERVERS))}, or two "
+            "of a task, e.g. batch,seq"
         )
     if len(names) > 1 and "gpus" in names:
         raise argparse.ArgumentTypeError("gpus cannot be combined with another size")

@@ -257,6 +257,7 @@ def test_a_search_says_that_another_release_ran(cli: Cli, pretend: Pretend) -> N
         ("fit --gpu L4 --batch 2 -- python x.py", "--batch is for a MODEL"),
         ("fit --gpu L4 --find batch -- python x.py", "--find is for a MODEL"),
         ("fit gpt2 --gpu L4 --find width", "'width' is not a size; expected one of batch, seq"),
+        ("fit gpt2 --gpu L4 --find max-model-length", "gpus, max-model-len, max-num-seqs"),
         ("fit gpt2 --gpu L4 --find batch,batch", "'batch,batch' is not a size"),
         ("fit gpt2 --gpu L4 --find batch,gpus", "gpus cannot be combined with another size"),
         ("fit gpt2 --gpu L4 --find batch --with seq=9", "--with needs --find with two sizes"),
