@@ -1,7 +1,7 @@
 """Compare common rules of thumb with measurements.
 
     python -m benchmarks.rules              print docs/evidence/rules-of-thumb.md
-    python -m benchmarks.rules docs         write it
+    python -m benchmarks.rules docs         write it and benchmarks/results/rules.md
 
 Every error is computed here, from traces/fit/truth.jsonl (real PyTorch on a phantom GPU),
 benchmarks/measured/rows.csv (measured by others on real GPUs) and one user's RTX 4090.  An error is
@@ -43,10 +43,11 @@ from benchmarks.measured.__main__ import as_printed
 from benchmarks.measured.__main__ import figures as measured_figures
 from tests.reference import between_marks
 
-__all__ = ["PAGE", "figures", "page"]
+__all__ = ["DETAILS", "PAGE", "figures", "page"]
 
 ROOT = Path(__file__).parents[1]
-PAGE = "evidence/rules-of-thumb.md"
+PAGE = ROOT / "docs" / "evidence" / "rules-of-thumb.md"
+DETAILS = ROOT / "benchmarks" / "results" / "rules.md"
 _COMMAND = "python -m benchmarks.rules docs"
 CARD = 24_564 * MIB
 BERT = 109_514_298
@@ -581,18 +582,25 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def rules_table() -> str:
-    """Return the table of all rules."""
+def _rules() -> list[Rule]:
     rows = truth()
-    rules = [*_rules_of_weights(rows), *_rules_of_training(rows), *_rules_of_the_card()]
-    cells = [(r.says, r.right, r.truth, r.measured, r.command) for r in rules]
-    return _table(
-        ("rule", "correct statement", "error on the rows", "measured", "a better answer"), cells
-    )
+    return [*_rules_of_weights(rows), *_rules_of_training(rows), *_rules_of_the_card()]
+
+
+def rules_table() -> str:
+    """Return the table of all rules with their errors on the rows."""
+    cells = [(rule.says, rule.right, rule.truth) for rule in _rules()]
+    return _table(("rule", "correct statement", "error on the rows"), cells)
+
+
+def measured_table() -> str:
+    """Return the table of the rules' errors against measurements, and of better answers."""
+    cells = [(rule.says, rule.measured, rule.command) for rule in _rules()]
+    return _table(("rule", "measured", "a better answer"), cells)
 
 
 def figures_table() -> str:
-    """Return the table of the user's figures with a summary."""
+    """Return the table of the user's figures with their methods."""
     found = figures()
     head = (
         "figure",
@@ -606,6 +614,12 @@ def figures_table() -> str:
     rows = [(*_cell(each), str(methods.index(_method(each)) + 1)) for each in found]
     text = _table(head, rows) + "\n\nMethods, and reasons for a range:\n\n"
     text += "".join(f"{n}. {method}\n" for n, method in enumerate(methods, 1))
+    return text
+
+
+def figures_summary() -> str:
+    """Return sentences about the user's figures."""
+    found = figures()
     exact = [each for each in found if each.low == each.high]
     ranges = [each for each in found if each.low != each.high and each.measured is not None]
     worst = max(abs(each.errors[0]) for each in exact)
@@ -613,8 +627,8 @@ def figures_table() -> str:
     alone = [-100 * _besides(row) / row.rest for row in TRANSFORMERS]
     nested = TRANSFORMERS[2]
     plain = _grown(nested.preset, "nf4", _SHORT).loaded / MIB + _base(nested)
-    return text + (
-        f"\n{len(exact)} of {len(found)} are single figures with an error up to {worst:.1f} %. "
+    return (
+        f"{len(exact)} of {len(found)} are single figures with an error up to {worst:.1f} %. "
         f"{sum(each.is_inside for each in ranges)} of the {len(ranges)} ranges contain the "
         f"measured figure.\nBesides PyTorch the card held {min(besides):,.0f} to "
         f"{max(besides):,.0f} MiB; without it the errors of the six idle models would be\n"
@@ -623,24 +637,27 @@ def figures_table() -> str:
     )
 
 
-TABLES = {"rules": rules_table, "figures": figures_table}
-"""Functions for the tables between the marks of the page, by name."""
+TABLES = {
+    PAGE: {"rules": rules_table, "figures": figures_summary},
+    DETAILS: {"measured": measured_table, "figures": figures_table},
+}
+"""Functions for the parts between the marks of each page, by name."""
 
 
-def page(text: str) -> str:
-    """Return the page `text` with new tables."""
-    for name, made in TABLES.items():
+def page(path: Path) -> str:
+    """Return the text of PAGE or DETAILS with new tables."""
+    text = path.read_text()
+    for name, made in TABLES[path].items():
         text = between_marks(text, name, _COMMAND, made())
     return text
 
 
 def main() -> int:
-    path = ROOT / "docs" / PAGE
-    made = page(path.read_text())
     if sys.argv[1:] == ["docs"]:
-        path.write_text(made)
+        for path in TABLES:
+            path.write_text(page(path))
     else:
-        print(made, end="")
+        print(page(PAGE), end="")
     return 0
 
 

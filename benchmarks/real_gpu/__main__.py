@@ -27,8 +27,7 @@ ROOT = Path(__file__).parents[2]
 PAGE, README = ROOT / "docs" / "evidence" / "real-gpu.md", ROOT / "README.md"
 DETAILS = ROOT / "benchmarks" / "results" / "real-gpu.md"
 COMMAND = "python -m benchmarks.real_gpu docs"
-ON_THE_PAGE = ("programs", "cases", "kernels", "driver times")
-IN_DETAIL = ("programs", "kernels", "driver times")
+SECTIONS = ("programs", "cases", "kernels", "driver times")
 """Sections with their tables in `DETAILS`; the page has their sentences only."""
 
 
@@ -42,16 +41,15 @@ def page() -> str:
         f"{predicted['date']}, by `{predicted['command']}`."
     )
     text = between_marks(text, "predictions", COMMAND, versions)
-    for name in ON_THE_PAGE:
-        lines = _sentences(found[name]) if name in IN_DETAIL else found[name]
-        text = between_marks(text, name, COMMAND, "\n".join(lines))
+    for name in SECTIONS:
+        text = between_marks(text, name, COMMAND, "\n".join(_sentences(found[name])))
     return text
 
 
 def details() -> str:
     """Return the page of details with its tables written again."""
     text, found = DETAILS.read_text(), sections(H200, read_predictions())
-    for name in IN_DETAIL:
+    for name in SECTIONS:
         text = between_marks(text, name, COMMAND, "\n".join(found[name]))
     return text
 

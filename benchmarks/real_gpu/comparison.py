@@ -60,8 +60,8 @@ def summary(folder: Path, predicted: Mapping[str, Any]) -> str:
         f"On one real H200: {programs.whole} replays equal their recording; {programs.exact} "
         f"peaks predicted for other settings are exact.{worst_text(programs.tried)} "
         "Twenty runs of training and serving, predicted on a simulated H200 without a GPU: "
-        f"{case_summary(case_rows(folder), predicted['cases'])} `docs/evidence/real-gpu.md` lists "
-        "each run with its error and the cause."
+        f"{case_summary(case_rows(folder), predicted['cases'])} `benchmarks/results/real-gpu.md` "
+        "lists each run with its error and the cause."
     )
 
 

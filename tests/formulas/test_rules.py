@@ -1,23 +1,24 @@
-"""Page of rules of thumb: its script generates the page with all 24 numbers."""
+"""Page of rules of thumb and its details: their script generates them with all 24 numbers."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.rules import PAGE, figures, page
+import pytest
 
-SHOWN = (Path(__file__).parents[2] / "docs" / PAGE).read_text()
+from benchmarks.rules import DETAILS, PAGE, figures, page
 
 
-def test_the_page_shows_what_the_script_makes() -> None:
-    assert page(SHOWN) == SHOWN
+@pytest.mark.parametrize("path", [PAGE, DETAILS], ids=["page", "details"])
+def test_the_page_shows_what_the_script_makes(path: Path) -> None:
+    assert page(path) == path.read_text(), "run python -m benchmarks.rules docs"
 
 
 def test_every_figure_of_the_user_is_there_and_the_laws_are_within_5_percent() -> None:
-    found = figures()
+    found, shown = figures(), DETAILS.read_text()
     assert len(found) == 24
     for each in found:
-        assert each.what in SHOWN
+        assert each.what in shown
         if each.low == each.high and each.measured:
             assert abs(each.errors[0]) < 5
         if each.low != each.high:
