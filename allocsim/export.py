@@ -12,26 +12,164 @@ Source: semantics 6.1 to 6.5.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.core import CachingAllocator
-from allocsim.export.history_columns import History, HistoryWatch, columns_of, own_entries
-from allocsim.recording import Action, Mark, Provenance, Recording, Trace, read_snapshot
+from allocsim._fast_numpy import any_of
+from allocsim.core import CachingAllocator, TraceEntry
+from allocsim.errors import InvariantError
+from allocsim.recording import (
+    ACTION_CODES,
+    Action,
+    Mark,
+    Provenance,
+    Recording,
+    Trace,
+    read_snapshot,
+)
 from allocsim.replaying import Prepared, bytes_of, prepare, replay_prepared
-from allocsim.simulation import DeviceRun, Hints, Progress, Run, Setting
-from allocsim.state import ALLOCATED, DEFAULT_POOL, BlockState, SegmentState
+from allocsim.simulation import DeviceRun, Hints, Observer, Progress, Run, Setting
+from allocsim.state import ALLOCATED, DEFAULT_POOL, BlockState, PoolId, SegmentState
 
-__all__ = ["History", "HistoryWatch", "Simulated", "columns_of", "simulate", "simulate_prepared"]
-
+NOT_THE_ALLOCATORS = (Action.SNAPSHOT, Action.ANNOTATE)
+"""Kinds of entries in a recorded history that the allocator does not write."""
 _SNAPSHOT_BOUND = 1 << 40
 _NO_CONTEXT = ("N/A", "")
 """Values that PyTorch writes for a missing compile_context and a missing user_metadata."""
 _MAPS = (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)
+_DTYPES = (np.uint8, np.uint64, np.int64, np.uint64, np.int32)
+_Column = NDArray[np.int64]
+
+
+def columns_of(columns: Iterable[Sequence[Any]], dtypes: Sequence[Any]) -> list[NDArray[Any]]:
+    """Convert columns to arrays of these dtypes; without columns, return empty arrays."""
+    values = list(columns) or [()] * len(dtypes)
+    return [np.array(value, dtype=dtype) for value, dtype in zip(values, dtypes, strict=True)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class History:
+    """History of one device's replay, as columns.
+
+    action: codes of `Action`.
+    address, size: as in a recording (semantics 6.1).
+    stream: raw handle of the stream.
+    entry: number of the recorded entry that caused the row.
+    block_size: bytes of the block of an `alloc` row, including slack; 0 in other rows. It is also 0
+        for a request that failed only in the recording, because its block is freed at once.
+    pool: index into `pools`; -1 for the default pool.
+    start: segments before the first entry.
+    pools: private pools.
+    """
+
+    action: NDArray[np.uint8]
+    address: NDArray[np.uint64]
+    size: _Column
+    stream: NDArray[np.uint64]
+    entry: _Column
+    block_size: _Column
+    pool: NDArray[np.int32]
+    start: tuple[SegmentState, ...]
+    pools: tuple[PoolId, ...]
+
+
+class HistoryWatch(Observer):
+    """Observer that keeps the complete history of the replay of one device, and its allocator."""
+
+    keeps_history = True
+    allocator: CachingAllocator
+
+    def began(self, allocator: CachingAllocator) -> None:
+        self.allocator = allocator
+        self._start = allocator.segments()
+        self._pools: dict[PoolId, int] = {}
+        self._numbers([segment.pool_id for segment in self._start])
+        self._chunks: list[list[NDArray[Any]]] = []
+
+    def history(self, entries: Sequence[TraceEntry]) -> None:
+        if entries:
+            actions, *others, pools = zip(*entries, strict=True)
+            columns = ([ACTION_CODES[action] for action in actions], *others, self._numbers(pools))
+            self._chunks.append(columns_of(columns, _DTYPES))
+
+    def _numbers(self, pools: Sequence[PoolId]) -> list[int]:
+        private = set(pools) - {DEFAULT_POOL}
+        if not private:
+            return [-1] * len(pools)
+        for pool in sorted(private):
+            self._pools.setdefault(pool, len(self._pools))
+        return [self._pools.get(pool, -1) for pool in pools]
+
+    def of(self, trace: Trace, device_run: DeviceRun) -> History:
+        """Return the history of the finished replay `device_run` of `trace`."""
+        chunks = zip(columns_of([], _DTYPES), *self._chunks, strict=True)
+        action, address, size, stream, pool = map(np.concatenate, chunks)
+        held = sum(segment.allocated_size for segment in self._start)
+        entry, block_size = _entries_and_block_sizes(action, trace, device_run, held)
+        pools = tuple(self._pools)
+        return History(action, address, size, stream, entry, block_size, pool, self._start, pools)
+
+
+def _entries_and_block_sizes(
+    action: NDArray[np.uint8], trace: Trace, device_run: DeviceRun, held: int
+) -> tuple[_Column, _Column]:
+    timeline = device_run.timeline
+    moved = np.diff(timeline.allocated, prepend=held)
+    answered = np.zeros(len(moved), dtype=bool)
+    answered[_steps_that_now_succeed(trace, device_run)] = True
+    # The steps that allocated are the alloc rows in order; those that freed, the free_requested.
+    entry = np.full(len(action), -1, dtype=np.int64)
+    block_size = np.zeros(len(action), dtype=np.int64)
+    for code, steps in (
+        (Action.ALLOC, np.flatnonzero((moved > 0) | answered)),
+        (Action.FREE_REQUESTED, np.flatnonzero((moved < 0) | answered)),
+    ):
+        rows = np.flatnonzero(action == code)
+        if len(rows) != len(steps):
+            raise InvariantError(
+                f"{len(rows)} rows of {code.text} in the history of device {trace.device}, "
+                f"expected {len(steps)}"
+            )
+        entry[rows] = timeline.entry[steps]
+        if code == Action.ALLOC:
+            block_size[rows] = moved[steps]
+    ooms = np.flatnonzero(action == Action.OOM)
+    if len(ooms) == len(device_run.ooms):  # an error by a memory fraction leaves no row
+        entry[ooms] = [oom.entry for oom in device_run.ooms]
+    own = own_entries(trace, device_run)[: len(entry)]
+    entry[: len(own)] = own
+    completed = np.flatnonzero(action == Action.FREE_COMPLETED)
+    at_once = completed[action[completed - 1] == Action.FREE_REQUESTED]
+    entry[at_once] = entry[at_once - 1]
+    return _filled(entry), block_size
+
+
+def own_entries(trace: Trace, device_run: DeviceRun) -> _Column:
+    """Return the numbers of the leading entries of `trace` that its replay reproduced."""
+    matched = 0 if device_run.fidelity is None else device_run.fidelity.entries_matched
+    return np.flatnonzero(~any_of(trace.action, NOT_THE_ALLOCATORS))[:matched]
+
+
+def _steps_that_now_succeed(trace: Trace, device_run: DeviceRun) -> list[int]:
+    # Requests that failed only in the recording.
+    failed = {oom.entry for oom in device_run.ooms}
+    ooms = np.flatnonzero(trace.action[: device_run.stopped_at] == Action.OOM).tolist()
+    steps = device_run.timeline.entry
+    rows = ((entry, np.flatnonzero(steps == entry)) for entry in ooms if entry not in failed)
+    return [int(found[-1]) for _, found in rows if len(found)]
+
+
+def _filled(entry: _Column) -> _Column:
+    # -1 becomes the next known number, or the last.
+    known = np.flatnonzero(entry >= 0)
+    if not len(known):
+        return np.zeros_like(entry)
+    following = np.searchsorted(known, np.arange(len(entry)))
+    return entry[known[np.minimum(following, len(known) - 1)]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,16 +182,6 @@ class Simulated:
 
     runs: tuple[Run, ...]
     recording: Recording
-
-
-class _Watch(HistoryWatch):
-    """Observer that keeps the history, and the allocator for its final state."""
-
-    allocator: CachingAllocator
-
-    def began(self, allocator: CachingAllocator) -> None:
-        super().began(allocator)
-        self.allocator = allocator
 
 
 def simulate(
@@ -98,7 +226,7 @@ def simulate_prepared(
     """
     runs, traces, states = [], [], []
     for prepared in devices:
-        watch = _Watch()
+        watch = HistoryWatch()
         run = replay_prepared(
             (prepared,), setting, device_memory=memory, progress=progress, observers=(watch,)
         )
@@ -151,7 +279,10 @@ def _trace(
     allocator: CachingAllocator,
 ) -> Trace:
     recorded, fields = prepared.trace, allocator.release.entry_fields
-    entry = _source_entries(history, recorded, run)
+    # While the replay equals the recording, a row has the stack and time of the equal entry.
+    entry = history.entry.copy()
+    own = own_entries(recorded, run)
+    entry[: len(own)] = own
     columns: dict[str, Any] = {
         "action": history.action,
         "addr": history.address,
@@ -175,17 +306,6 @@ def _trace(
         frame_table=recorded.frame_table,
         marks=_marks(recorded.marks, entry, run.stopped_at),
     )
-
-
-def _source_entries(history: History, recorded: Trace, run: DeviceRun) -> NDArray[np.int64]:
-    """Return, for each row of `history`, the entry whose stack and time the row gets.
-
-    While the replay equals the recording, it is the entry that is equal to the row.
-    """
-    entry = history.entry.copy()
-    own = own_entries(recorded, run)
-    entry[: len(own)] = own
-    return entry
 
 
 def _texts(recorded: Trace, entry: NDArray[np.int64], fields: Sequence[str]) -> dict[str, Any]:
