@@ -10,16 +10,10 @@ after the program has imported it, and raises no exception in the program.  It w
 as `allocsim record`: PyTorch's snapshots with one additional key.
 """
 
-from allocsim.capture.callbacks import for_composer, for_lightning, for_transformers
-from allocsim.capture.installed import install
 from allocsim.capture.session import MAX_ENTRIES, Capture, capture
+from allocsim.capture.starts import for_composer, for_lightning, for_transformers, install
 
 __all__ = [
-    "MAX_ENTRIES",
-    "Capture",
-    "capture",
-    "for_composer",
-    "for_lightning",
-    "for_transformers",
+    "MAX_ENTRIES", "Capture", "capture", "for_composer", "for_lightning", "for_transformers",
     "install",
-]
+]  # fmt: skip

@@ -1,24 +1,30 @@
 """Data about the program and its GPU that a captured file has under the key "allocsim".
 
 CUDA is called only to read the free memory.  At an error CUDA is not called at all, because the
-program may be capturing a CUDA graph.  NVML does not affect CUDA's state and is always called.
+program may be capturing a CUDA graph.  The driver's management library (NVML), which knows the
+memory of each process, does not affect CUDA's state and is always called.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from allocsim.capture.calls import counted_rows, placed_marks
 from allocsim.capture.files import TEXT_ROOM
-from allocsim.capture.processes import processes_memory
 from allocsim.capture.recorder import RECORDER, RecordedHistory
 from allocsim.units import format_size
 
 AT_ERROR = "at an out-of-memory error"
+_LIBRARY = "libnvidia-ml.so.1"
+_MOST_PROCESSES = 1024
+_UNKNOWN = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -130,3 +136,58 @@ def _text(about: About, history: RecordedHistory, n_dropped: int) -> str:
     if history.held:
         text += f"; recording began when {format_size(history.held)} were allocated"
     return text
+
+
+class _Process(ctypes.Structure):
+    """nvmlProcessInfo_t in versions 2 and 3."""
+
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("used_memory", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+def processes_memory(
+    card: Any, used: int, load: Callable[[str], Any] = ctypes.CDLL
+) -> dict[str, int]:
+    """Return "process_memory" and "other_memory" in bytes, and the number of "other_processes".
+
+    The result is empty if NVML is missing, if the driver does not report the values, or in a
+    container whose process ids differ from the host's.
+
+    card: properties of the GPU, as torch.cuda.get_device_properties() returns them.
+    used: bytes of the GPU that are not free.
+    load: function that opens a library.
+    """
+    with contextlib.suppress(Exception):
+        held = _processes(load(_LIBRARY), card)
+        own = held.pop(os.getpid(), _UNKNOWN)
+        if own != _UNKNOWN:
+            return {
+                "process_memory": own,
+                "other_memory": max(used - own, 0),
+                "other_processes": len(held),
+            }
+    return {}
+
+
+def _processes(library: Any, card: Any) -> dict[int, int]:
+    _check(library.nvmlInit_v2())
+    try:
+        device = ctypes.c_void_p()
+        bus = f"{card.pci_domain_id:08x}:{card.pci_bus_id:02x}:{card.pci_device_id:02x}.0"
+        _check(library.nvmlDeviceGetHandleByPciBusId_v2(bus.encode(), ctypes.byref(device)))
+        call = getattr(library, "nvmlDeviceGetComputeRunningProcesses_v3", None)
+        call = call or library.nvmlDeviceGetComputeRunningProcesses_v2
+        count, rows = ctypes.c_uint(_MOST_PROCESSES), (_Process * _MOST_PROCESSES)()
+        _check(call(device, ctypes.byref(count), rows))
+        return {row.pid: row.used_memory for row in rows[: count.value]}
+    finally:
+        library.nvmlShutdown()
+
+
+def _check(error: int) -> None:
+    if error:
+        raise OSError(error)

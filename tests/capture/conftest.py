@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from allocsim.capture import about, installed, recorder, session
+from allocsim.capture import about, recorder, session, starts
 from tests.capture.pretend import Pretend
 
 RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
@@ -19,7 +19,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in (about, recorder, session):
         monkeypatch.setattr(module, "RECORDER", own)
     monkeypatch.setattr(recorder, "_said", set())
-    monkeypatch.setattr(installed, "_INSTALLED", [])
+    monkeypatch.setattr(starts, "_INSTALLED", [])
     for name in RANKS:
         monkeypatch.delenv(name, raising=False)
     yield

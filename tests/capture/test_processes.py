@@ -18,7 +18,7 @@ import pytest
 
 from allocsim import OutOfMemoryError
 from allocsim.capture import about, capture
-from allocsim.capture.processes import processes_memory
+from allocsim.capture.about import processes_memory
 from allocsim.recording import load
 from allocsim.units import GIB, MIB
 from tests.capture.pretend import Pretend

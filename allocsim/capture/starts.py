@@ -1,17 +1,35 @@
-"""Callbacks that capture a run of transformers, Lightning or Composer, with its training steps.
+"""Start a capture in programs that do not call `capture`: by a callback, or by the environment.
 
-Rule: a framework is imported only when its callback is created.  Recording begins at that moment,
-so create the callback before the model moves to the device.  Recording continues after training
-until the program ends, so an evaluation is recorded too.
+`for_transformers`, `for_lightning` and `for_composer` return callbacks that capture a run with its
+training steps.  A framework is imported only when its callback is created.  Recording begins at
+that moment, so create the callback before the model moves to the device.  Recording continues after
+training until the program ends, so an evaluation is recorded too.
+
+`install` captures a program that cannot be edited.  Without ALLOCSIM_CAPTURE nothing happens.  An
+invalid variable is logged, and the program runs without a capture.
+
+| variable | option of `capture` |
+|---|---|
+| ALLOCSIM_CAPTURE | path |
+| ALLOCSIM_CAPTURE_ON | on, separated by commas |
+| ALLOCSIM_CAPTURE_STEPS | steps: one number for every nth step, or several separated by commas |
+| ALLOCSIM_CAPTURE_MAX_ENTRIES | max_entries |
+| ALLOCSIM_CAPTURE_STACKS | stacks, "none" for None |
+| ALLOCSIM_CAPTURE_MAX_DISK | max_disk |
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import Any
 
-from allocsim.capture.session import capture
+from allocsim.capture.recorder import quiet
+from allocsim.capture.session import Capture, capture
+
+PREFIX = "ALLOCSIM_CAPTURE"
+_INSTALLED: list[Capture] = []
 
 
 class _Capturing:
@@ -93,3 +111,34 @@ def for_composer(path: str, **options: Any) -> Any:
             self.capture.phase("optimizer")
 
     return CaptureCallback(path, options)
+
+
+@quiet
+def install() -> Capture | None:
+    """Capture this program to its end with the options in the environment.
+
+    Return the capture; None if ALLOCSIM_CAPTURE is not set or a variable is invalid.
+    """
+    path = os.environ.get(PREFIX)
+    if not path or _INSTALLED:
+        return _INSTALLED[0] if _INSTALLED else None
+    installed = capture(path, **_options())
+    installed.start()
+    _INSTALLED.append(installed)
+    return installed
+
+
+def _options() -> dict[str, Any]:
+    names = ("on", "steps", "max_entries", "stacks", "max_disk")
+    variables = {name: os.environ.get(f"{PREFIX}_{name.upper()}") for name in names}
+    options: dict[str, Any] = {name: text for name, text in variables.items() if text}
+    if "on" in options:
+        options["on"] = options["on"].split(",")
+    if "steps" in options:
+        numbers = [int(text) for text in options["steps"].split(",")]
+        options["steps"] = numbers if len(numbers) > 1 else numbers[0]
+    if "max_entries" in options:
+        options["max_entries"] = int(options["max_entries"])
+    if options.get("stacks") == "none":
+        options["stacks"] = None
+    return options
