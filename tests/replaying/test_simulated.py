@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from allocsim.core import CachingAllocator
-from allocsim.export import simulate
-from allocsim.export import NOT_THE_ALLOCATORS
+from allocsim.export import NOT_THE_ALLOCATORS, simulate
 from allocsim.recording import Action, Mark, MarkKind, Recording, Trace, load, read_snapshot
 from allocsim.recording.export import snapshot_of
 from allocsim.replaying import replay
