@@ -1,6 +1,6 @@
 """Published figures of real GPUs for the phantom GPU, and their error statistics.
 
-The runs take minutes and need PyTorch; docs/evidence/fit-imagegen.md has the results.
+The runs take minutes and need PyTorch; benchmarks/results/imagegen.md has the results.
 """
 
 from __future__ import annotations

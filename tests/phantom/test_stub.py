@@ -510,7 +510,7 @@ def work_area(math: ctypes.CDLL, *lengths: int, batch: int) -> int:
 def test_short_fft_needs_no_workspace(
     libraries: Stubs, lengths: tuple[int, ...], elements: int
 ) -> None:
-    """Runs on an L40S reserved these sizes (docs/evidence/fit-imagegen.md)."""
+    """Runs on an L40S reserved these sizes (benchmarks/results/imagegen.md)."""
     assert work_area(ctypes.CDLL(str(libraries.math)), *lengths, batch=5) == 5 * elements * 8
 
 
