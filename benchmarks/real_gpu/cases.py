@@ -135,4 +135,4 @@ def _worst(real: Mapping[str, Row], predicted: Mapping[str, Row]) -> str:
         return ""
     name = max(errors, key=lambda each: abs(errors[each]))
     below = sum(abs(error) <= 1 for error in errors.values())
-    return f", {below} within 1 %; the worst is {name}, {errors[name]:+.3f} %"
+    return f", {below} within 1 %; the worst is {_task(real[name])}, {errors[name]:+.3f} %"

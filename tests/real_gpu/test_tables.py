@@ -135,6 +135,7 @@ def test_case_table_distinguishes_chance_and_addresses_from_other_causes() -> No
 def test_case_table_counts_exact_peaks_and_names_the_worst() -> None:
     row = {"kind": "train", "model": "m", "dtype": "bf16", "optimizer": "sgd", "batch": 1, "seq": 2}
     real = {name: row | {"peak_reserved": 1000, "peak_allocated": 900} for name in "ab"}
+    real["b"]["model"] = "other"
     predicted: dict[str, dict[str, Any]] = {
         "a": {"peak_reserved": 1000, "peak_allocated": 900},
         "b": {
@@ -145,7 +146,8 @@ def test_case_table_counts_exact_peaks_and_names_the_worst() -> None:
     real["c"] = {**real["a"], "oom": True, "peak_reserved": 5}
     predicted["c"] = predicted["a"]
     text = "\n".join(case_lines(real, predicted))
-    assert "1 of 2 peaks of reserved memory are exact, 1 within 1 %; the worst is b" in text
+    assert "1 of 2 peaks of reserved memory are exact, 1 within 1 %; " in text
+    assert "; the worst is other bf16 sgd 1 x 2, -5.000 %" in text
     assert "| -5.000 % | +1.000 % | 3 of 7 | 2 of 5 |" in text
     assert "workspace of a convolution (conv.py:548 _conv_forward)" in text
 
