@@ -30,7 +30,7 @@ import numpy as np
 from allocsim._fast_numpy import any_of
 from allocsim.errors import ConfigError
 from allocsim.fitting.by_formula import Estimate, estimate
-from allocsim.fitting.by_law import requests_key, run_by_law, why_no_law
+from allocsim.fitting.by_law import RunsByLaw, run_by_law
 from allocsim.fitting.fit_result import Fit
 from allocsim.fitting.model import UserModel
 from allocsim.fitting.notes import (
@@ -88,7 +88,9 @@ def missing_pytorch(engine: str, python: str | None) -> str:
     return ""
 
 
-def engine_for(engine: str, missing: str, task: Task, gpu: Gpu) -> tuple[str, str]:
+def engine_for(
+    engine: str, missing: str, task: Task, gpu: Gpu, by_law: RunsByLaw | None = None
+) -> tuple[str, str]:
     """Choose the engine that answers whether `task` fits `gpu`.
 
     Return its name, and a sentence on why no more exact engine can answer. The sentence is "" for
@@ -96,6 +98,7 @@ def engine_for(engine: str, missing: str, task: Task, gpu: Gpu) -> tuple[str, st
 
     engine: requested engine, or "auto".
     missing: result of `missing_pytorch`.
+    by_law: runs of the task by its law, which this question shares with others.
 
     Raises UnavailableError if no engine can answer.
     """
@@ -103,7 +106,7 @@ def engine_for(engine: str, missing: str, task: Task, gpu: Gpu) -> tuple[str, st
         return engine, ""
     if not missing:
         return "program", ""
-    without = why_no_law(task, gpu)
+    without = (by_law or RunsByLaw(task)).why_none(gpu)
     if not without:
         return "laws", f"PyTorch is missing; {_BETTER}"
     try:
@@ -203,40 +206,27 @@ def fit_cards(
     """Return the answer of `fit` for each card; the arguments are those of `fit`."""
     engine = how.pop("engine", "auto")
     missing = missing_pytorch(engine, how.get("python"))
-    shared: dict[object, Ran] = {}
     text, conf = program_of(task), how.get("conf")
+    by_law = RunsByLaw(task, conf)
 
     def answered(gpu: Gpu) -> Fit | Estimate:
-        chosen, reason = engine_for(engine, missing, task, gpu)
+        chosen, reason = engine_for(engine, missing, task, gpu, by_law)
         if chosen == "formula":
             if keep is not None or host_spill:
                 what = "recording to keep" if keep is not None else "replay with host memory"
                 raise ConfigError(f"a formula makes no {what}; it needs a program or a law")
             return estimate(task, gpu, reason, conf)
-        run: Callable[..., Ran] = partial(run_exactly, chosen, task, **how)
+        run: Callable[..., Ran] = by_law.run
         if chosen == "program":
-            run = partial(run, values=values)
-        elif len(gpus) > 1:
-            run = partial(_run_once, run, shared, task)
-        setup = _Setup(run, gpu, how, keep, host_spill, values, task, len(gpus) > 1)
+            run = partial(run_exactly, chosen, task, values=values, **how)
+        many, is_law = len(gpus) > 1, chosen == "laws"
+        setup = _Setup(run, gpu, how, keep, host_spill, values, task, many, is_law)
         return _answer(text, setup)
 
-    if engine == "laws":
-        return list(map(answered, gpus))
+    if engine == "laws" or missing:
+        return list(map(answered, gpus))  # all in this process, which cannot compute two at once
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(answered, gpus))
-
-
-def _run_once(
-    run: Callable[..., Ran], shared: dict[object, Ran], task: Task, gpu: Gpu, **more: Any
-) -> Ran:
-    # Cards on which the law gives equal requests share one run.
-    if more:
-        return run(gpu, **more)
-    key = (gpu.memory, gpu.context_memory, *requests_key(task, gpu))
-    if key not in shared:
-        shared[key] = run(gpu)
-    return replace(shared[key], gpu=gpu)
 
 
 def fit_command(
@@ -265,6 +255,7 @@ class _Setup:
     run: function that runs the program on a card; it accepts `keep`, `work` and `routing` as
         `run_program` does.
     is_one_of_many: True if the answer is a row of a table of cards.
+    is_law: True if `run` evaluates a law.
     """
 
     run: Callable[..., Ran]
@@ -275,6 +266,7 @@ class _Setup:
     values: bool
     task: Task | None = None
     is_one_of_many: bool = False
+    is_law: bool = False
 
     @property
     def endless(self) -> Gpu:
@@ -284,9 +276,10 @@ class _Setup:
     def is_blind(self) -> bool:
         # Programs that react to the memory that is left: convolutions retry with another algorithm
         # after an out-of-memory error, compilers benchmark kernels, and user code may do anything.
+        # The requests of a law are given.
         task = self.task
-        return task is not None and not (
-            isinstance(task.model, UserModel) or task.model.sees or task.compiles
+        return self.is_law or not (
+            task is None or isinstance(task.model, UserModel) or task.model.sees or task.compiles
         )
 
     def rerun(self, unknown: str, **how: str) -> tuple[Ran | None, list[str]]:
@@ -314,7 +307,7 @@ def _answer(text: str, setup: _Setup) -> Fit:
             lent = replay_on(gpu, unlimited, setup.host_spill)
     keeping_up = skewed = None
     speed_notes, routing_notes = list[str](), list[str]()
-    if _waits(ran):
+    if not setup.is_law and _waits(ran):
         unknown = "the peak on a card that keeps up with the program"
         keeping_up, speed_notes = setup.rerun(unknown, work="at-once")
     provenance = ran.prepared.provenance

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -37,10 +37,11 @@ from allocsim.fitting.laws import (
     variables_of,
 )
 from allocsim.fitting.model import Classifier, Configured, Model
-from allocsim.fitting.run_result import Ran, ran_of
+from allocsim.fitting.run_result import Ran, beside_context, ran_of
 from allocsim.fitting.task import Task
 from allocsim.phantom import Gpu
 from allocsim.recording import Provenance, Recording
+from allocsim.units import TIB
 from allocsim.workload import EMPTY_CACHE as PLAYED_EMPTY_CACHE
 from allocsim.workload import KnownProgram, Played, play_known, write_recording
 
@@ -56,6 +57,7 @@ def run_by_law(
     *,
     conf: str | None = None,
     keep: Path | None = None,
+    requests: Requests | None = None,
 ) -> Ran:
     """Compute the run of a task's program on `gpu` by its law, without PyTorch.
 
@@ -63,12 +65,13 @@ def run_by_law(
 
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
     keep: file to which the recording is written.
+    requests: result of `requests_by_law`, if it is known.
 
     Raises ConfigError if the task has no law.
     """
     began = time.perf_counter()
     laws = _laws(task)
-    requests = requests_by_law(task, gpu, laws)
+    requests = requests or requests_by_law(task, gpu, laws)
     played = play_requests(requests, gpu, laws.torch_version, conf or "")
     recording = _recording(played, requests, gpu, laws, task.text)
     if keep is not None:
@@ -88,18 +91,59 @@ def run_by_law(
 
 def why_no_law(task: Task, gpu: Gpu) -> str:
     """Return a sentence on why no law describes a task on a card; "" if a law does."""
-    try:
-        requests_by_law(task, gpu)
-    except ConfigError as error:
-        return str(error)
-    return ""
+    return RunsByLaw(task).why_none(gpu)
 
 
-def requests_key(task: Task, gpu: Gpu) -> tuple[bytes, ...]:
-    """Return a key that is equal for cards on which the law of `task` gives equal requests."""
-    requests = requests_by_law(task, gpu)
-    columns = (requests.kind, requests.block, requests.size)
-    return tuple(column.tobytes() for column in columns)
+class RunsByLaw:
+    """Runs of one task by its law on many cards, with one replay for cards of equal requests.
+
+    task: the task.
+    conf: value of PYTORCH_CUDA_ALLOC_CONF.
+    """
+
+    def __init__(self, task: Task, conf: str | None = None) -> None:
+        self._task, self._conf = task, conf
+        self._requests: dict[Card, Requests | ConfigError] = {}
+        self._equal: dict[tuple[bytes, ...], Requests] = {}
+        self._runs: dict[tuple[int, int], Ran] = {}
+
+    def why_none(self, gpu: Gpu) -> str:
+        """Return a sentence on why no law describes the task on `gpu`; "" if a law does."""
+        try:
+            self._requests_on(gpu)
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    def run(self, gpu: Gpu, *, keep: Path | None = None) -> Ran:
+        """Return the result of `run_by_law` on `gpu`; `keep` as there."""
+        requests = self._requests_on(gpu)
+        if gpu.memory < TIB or keep is not None:
+            return run_by_law(self._task, gpu, conf=self._conf, keep=keep, requests=requests)
+        key = (id(requests), gpu.context_memory)
+        ran = self._runs.get((id(requests), 0)) or self._runs.get(key)
+        if ran is None:
+            ran = run_by_law(self._task, gpu, conf=self._conf, requests=requests)
+            # With the default conf and no limit, the CUDA context makes no difference.
+            self._runs[(id(requests), 0) if ran.prepared.is_made else key] = ran
+        return replace(beside_context(ran, gpu.context_memory), gpu=gpu)
+
+    def _requests_on(self, gpu: Gpu) -> Requests:
+        refuse_card_without_law(gpu)
+        card = card_of(gpu)
+        if card not in self._requests:
+            try:
+                found = requests_by_law(self._task, gpu)
+            except ConfigError as error:
+                self._requests[card] = error
+            else:
+                columns = (found.kind, found.block, found.size)
+                key = tuple(column.tobytes() for column in columns)
+                self._requests[card] = self._equal.setdefault(key, found)
+        known = self._requests[card]
+        if isinstance(known, ConfigError):
+            raise known
+        return known
 
 
 def card_of(gpu: Gpu) -> Card:

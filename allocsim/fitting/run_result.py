@@ -269,6 +269,16 @@ def ran_on(gpu: Gpu, ran: Ran) -> Ran:
     return _with_peaks(replace(ran, gpu=gpu, device_run=device_run, is_out_of_memory=is_out))
 
 
+def beside_context(ran: Ran, context_memory: int) -> Ran:
+    """Return the result of an unlimited run beside a CUDA context of `context_memory` bytes."""
+    more = context_memory - ran.prepared.context_memory
+    if not more:
+        return ran
+    device_run = replace(ran.device_run, peak_device_bytes=ran.device_run.peak_device_bytes + more)
+    prepared = ran.prepared.beside(context_memory)
+    return replace(ran, prepared=prepared, device_run=device_run, as_recorded=device_run)
+
+
 def replay_on(gpu: Gpu, ran: Ran, host_spill: int = 0) -> DeviceRun:
     """Replay the requests of a run on `gpu`, with up to `host_spill` bytes of host memory."""
     prepared = ran.prepared

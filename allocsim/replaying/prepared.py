@@ -75,6 +75,16 @@ class Prepared(RecordedDevice):
         assumed = replace(self, assumed_memory=device_memory)
         return assumed if assumed.plan.is_whole else self
 
+    def beside(self, context_memory: int) -> Prepared:
+        """Return a device that the model made, for replays beside a CUDA context of another size.
+
+        context_memory: bytes of the CUDA context.
+        """
+        assert self.is_made and self.provenance is not None
+        found = replace(self, provenance=replace(self.provenance, context_memory=context_memory))
+        vars(found)["plan"] = self.plan  # a context does not change the steps
+        return found
+
     @property
     def capacity(self) -> int | None:
         """Bytes of the device: `named_memory`, or shown by an `oom` entry; None if unknown."""

@@ -14,6 +14,8 @@ import json
 import os
 import sys
 
+sys.modules["bitsandbytes"] = None  # peft would import it, and it uses CUDA
+
 import peft  # noqa: F401  (imported once, for all)
 import sitecustomize  # the hook of `allocsim record`
 import torch  # noqa: F401

@@ -26,7 +26,6 @@ from allocsim.fitting import (
 from allocsim.fitting.by_law import why_no_law
 from allocsim.fitting.model import Configured
 from allocsim.phantom import UnavailableError, find_gpu
-from allocsim.units import GIB
 from benchmarks.drawn import rows as drawn_rows
 from benchmarks.truth import gpu_of, rows, task_of, without_cudnn
 from tests.pythons import NEEDS_TORCH, pythons_of
@@ -443,12 +442,19 @@ def test_run_by_law_is_replayed_on_a_card_where_only_a_retry_helps() -> None:
     assert ran.peak_reserved_bytes <= memory - gpu.context_memory
 
 
-def test_fit_cards_names_the_capacity_of_each_card_in_its_error() -> None:
-    """Cards with equal requests share a run, but not if their CUDA contexts differ."""
-    cards = [find_gpu(name) for name in ("RTX 3070", "RTX 3060 Ti")]
-    assert len({card.context_memory for card in cards}) == 2
-    found = fit_cards(Task(model=model_of("Llama-3.2-1B")), cards, engine="laws")
+@pytest.mark.parametrize("options", [{}, {"checkpointing": True}], ids=["plain", "checkpointing"])
+def test_cards_that_share_a_replay_are_answered_as_alone(options: dict[str, Any]) -> None:
+    """Memory and CUDA contexts of the cards differ; the task fits some of them."""
+    names = ("RTX 3070", "RTX 3060 Ti", "RTX 3060", "RTX 3090", "A100 40GB", "A100 80GB")
+    cards = [find_gpu(name) for name in names]
+    assert len({card.context_memory for card in cards}) > 1
+    task = Task(model=model_of("Llama-3.2-1B"), **options)
+    found = fit_cards(task, cards, engine="laws")
+    assert {each.fits for each in found} == {True, False}
     for card, each in zip(cards, found, strict=True):
         assert isinstance(each, Fit)
-        assert each.ran.oom is not None
-        assert f"a total capacity of {card.memory / GIB:.2f} GiB" in each.ran.oom.message
+        alone = run_by_law(task, card)
+        assert each.ran.is_out_of_memory == alone.is_out_of_memory
+        assert each.ran.peak_reserved_bytes == alone.peak_reserved_bytes
+        assert each.ran.peak_allocated_bytes == alone.peak_allocated_bytes
+        assert (each.ran.oom and each.ran.oom.message) == (alone.oom and alone.oom.message)

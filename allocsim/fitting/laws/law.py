@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,6 +174,14 @@ class Law:
         return LawRows(row, self.kind[row], self.group[row], value)
 
 
+@lru_cache(maxsize=32)
+def _links(kind: bytes, group: bytes, number: bytes) -> Links:
+    # The links of a part are those of all cards and of all sizes with as many layers.
+    kinds = np.frombuffer(kind, dtype=np.uint8)
+    columns = (np.frombuffer(each, dtype=np.int64) for each in (group, number))
+    return links_of(kinds == REQUEST, kinds == FREE, *columns)
+
+
 def requests_of(
     stretches: Sequence[LawRows],
     names: Sequence[str],
@@ -193,8 +202,9 @@ def requests_of(
     alive, links, blocks = Alive(), dict[str, Links](), list[NDArray[np.int64]]()
     for name, rows in zip(names, stretches, strict=True):
         if name not in links:
-            is_request, is_free = rows.kind == REQUEST, rows.kind == FREE
-            links[name] = links_of(is_request, is_free, rows.group, rows.value)
+            number = np.where(rows.kind == FREE, rows.value, 0)
+            columns = (rows.kind, rows.group, number)
+            links[name] = _links(*(column.tobytes() for column in columns))
         try:
             blocks.append(alive.blocks(links[name]))
         except LookupError:

@@ -46,6 +46,7 @@ _FORMAT = 3
 _ADAPTED = "lora"
 
 
+@cache
 def installed_transformers() -> str | None:
     """Return the version of transformers in this Python environment, or None."""
     try:
