@@ -7,7 +7,7 @@ recordings and `core.check` for the model.  Source: semantics 6.5.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = [
     "ALLOCATED",
@@ -43,6 +43,7 @@ class BlockState:
     requested_size: bytes of the request; meaningless if the block is inactive.
     state: `ALLOCATED`, `PENDING` (freed, but still used by a stream) or `INACTIVE` (free).
     frames: stack number of the allocation, -1 if unknown.
+    is_least: True if the size is unknown, and `size` is the least that is possible.
 
     Mirrors: BlockInfo
     """
@@ -52,6 +53,7 @@ class BlockState:
     requested_size: int
     state: str
     frames: int = -1
+    is_least: bool = field(default=False, compare=False)
 
     @property
     def end(self) -> int:

@@ -5,8 +5,7 @@
 
 The recordings have no marks and no provenance, as PyTorch writes them, so that a what-if also
 replays other programs that would have left the same recording.  "Second half" is a recording that
-starts mid-run.  The entries of the other scripts do not show the sizes of all blocks before a cut,
-so that replays of their second half are not exact.  Each call gets a recording just loaded, which
+starts mid-run.  Each call gets a recording just loaded, which
 it checks, and from which it infers plan and start state.  "With proof and range" also reads
 `DeviceRun.parting` and `DeviceRun.left_open`, as every command does.  The first setting has no
 effect on a recording without a memory limit; the last one has another course from the first request
@@ -50,6 +49,7 @@ RECORDINGS: dict[str, tuple[Callable[[int], list[Op]], bool]] = {
     **{name: (make, False) for name, make in SCRIPTS.items()},
     "random, growing": (growing, False),
     "second half of training loop": (SCRIPTS["training loop"], True),
+    "second half of 40,000 live blocks": (SCRIPTS["40,000 live blocks"], True),
 }
 """Script of each recording, and whether the recording starts in the middle of it."""
 

@@ -169,6 +169,16 @@ class ReplayAllocator(CachingAllocator):
         """Create segments that existed before the recording, in an allocator without segments."""
         self._pending.adopt(plant(self.heap, self.private_pools, segments))
 
+    def extend(self, block: Block, size: int) -> None:
+        """Extend an allocated block over the first `size` bytes of the free block after it."""
+        following = block.next
+        assert following is not None
+        following.pool.remove(following)
+        block.size += size
+        following.ptr += size
+        following.size -= size
+        following.pool.insert(following)
+
 
 _NO_OTHER = 1 << 80
 """Above every address."""

@@ -14,8 +14,10 @@ from allocsim.inference.hidden_calls import (
     quiet_moments,
 )
 from allocsim.inference.search import plan_of
+from allocsim.inference.start_sizes import has_unknown_sizes, learn_start
 
 __all__ = [
-    "OtherPlan", "Probe", "Quiet", "entries_suffice", "has_unseen_calls", "leaves_open",
-    "may_hide_calls", "moments_of", "needs_quiet_moments", "open_plans", "plan_of", "quiet_moments",
+    "OtherPlan", "Probe", "Quiet", "entries_suffice", "has_unknown_sizes", "has_unseen_calls",
+    "learn_start", "leaves_open", "may_hide_calls", "moments_of", "needs_quiet_moments",
+    "open_plans", "plan_of", "quiet_moments",
 ]  # fmt: skip

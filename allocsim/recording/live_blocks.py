@@ -92,8 +92,10 @@ def true_size(
     least: int,
     landed: int | None,
     never_split: bool = False,
-) -> int:
+) -> tuple[int, bool]:
     """Return the size in bytes of the block at `address`, for which only the request is known.
+
+    Also return True if this is only the least size: the block may be up to 1 MiB larger.
 
     least: requested size after rounding, in bytes.
     gap_end: address of the next live block, or the segment's end.
@@ -103,12 +105,14 @@ def true_size(
     """
     room = gap_end - address
     if least >= room or never_split:
-        return room
+        return room, False
     if landed is not None:
-        return landed - address
+        return landed - address, False
     unsplit = segment.is_small or segment.is_expandable
     slack = room - least
-    return room if slack <= (_MAX_SLACK if unsplit else _MAX_LARGE_SLACK) else least
+    if slack <= (_MAX_SLACK if unsplit else _MAX_LARGE_SLACK):
+        return room, False
+    return least, not unsplit
 
 
 _FOLLOWS = np.zeros((4, 4), dtype=bool)

@@ -283,7 +283,7 @@ class _Rewind:
             live = self.live[address]
             if address > at:
                 blocks.append(BlockState(at, address - at, 0, INACTIVE))
-            size = live.size
+            size, is_least = live.size, False
             if size is None:
                 if live.requested_size > end - address:
                     self._refuse(
@@ -296,10 +296,11 @@ class _Rewind:
                 last = end if end < segment.end else end - 1
                 landed = later.first(address + least, last, live.death)
                 never_split = 0 <= max_split_size <= least
-                size = true_size(
+                size, is_least = true_size(
                     segment, address, end, least=least, landed=landed, never_split=never_split
                 )
-            blocks.append(BlockState(address, size, live.requested_size, live.state, live.frames))
+            of_request = live.requested_size, live.state, live.frames
+            blocks.append(BlockState(address, size, *of_request, is_least))
             at = address + size
         if at < segment.end:
             blocks.append(BlockState(at, segment.end - at, 0, INACTIVE))

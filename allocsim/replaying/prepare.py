@@ -20,6 +20,7 @@ from allocsim.core import RELEASES as MODELLED
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.recording import Recording, Rewound, Trace, refuse_contradictions, refuse_unsound
 from allocsim.replaying.prepared import Prepared
+from allocsim.replaying.proof import with_learned_start
 from allocsim.simulation import Hints, Setting
 from allocsim.state import SegmentState
 from allocsim.units import format_size, round_up
@@ -65,6 +66,7 @@ def prepare(
         starts = _before_first(recording)
         if not recording.is_requests:  # a file of requests requests the initial blocks itself
             found = [replace(each, start=_start_of(starts, each, recording)) for each in found]
+            found = [with_learned_start(each) for each in found]
     _LAST[recording] = key, tuple(found)
     return tuple(found)
 

@@ -18,7 +18,15 @@ from allocsim._fast_numpy import any_of
 from allocsim.core import FreeBlockOrder
 from allocsim.errors import AllocsimError
 from allocsim.fidelity import FidelityCheck
-from allocsim.inference import Probe, Quiet, entries_suffice, moments_of, needs_quiet_moments
+from allocsim.inference import (
+    Probe,
+    Quiet,
+    entries_suffice,
+    has_unknown_sizes,
+    learn_start,
+    moments_of,
+    needs_quiet_moments,
+)
 from allocsim.recording import Action
 from allocsim.replaying.equivalence import effects_on
 from allocsim.replaying.prepared import Prepared
@@ -40,6 +48,9 @@ from allocsim.simulation import (
     StepKind,
 )
 
+_ROUNDS = 8
+"""Number of times that a start state is learned; a larger block may change earlier requests."""
+
 
 def parting_of(prepared: Prepared) -> Parting | None:
     """Return the first difference of the baseline from the recording; None if it is exact.
@@ -52,6 +63,21 @@ def parting_of(prepared: Prepared) -> Parting | None:
     if not prepared.proofs:
         prepared.proofs.append(_prove(prepared))
     return prepared.proofs[0]
+
+
+def with_learned_start(prepared: Prepared) -> Prepared:
+    """Return `prepared` with the start state that makes its baseline exact, if one is found."""
+    if not has_unknown_sizes(prepared):
+        return prepared
+    tried = prepared
+    for _ in range(_ROUNDS):
+        if parting_of(tried) is None:
+            return tried
+        start = learn_start(tried, tried.plan)
+        if start == tried.start:
+            break
+        tried = replace(tried, start=start)
+    return prepared
 
 
 def with_proof(run: Run) -> Run:

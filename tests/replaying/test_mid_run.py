@@ -1,4 +1,4 @@
-"""Recordings with expandable segments that start mid-run."""
+"""Recordings that start mid-run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from allocsim.recording import Recording
 from allocsim.recording.start_state import trimmed
 from allocsim.replaying import prepare
 from allocsim.simulation import Setting
-from allocsim.units import MIB
+from allocsim.units import KIB, MIB
+from allocsim.workload import fragments
 
 Written = Callable[[Any], Recording]
 OOM = Path(__file__).parents[2] / "traces" / "gpt2-expandable-oom-torch2.15.pickle.gz"
@@ -61,3 +62,37 @@ def test_replay_of_a_run_cut_anywhere(conf: str | None, entries: int) -> None:
     run = replay(part, conf, device_memory=None if conf is None else "24GiB", check_every=200)
     fidelity = run.devices[0].fidelity
     assert (fidelity is not None and fidelity.first_mismatch is None) == (conf is None)
+
+
+def test_block_from_before_the_recording_is_larger_if_a_request_did_not_fit_behind_it(
+    written: Written,
+) -> None:
+    """A request of 5.5 MiB got a free block of 6 MiB, and 8 MiB behind it were free.
+
+    The recorded request of 8.25 MiB did not fit there and took the 16 MiB elsewhere.
+    """
+    gpu = CachingAllocator("1GiB", record_history=True)
+    first, second, _, large = (gpu.malloc(size * MIB) for size in (6, 8, 6, 16))
+    gpu.free(first)
+    reused = gpu.malloc(5 * MIB + 512 * KIB)
+    assert reused is not None and reused == first
+    gpu.free(second)
+    gpu.free(large)
+    gpu.take_history()
+    gpu.free(gpu.malloc(8 * MIB + 256 * KIB))
+    gpu.free(reused)
+    recording = written(pickle.loads(pickle.dumps(gpu.snapshot())))
+    (prepared,) = prepare(recording)
+    sizes = {block.address: block.size for each in prepared.start for block in each.blocks}
+    assert 5.75 * MIB < sizes[reused] <= 6 * MIB
+    assert replay(recording).devices[0].parting is None
+
+
+@pytest.mark.parametrize("share", [25, 50])
+def test_replay_of_a_random_program_is_exact_after_a_cut(share: int) -> None:
+    recording = fragments(block_size="5MiB", life=5, seed=1)
+    trace = recording.device(0)
+    part = changed(recording, devices=(trimmed(trace, len(trace) * share // 100, len(trace)),))
+    run = replay(part).devices[0]
+    assert run.parting is None
+    assert run.fidelity is not None and run.fidelity.is_exact
