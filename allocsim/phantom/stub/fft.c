@@ -3,7 +3,7 @@
  * Rule: a plan's work area is one complex element for each point of each transform, the minimum
  * in cuFFT's manual.  There is none if every dimension fits in a block's shared memory and its
  * length has only the factors 2 and 3.  Real runs on an L40S with 256 points, 3072 x 3072 and more
- * reserved exactly these sizes (docs/evidence/fit-imagegen.md, c3a and fourierft).  Other lengths and cards
+ * reserved exactly these sizes (benchmarks/results/imagegen.md, c3a and fourierft).  Other lengths and cards
  * are not known, so every program with plans is noted as guessed.
  */
 
