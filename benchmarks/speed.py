@@ -41,7 +41,7 @@ from allocsim.recording import Action, Trace
 from allocsim.simulation import RecordedDevice, Setting
 from allocsim.simulation.drive import Drive
 from allocsim.simulation.plan import Steps
-from allocsim.simulation.stats_numpy import fold
+from allocsim.simulation.timeline import fold
 from allocsim.verify import RealAllocator, Script
 from benchmarks.output import add_output, facts, form, show, spread, where_and_when
 from benchmarks.scripts import SCRIPTS, Op

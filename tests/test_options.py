@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.analysis.step.malloc_rules import EXPLAINED
+from allocsim.analysis.step.decision import EXPLAINED
 from allocsim.analysis.tune.lower_bound import HOLDS
 from allocsim.core import OPTIONS, RELEASES, AllocatorConfig, Release, Role, parse_conf
 from allocsim.core.config import _INERT
@@ -24,7 +24,7 @@ from allocsim.recommend.candidates import UNTRIED
 from allocsim.replaying.equivalence import RULES, effect_of
 from allocsim.simulation import Setting
 from allocsim.units import MIB
-from allocsim.verify.random_settings import RandomSettings
+from allocsim.verify.generator import RandomSettings
 from tests.metrics.test_candidates import SIZES, keys, tried
 from tests.naive.options import SINCE
 
@@ -96,8 +96,8 @@ PLACES = (
     Place("allocsim/recommend/candidates.py", lambda: searched() | UNTRIED.keys()),
     Place("allocsim/replaying/equivalence.py", lambda: RULES),
     Place("allocsim/analysis/tune/lower_bound.py", lambda: HOLDS),
-    Place("allocsim/analysis/step/malloc_rules.py", lambda: EXPLAINED),
-    Place("allocsim/verify/random_settings.py", random_values, is_for_all=True),
+    Place("allocsim/analysis/step/decision.py", lambda: EXPLAINED),
+    Place("allocsim/verify/generator.py", random_values, is_for_all=True),
     Place("tests/naive/options.py", lambda: SINCE, is_for_all=True),
 )
 

@@ -221,7 +221,7 @@ import contextlib, dataclasses, io, random, re, sys
 from allocsim.cli import main
 from allocsim.core import NEWEST, RELEASES, find_release, parse_conf
 from allocsim.phantom import full_version
-from allocsim.verify.random_settings import RandomSettings
+from allocsim.verify.generator import RandomSettings
 from allocsim.analysis.explain import explain
 from allocsim.recording import load, layout_releases, write_snapshot
 from tests.test_releases import ignorant

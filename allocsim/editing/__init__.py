@@ -7,13 +7,15 @@ Other what-ifs change the settings of the allocator.  An edit changes the progra
 from allocsim.editing.devices import (
     EditedDevice,
     EditTrial,
+    Saving,
     edit_devices,
     edited_recording,
     replay_edited,
+    savings_at,
+    savings_of,
     try_edits,
 )
 from allocsim.editing.edits import EDIT_FORMS, Edit, parse_edit
-from allocsim.editing.savings import Saving, savings_at, savings_of
 
 __all__ = [
     "EDIT_FORMS", "Edit", "EditTrial", "EditedDevice", "Saving", "edit_devices",

@@ -2,7 +2,7 @@
 
 A gap consists of the entries between two steps of the program (`gaps.py`).  An explanation is a
 hypothesis: steps that may have caused these entries.  `search.py` replays the steps and compares
-the result with the recording; `likelihood.py` decides which explanation is tried first.
+the result with the recording; `evidence.py` decides which explanation is tried first.
 
 Evidence that distinguishes the causes (semantics 1.8, 2.4, 2.5):
 
@@ -30,8 +30,8 @@ from allocsim.core import (
     returnable_bytes,
     would_serve,
 )
+from allocsim.inference.evidence import Facts, freed_block, has_just_set, is_limited, was_called
 from allocsim.inference.gaps import Gap, RecordedEntry
-from allocsim.inference.likelihood import Facts, freed_block, has_just_set, is_limited, was_called
 from allocsim.recording import Action
 from allocsim.simulation import Planned, StepKind
 from allocsim.units import round_up

@@ -30,9 +30,8 @@ from allocsim.inference.causes import (
     known_explanation,
     plain_explanation,
 )
+from allocsim.inference.evidence import Facts, Threshold
 from allocsim.inference.gaps import Gap, PlainSteps, calls_of, capacity_from_oom, classify, gaps_of
-from allocsim.inference.gc_threshold import Threshold
-from allocsim.inference.likelihood import Facts
 from allocsim.recording import Action, Trace, pools_of
 from allocsim.simulation import PAUSE_EVERY, Drive, Plan, Planned, RecordedDevice, StepKind
 from allocsim.units import GIB, TIB, round_up

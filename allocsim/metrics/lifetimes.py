@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from allocsim._fast_numpy import any_of, stable_order
 from allocsim.core import MIN_BLOCK_SIZE, MIN_LARGE_ALLOC, SMALL_SIZE
 from allocsim.recording import Action, Trace, Turn
-from allocsim.replaying import Prepared
-from allocsim.simulation import RequestedSizes, sizes_at_start, sizes_in, sizes_present
+from allocsim.replaying import Prepared, RequestedSizes, sizes_at_start, sizes_in, sizes_present
 from allocsim.state import ALLOCATED, PENDING
 
 

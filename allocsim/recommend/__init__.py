@@ -12,8 +12,18 @@ from allocsim.recommend.candidates import (
     usual_settings,
     was_refused,
 )
-from allocsim.recommend.cost import Cost, Costs, DriverTimes, cost_of, driver_time, read_costs
-from allocsim.recommend.offer import Bar, Offer, front, is_hopeless
+from allocsim.recommend.offer import (
+    Bar,
+    Cost,
+    Costs,
+    DriverTimes,
+    Offer,
+    cost_of,
+    driver_time,
+    front,
+    is_hopeless,
+    read_costs,
+)
 from allocsim.recommend.rule import (
     MIN_SAVING_DIVISOR,
     Case,

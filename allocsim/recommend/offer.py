@@ -1,15 +1,25 @@
-"""A candidate setting with its replay on each device of the program.
+"""Candidate setting with its replay on each device, and the time of its driver calls.
 
 One setting applies to all devices, so each number of an offer is that of the worst device.
+
+Replays give the exact number and size of the driver calls.  The time of a call is from a table that
+was measured on one card (`DriverTimes`), or from a file of the user.  The estimate orders settings
+and marks settings that thrash.  It has no influence on the memory that a setting needs.
 """
 
 from __future__ import annotations
 
+import json
+import os
+from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 
+from allocsim.errors import ConfigError
 from allocsim.replaying import Point, Trial
 from allocsim.simulation import Setting
+from allocsim.units import MIB
 
 _MANY_CALLS = 2
 """A setting can thrash only if it makes more than this multiple of the baseline's driver calls."""
@@ -98,3 +108,218 @@ def front(points: Iterable[Point]) -> tuple[Point, ...]:
     """Return the Pareto front of `points`, without duplicates, in order of memory."""
     distinct = sorted(set(points))
     return tuple(p for p in distinct if not any(dominates(other, p) for other in distinct))
+
+
+Points = tuple[tuple[int, float], ...]
+"""(size in MiB, microseconds) of each measured size, ascending."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverTimes:
+    """Times of driver calls on one card.
+
+    card, driver: name of the card and version of its driver.
+    malloc, free: cuMemAlloc and cuMemFree, with nothing else allocated.
+    fresh: additional microseconds of cuMemAlloc if other allocations exist, so that it needs a new
+        address range.
+    fresh_each: further microseconds of cuMemAlloc for each existing allocation.
+    create, map, access: cuMemCreate and cuMemMap of one handle, cuMemSetAccess of one range.
+    unmap, release: cuMemUnmap and cuMemRelease of one handle.
+    low, high: range of the ratio of real to estimated time: the quartiles of the median ratios of
+        recordings from this card (`python -m benchmarks.driver_times`).
+    """
+
+    card: str
+    driver: str
+    malloc: Points
+    free: Points
+    fresh: float
+    fresh_each: float
+    create: Points
+    map: Points
+    access: Points
+    unmap: Points
+    release: Points
+    low: float
+    high: float
+
+    @property
+    def name(self) -> str:
+        """Name of card and driver for output, such as "NVIDIA H200, driver 580.159.04"."""
+        return f"{self.card}, driver {self.driver}"
+
+    def of_call(self, call: str, size: int, held: float = 0.0) -> float:
+        """Return the microseconds of one call for `size` bytes.
+
+        call: "malloc", "free", "create", "map" or "unmap"; see `allocsim.core.Device.calls`.
+        held: number of segments that already exist; only "malloc" uses it.
+        """
+        if call == "malloc":
+            return interpolated(self.malloc, size) + self.fresh + self.fresh_each * held
+        if call == "free":
+            return interpolated(self.free, size)
+        if call == "create":
+            return interpolated(self.create, size) + interpolated(self.map, size)
+        if call == "map":
+            return interpolated(self.access, size)
+        return interpolated(self.unmap, size) + interpolated(self.release, size)
+
+
+def interpolated(points: Points, size: int) -> float:
+    """Return the microseconds of a call for `size` bytes, by linear interpolation.
+
+    points: measured (MiB, microseconds), ascending.  Sizes above the last point are extrapolated;
+        sizes below the first point take its time.
+    """
+    mib = size / MIB
+    if mib <= points[0][0] or len(points) == 1:
+        return points[0][1]
+    right = min(max(bisect_left(points, (mib,)), 1), len(points) - 1)
+    (x0, y0), (x1, y1) = points[right - 1], points[right]
+    return y0 + (y1 - y0) * (mib - x0) / (x1 - x0)
+
+
+H200 = DriverTimes(
+    card="NVIDIA H200",
+    driver="580.159.04",
+    malloc=(
+        (2, 54.2), (4, 50.0), (10, 49.7), (20, 44.4), (22, 46.0), (64, 76.9), (128, 70.4),
+        (256, 84.1), (512, 145.9), (1024, 291.0), (2048, 407.9), (4096, 656.7), (8192, 1234.3),
+        (16384, 2393.2),
+    ),
+    free=(
+        (2, 42.6), (4, 40.5), (10, 47.7), (20, 52.8), (22, 54.0), (64, 77.4), (128, 121.6),
+        (256, 190.9), (512, 358.0), (1024, 676.1), (2048, 1243.9), (4096, 2955.9),
+        (8192, 5339.7), (16384, 11389.0),
+    ),
+    fresh=34.4,
+    fresh_each=0.0388,
+    create=((2, 15.1), (20, 15.3), (64, 15.3), (256, 19.6)),
+    map=((2, 3.0), (20, 2.8), (64, 2.8), (256, 2.8)),
+    access=((2, 33.3), (20, 33.2), (64, 33.1), (256, 54.8)),
+    unmap=((2, 23.5), (20, 22.1), (64, 22.0), (256, 27.8)),
+    release=((2, 15.3), (20, 24.7), (64, 48.4), (256, 151.2)),
+    low=1.5,
+    high=3.6,
+)  # fmt: skip
+"""One H200, 26 November 2026.
+
+`malloc` and `free` end at 16 GiB: at 32 GiB one call took between 1.6 and 145 ms.  `fresh` and
+`fresh_each` come from 600 segments of 20 MiB held at once: 80.8 us at the 50th on average and
+100.2 us at the 550th, against 44.4 us for a lone one.
+"""
+
+
+_LONGEST = 1 << 16
+_TAKES = ("malloc", "create", "map")
+"""Names in `Device.calls` of the calls that obtain memory; the others return it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Microseconds of each driver call; None takes the time from the table, depending on the size.
+
+    cuda_malloc: one cudaMalloc.
+    cuda_free: one cudaFree, without waiting for the device.
+    map_handle: creating, mapping and giving access to one handle of an expandable segment.
+    unmap_handle: unmapping and releasing one handle, without waiting for its stream.
+    synchronize: waiting for every stream before cached memory is released.  Not measured: it
+        depends on the work that the program has queued.
+    thrashing_above: not a time, but a ratio.  A setting is thrashing if `Cost.churn` exceeds
+        `Cost.growth` by more than this factor.
+    """
+
+    cuda_malloc: float | None = None
+    cuda_free: float | None = None
+    map_handle: float | None = None
+    unmap_handle: float | None = None
+    synchronize: float = 1000.0
+    thrashing_above: float = 1.0
+
+    @property
+    def table(self) -> DriverTimes:
+        """Measured times, which replace fields that are None."""
+        return H200
+
+    @property
+    def uses_table(self) -> bool:
+        """True if at least one field is None, so that its time is taken from `table`."""
+        return None in (self.cuda_malloc, self.cuda_free, self.map_handle, self.unmap_handle)
+
+    def of_call(self, call: str, size: int, held: float = 0.0) -> float:
+        """Return the microseconds of one driver call.
+
+        call: name of the call, as in `Device.calls`.
+        size: bytes.
+        held: number of segments that already exist.
+        """
+        if call == "map" and self.map_handle is not None:
+            return 0.0  # counted with each handle
+        known = {
+            "malloc": self.cuda_malloc,
+            "free": self.cuda_free,
+            "create": self.map_handle,
+            "unmap": self.unmap_handle,
+        }.get(call)
+        return self.table.of_call(call, size, held) if known is None else known
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Estimated time in driver calls over a recording, in microseconds.
+
+    growth: time to obtain the peak reserved memory once.
+    churn: time to release memory, to wait for streams, and to obtain released memory again.
+    is_thrashing: True if the churn is large; see `Costs.thrashing_above`.
+    """
+
+    growth: float
+    churn: float
+    is_thrashing: bool
+
+    @property
+    def total(self) -> float:
+        return self.growth + self.churn
+
+
+def cost_of(trial: Trial, costs: Costs) -> Cost:
+    calls = trial.driver_calls
+    getting = driver_time((call for call in calls if call[0] in _TAKES), costs)
+    giving = driver_time((call for call in calls if call[0] not in _TAKES), costs)
+    obtained = sum(size * n for call, size, n in calls if call in ("malloc", "create"))
+    growth = getting * (min(trial.peak_reserved_bytes / obtained, 1.0) if obtained else 1.0)
+    churn = getting - growth + giving + trial.num_sync_all_streams * costs.synchronize
+    return Cost(growth, churn, churn > costs.thrashing_above * growth)
+
+
+def driver_time(calls: Iterable[tuple[str, int, int]], costs: Costs) -> float:
+    """Return the microseconds of driver calls, given as (name, bytes, number of such calls)."""
+    calls = list(calls)
+    # On average, half of the segments are already held when a segment is obtained.
+    held = sum(n for call, _, n in calls if call == "malloc") / 2
+    return sum(n * costs.of_call(call, size, held) for call, size, n in calls)
+
+
+def read_costs(path: str | os.PathLike[str]) -> Costs:
+    """Return the costs of a JSON file: an object whose keys are fields of `Costs`.
+
+    Fields that are not in the file have their defaults.  Raises ConfigError with the file and the
+    key for other contents.
+    """
+    name = os.fspath(path)
+    try:
+        with Path(name).open("rb") as file:
+            found = json.loads(file.read(_LONGEST))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{name}: cannot be read as JSON ({error})") from None
+    known = [part.name for part in fields(Costs)]
+    if not isinstance(found, dict):
+        raise ConfigError(f"{name}: expected an object with some of {', '.join(known)}")
+    for key, value in found.items():
+        if key not in known:
+            raise ConfigError(
+                f"{name}: {key[:60]!r} is not a cost; expected one of {', '.join(known)}"
+            )
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
+            raise ConfigError(f"{name}: {key} is {value!r:.60}; expected microseconds, 0 or more")
+    return Costs(**{key: float(value) for key, value in found.items()})

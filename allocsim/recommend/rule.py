@@ -27,8 +27,7 @@ import numpy as np
 
 from allocsim.core import RELEASES, Release
 from allocsim.recommend.candidates import is_fitted, overflows, proposals, rescues, was_refused
-from allocsim.recommend.cost import Costs, cost_of
-from allocsim.recommend.offer import Offer
+from allocsim.recommend.offer import Costs, Offer, cost_of
 from allocsim.replaying import Prepared, Standing, Trials, trial_of_run
 from allocsim.simulation import DeviceRun, Setting, releases_needed
 

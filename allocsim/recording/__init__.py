@@ -12,11 +12,16 @@ from allocsim._lazy import lazily
 from allocsim.recording.export import dump_snapshot, packed_file, write_snapshot
 from allocsim.recording.frames import Frame, FrameInterner, FrameTable
 from allocsim.recording.load import HOST, load, load_host, read_snapshot
-from allocsim.recording.marks import Annotation, Mark, MarkKind
-from allocsim.recording.pools import PoolColumn, pools_of
-from allocsim.recording.provenance import CardMemory, Provenance, card_memory
+from allocsim.recording.provenance import (
+    Annotation,
+    CardMemory,
+    Mark,
+    MarkKind,
+    Provenance,
+    card_memory,
+)
 from allocsim.recording.recording import RELEASES, ROWS, Recording, layout_releases, options_read
-from allocsim.recording.segments import RecordedSettings, WrongSum
+from allocsim.recording.segments import PoolColumn, RecordedSettings, WrongSum, pools_of
 from allocsim.recording.soundness import Defect, find_defects, refuse_contradictions, refuse_unsound
 from allocsim.recording.source import (
     ENDINGS,

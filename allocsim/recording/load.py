@@ -23,17 +23,15 @@ from typing import Any, BinaryIO, NoReturn
 
 from allocsim.collector import collector_paused
 from allocsim.errors import RecordingError
-from allocsim.recording.column_cache import with_cache
 from allocsim.recording.columns import Entries, EntryRows, entries_of, read_trace
 from allocsim.recording.fields import Fields, describe
 from allocsim.recording.frames import StackReader
-from allocsim.recording.marks import read_annotations
 from allocsim.recording.pickle_rows import OtherForm
-from allocsim.recording.provenance import marked, read_provenance
+from allocsim.recording.provenance import marked, read_annotations, read_provenance
 from allocsim.recording.recording import Recording, markers_in
 from allocsim.recording.segments import RecordedSettings, SegmentReader, read_settings
 from allocsim.recording.source import HEAD, Kind, kind_of, open_source
-from allocsim.recording.store import read_npz
+from allocsim.recording.store import read_npz, with_cache
 from allocsim.recording.straight import read_straight
 from allocsim.recording.trace import Trace
 from allocsim.recording.unpickle import check_density, unpickle

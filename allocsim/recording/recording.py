@@ -23,8 +23,7 @@ import numpy as np
 from allocsim._repr import Shown
 from allocsim.errors import RecordingError
 from allocsim.recording.frames import FrameTable
-from allocsim.recording.marks import Annotation
-from allocsim.recording.provenance import Provenance
+from allocsim.recording.provenance import Annotation, Provenance
 from allocsim.recording.segments import RecordedSettings, WrongSum
 from allocsim.recording.trace import Trace
 from allocsim.units import format_size

@@ -25,7 +25,7 @@ import numpy as np
 from allocsim._fast_numpy import any_of
 from allocsim.errors import RecordingError
 from allocsim.recording.live_blocks import LaterAllocs, Live, live_after, live_before, true_size
-from allocsim.recording.marks import cut_marks
+from allocsim.recording.provenance import cut_marks
 from allocsim.recording.trace import BLOCK_ACTIONS, Action, Trace
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, PoolId, SegmentState
 from allocsim.units import MIB, round_up

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from allocsim._fast_numpy import address_column, any_of, int_column, stable_order
 from allocsim.recording.frames import Frame, FrameTable
-from allocsim.recording.marks import Mark
+from allocsim.recording.provenance import Mark
 from allocsim.state import INACTIVE, PENDING, BlockState, PoolId, SegmentState
 
 

@@ -1,6 +1,25 @@
 """Replays of a recording, under its own settings and device and under others."""
 
-from allocsim.replaying.equivalence import Effect, effect_of, effects_on
+from allocsim.replaying.baseline import (
+    device_of,
+    difference_step_by_step,
+    drive_as_recorded,
+    is_recorded_device,
+    parting_of,
+    with_proof,
+)
+from allocsim.replaying.equivalence import (
+    Effect,
+    RequestedSizes,
+    effect_of,
+    effects_on,
+    large_segments_matter,
+    requested_of,
+    rounded_by,
+    sizes_at_start,
+    sizes_in,
+    sizes_present,
+)
 from allocsim.replaying.notes import provenance_notes, routing_text, workspace_note
 from allocsim.replaying.prepare import (
     StateSource,
@@ -8,12 +27,11 @@ from allocsim.replaying.prepare import (
     choose_releases,
     prepare,
     prepare_made,
+    run_as_made,
     state_source,
 )
 from allocsim.replaying.prepared import Prepared
-from allocsim.replaying.proof import difference_step_by_step, parting_of, with_proof
 from allocsim.replaying.replay import OTHER_RELEASE, Walk, bytes_of, replay, replay_prepared
-from allocsim.replaying.setup import device_of, drive_as_recorded, is_recorded_device
 from allocsim.replaying.smallest_device import (
     Capacity,
     Smallest,
@@ -22,7 +40,6 @@ from allocsim.replaying.smallest_device import (
     smallest_device,
     smallest_fraction,
 )
-from allocsim.replaying.synthetic_result import run_as_made
 from allocsim.replaying.trial import (
     Point,
     Standing,
@@ -36,44 +53,13 @@ from allocsim.replaying.trial import (
 from allocsim.replaying.uncertainty import with_range
 
 __all__ = [
-    "Capacity",
-    "Effect",
-    "OTHER_RELEASE",
-    "Point",
-    "Prepared",
-    "Smallest",
-    "Standing",
-    "StateSource",
-    "Trial",
-    "Trials",
-    "Walk",
-    "Watch",
-    "bytes_of",
-    "can_be_of",
-    "choose_releases",
-    "device_of",
-    "difference_step_by_step",
-    "effect_of",
-    "effects_on",
-    "drive_as_recorded",
-    "find_smallest",
-    "is_recorded_device",
-    "pages_needed",
-    "parting_of",
-    "prepare",
-    "prepare_made",
-    "provenance_notes",
-    "replay",
-    "replay_prepared",
-    "routing_text",
-    "run_as_made",
-    "smallest_device",
-    "smallest_fraction",
-    "state_source",
-    "trial_of",
-    "trial_of_run",
-    "with_peaks",
-    "with_proof",
-    "with_range",
+    "Capacity", "Effect", "OTHER_RELEASE", "Point", "Prepared", "RequestedSizes", "Smallest",
+    "Standing", "StateSource", "Trial", "Trials", "Walk", "Watch", "bytes_of", "can_be_of",
+    "choose_releases", "device_of", "difference_step_by_step", "drive_as_recorded", "effect_of",
+    "effects_on", "find_smallest", "is_recorded_device", "large_segments_matter",
+    "pages_needed", "parting_of", "prepare", "prepare_made", "provenance_notes", "replay",
+    "replay_prepared", "requested_of", "rounded_by", "routing_text", "run_as_made",
+    "sizes_at_start", "sizes_in", "sizes_present", "smallest_device", "smallest_fraction",
+    "state_source", "trial_of", "trial_of_run", "with_peaks", "with_proof", "with_range",
     "workspace_note",
-]
+]  # fmt: skip

@@ -6,6 +6,9 @@ the plan and checks the replay under the recorded settings only once.
 
 For a snapshot without a history, `state_source` gives allocators in its state.  The free memory of
 the device is unknown then.  It is assumed to be zero, unless the memory of the device is given.
+
+`run_as_made` builds the result that `replay_prepared` has for a recording that the model has just
+made, without the replay.  It is equal in every field.
 """
 
 from __future__ import annotations
@@ -14,14 +17,42 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
-from allocsim._fast_numpy import keep_pages
-from allocsim.core import PAGE, ReplayAllocator, find_release, largest_request, parse_conf
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim._fast_numpy import any_of, keep_pages
+from allocsim.core import (
+    PAGE,
+    CachingAllocator,
+    ReplayAllocator,
+    find_release,
+    largest_request,
+    parse_conf,
+)
 from allocsim.core import RELEASES as MODELLED
 from allocsim.errors import ConfigError, RecordingError
-from allocsim.recording import Recording, Rewound, Trace, refuse_contradictions, refuse_unsound
+from allocsim.recording import (
+    Action,
+    Recording,
+    Rewound,
+    Trace,
+    refuse_contradictions,
+    refuse_unsound,
+)
+from allocsim.replaying.baseline import device_of, with_learned_start
+from allocsim.replaying.notes import known_notes
 from allocsim.replaying.prepared import Prepared
-from allocsim.replaying.proof import with_learned_start
-from allocsim.simulation import Hints, Setting
+from allocsim.simulation import (
+    DeviceRun,
+    Fidelity,
+    Hints,
+    PeakState,
+    Setting,
+    StepKind,
+    Steps,
+    Timeline,
+    driver_calls_of,
+)
 from allocsim.state import SegmentState
 from allocsim.units import format_size, round_up
 
@@ -276,3 +307,70 @@ def state_source(
 
 def _pages(segments: Sequence[SegmentState]) -> int:
     return sum(round_up(segment.total_size, PAGE) for segment in segments)
+
+
+_SIGNS = {
+    Action.SEGMENT_ALLOC: 1,
+    Action.SEGMENT_MAP: 1,
+    Action.SEGMENT_FREE: -1,
+    Action.SEGMENT_UNMAP: -1,
+}
+
+
+def run_as_made(
+    prepared: Prepared,
+    allocator: CachingAllocator,
+    moved: NDArray[np.int64],
+    peak: PeakState,
+    peak_device_bytes: int,
+) -> DeviceRun:
+    """Build the result that a replay of a simulated recording has, without the replay.
+
+    The recording must have no failed request.
+
+    allocator: allocator that made the recording, after the last request.
+    moved: change of allocated bytes at each request and free.
+    peak, peak_device_bytes: fields of the result.
+    """
+    trace, steps = prepared.trace, prepared.plan.steps
+    memory, notes = device_of(prepared)
+    of_step = np.zeros(len(steps), dtype=np.int64)
+    of_step[any_of(steps.kind, (StepKind.ALLOC, StepKind.FREE))] = moved
+    # Reserved bytes change only at segment entries.
+    reserved = np.zeros(len(trace), dtype=np.int64)
+    for action, sign in _SIGNS.items():
+        reserved += np.where(trace.action == action, sign * trace.size, 0)
+    allocations, segments = trace.count(Action.ALLOC), len(trace.segments)
+    return DeviceRun(
+        device=trace.device,
+        entries=len(trace),
+        device_memory=memory,
+        peak_device_bytes=peak_device_bytes,
+        stats=allocator.memory_stats(),
+        timeline=Timeline(
+            entry=steps.entry,
+            allocated=np.cumsum(of_step),
+            reserved=_reserved_after_steps(steps, np.cumsum(reserved)),
+        ),
+        peak=peak,
+        ooms=(),
+        fidelity=Fidelity(
+            allocations=allocations,
+            addresses_matched=allocations,
+            segments=segments,
+            segments_matched=segments,
+            entries=len(trace),
+            entries_matched=len(trace),
+            first_mismatch=None,
+        ),
+        inferred=(*notes, *known_notes(prepared)),
+        stopped_at=None,
+        driver_calls=driver_calls_of(allocator.device.calls),
+    )
+
+
+def _reserved_after_steps(steps: Steps, reserved: NDArray[np.int64]) -> NDArray[np.int64]:
+    # A DICTATE step comes before its segment exists, so it has the value of the step before it.
+    last = np.where(steps.kind == StepKind.DICTATE, -1, np.arange(len(steps)))
+    last = np.maximum.accumulate(last)
+    return np.where(last < 0, 0, reserved[steps.entry[last]])

@@ -1,22 +1,33 @@
 """One device of a recording, prepared once and replayed under any number of settings.
 
 `Prepared` computes on first use, and keeps, the plan, the start state, the address policy and the
-proof of a device.  The proof is the baseline, compared with every entry (`proof.py`).  `replay`,
+proof of a device.  The proof is the baseline, compared with every entry (`baseline.py`).  `replay`,
 `Walk` and every trial use the same object, so their results are comparable.  Only the baseline may
 use the recorded addresses of the driver.  What-ifs use `free_plan`, and place segments by the
 address policy that the recording shows.
+
+If the recording starts mid-run, `choose_start` chooses the start state of a what-if: the recorded
+segments, or the blocks in use requested again (`initial_state.py`).  To find the better default,
+recordings of whole runs were cut in the middle, and what-ifs of the parts were compared with
+what-ifs of the whole runs.  The default is the state with the smaller error (benchmarks/midrun.py;
+table in docs/evidence/fidelity.md).  A what-if reports the peak under the other state too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from allocsim.core import Folder, FreeBlockOrder, ReplayAllocator
+from allocsim.core import (
+    Folder,
+    FreeBlockOrder,
+    ReplayAllocator,
+)
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
 from allocsim.fidelity import Compared, Expected
 from allocsim.inference import OtherPlan, Quiet, open_plans, plan_of, quiet_moments
+from allocsim.replaying.equivalence import large_segments_matter, requested_of
 from allocsim.simulation import (
     Addresses,
     Drive,
@@ -28,11 +39,57 @@ from allocsim.simulation import (
     RecordedDevice,
     Setting,
     Start,
-    choose_start,
     find_period,
     fold,
-    may_break,
+    has_live_blocks,
 )
+
+
+def choose_start(device: RecordedDevice, setting: Setting, breaks: Callable[[], bool]) -> Start:
+    """Return the start state of a replay under `setting`.
+
+    breaks: function that returns True if a replay with the recorded segments ends in undefined
+        behaviour; called only if `may_break`.
+
+    The recorded segments are kept if the setting would have reserved segments of the same kind.  If
+    it changes expandable_segments or large_segment_size, or if `breaks`, the blocks in use are
+    requested again.
+    """
+    if not has_two_starts(device, setting):
+        return Start.KEPT
+    config = setting.config(device.release)
+    if config.expandable_segments != device.config.expandable_segments:
+        return Start.REALLOCATED
+    # large_segment_size has no effect if no requests share a segment.
+    is_changed = config.large_segment_size != device.config.large_segment_size
+    if is_changed and large_segments_matter(
+        config, map(config.round_size, requested_of(device).sizes.tolist())
+    ):
+        return Start.REALLOCATED
+    is_broken = may_break(device, setting) and breaks()
+    return Start.REALLOCATED if is_broken else Start.KEPT
+
+
+def may_break(device: RecordedDevice, setting: Setting) -> bool:
+    """Return True if the recorded segments have a split block of max_split_size or more.
+
+    To free such a block is undefined behaviour.  The device size decides if that happens.
+    """
+    size = setting.config(device.release).max_split_size
+    return has_two_starts(device, setting) and any(
+        not segment.is_expandable
+        and len(segment.blocks) > 1
+        and any(block.size >= size for block in segment.blocks)
+        for segment in device.start
+    )
+
+
+def has_two_starts(device: RecordedDevice, setting: Setting) -> bool:
+    """Return True if a replay can begin in two states: blocks kept, or requested again.
+
+    This is so if blocks are in use at the start and `setting` is not the recorded one.
+    """
+    return has_live_blocks(device.start) and not device.is_recorded(setting)
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +249,7 @@ class Prepared(RecordedDevice):
         return drive
 
     def start_under(self, setting: Setting, device_memory: int | None) -> Start:
-        """Return the default start state of a replay under `setting`; see `start_choice.py`."""
+        """Return the default start state of a replay under `setting`; see `choose_start`."""
         key = setting, device_memory
         if key not in self._starts:
             self._starts[key] = choose_start(self, setting, lambda: self._breaks(*key))

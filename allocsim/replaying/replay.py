@@ -9,7 +9,7 @@ decides when the next step runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -20,14 +20,14 @@ from allocsim.core import AllocatorConfig, ReplayAllocator
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.inference import Probe
 from allocsim.recording import Action, Recording
+from allocsim.replaying.baseline import drive_as_recorded, parting_of, run_as_proof
 from allocsim.replaying.notes import peak_notes, workspace_note
 from allocsim.replaying.prepare import prepare
 from allocsim.replaying.prepared import Prepared
-from allocsim.replaying.proof import PartingFinder, parting_of, run_as_proof
-from allocsim.replaying.setup import drive_as_recorded
-from allocsim.replaying.uncertainty import LeftOpenFinder, moments_of_calls, peaks_of
+from allocsim.replaying.uncertainty import left_open, moments_of_calls, peaks_of
 from allocsim.simulation import (
     PAUSE_EVERY,
+    Deferred,
     DeviceRun,
     Drive,
     Hints,
@@ -237,12 +237,8 @@ def _with_peaks(
         return run
     # If the caller requested an address policy, no other policies are tried.
     tries_addresses = drive.dictates or drive.allocator.device.policy == prepared.addresses.policy
-    return replace(
-        run,
-        find_left_open=LeftOpenFinder(
-            prepared, setting, run, tries_addresses=tries_addresses, loud=loud
-        ),
-    )
+    find = partial(left_open, prepared, setting, run, loud, tries_addresses=tries_addresses)
+    return replace(run, find_left_open=Deferred(find))
 
 
 def _result(
@@ -262,9 +258,9 @@ def _result(
     elif drive.dictates:  # a proof by an equivalent setting
         timeline = timeline.at(drive.plan.steps.is_of_program[: len(timeline.entry)])
     # A baseline is itself the proof; for a what-if, `with_proof` or the first use makes it.
-    finds: Callable[[], Parting | None] = PartingFinder(prepared)
+    find = partial(parting_of, prepared)
     if fidelity is not None and drive.dictates and prepared.is_own_release:
-        finds = partial(fidelity.parting_of, prepared.trace.device)
+        find = partial(fidelity.parting_of, prepared.trace.device)
     if drive.stopped_at is not None:
         notes.append(
             f"the replay stops at entry {drive.stopped_at}: the program would have ended with "
@@ -282,7 +278,7 @@ def _result(
         fidelity=fidelity,
         inferred=tuple(notes),
         stopped_at=drive.stopped_at,
-        find_parting=finds,
+        find_parting=Deferred(find),
         refused_below=drive.refused_below,
         driver_calls=driver_calls_of(allocator.device.calls),
     )

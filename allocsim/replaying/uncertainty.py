@@ -22,17 +22,16 @@ range.  If the recording marks its empty_cache calls, there are no other calls.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass
 from itertools import dropwhile
 
 from allocsim.collector import collector_paused
 from allocsim.core import FreeBlockOrder
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
 from allocsim.inference import OtherPlan, leaves_open, moments_of, needs_quiet_moments
+from allocsim.replaying.baseline import needs_probe, parting_of
 from allocsim.replaying.notes import address_range_note, open_notes
-from allocsim.replaying.prepared import Prepared
-from allocsim.replaying.proof import needs_probe, parting_of
+from allocsim.replaying.prepared import Prepared, has_two_starts
 from allocsim.simulation import (
     Addresses,
     DeviceRun,
@@ -43,7 +42,6 @@ from allocsim.simulation import (
     Start,
     StartPeaks,
     fold_allocated,
-    has_two_starts,
 )
 from allocsim.state import DEFAULT_POOL
 
@@ -181,62 +179,47 @@ def peaks_of(
 
 
 def with_range(run: Run) -> Run:
-    """Return `run` with the `left_open` of each device computed, by replays if it is not known."""
-    known = (replace(each, find_left_open=partial(_known, each.left_open)) for each in run.devices)
-    return replace(run, devices=tuple(known))
+    """Return `run` after computing the `left_open` of each device, by replays if it is unknown."""
+    for each in run.devices:
+        each.find_left_open()
+    return run
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOpenFinder:
-    """Function that computes `DeviceRun.left_open`.  Pickling it computes and stores the result.
+@collector_paused()
+def left_open(
+    prepared: Prepared,
+    setting: Setting,
+    run: DeviceRun,
+    loud: frozenset[int] | None,
+    *,
+    tries_addresses: bool,
+) -> LeftOpen | None:
+    """Replay other plans and addresses that agree with the recording; return the range of peaks.
 
-    run: the what-if, without its range.
+    None if all of them have the peak of `run`.
+    run: finished what-if under `setting`.
+    loud: steps after which empty_cache would have released memory in `run`; see `Known`.  None if
+        they are unknown.
     tries_addresses: replay with other plausible addresses too.
-    loud: steps after which empty_cache would have released memory in the what-if; see `Known`.
-        None if they are unknown.
-    found: the result, after it is computed; else empty.
     """
-
-    prepared: Prepared
-    setting: Setting
-    run: DeviceRun
-    tries_addresses: bool
-    loud: frozenset[int] | None = None
-    found: list[LeftOpen | None] = field(default_factory=list)
-
-    def __call__(self) -> LeftOpen | None:
-        if not self.found:
-            self.found.append(self._find())
-        return self.found[0]
-
-    @collector_paused()
-    def _find(self) -> LeftOpen | None:
-        prepared, run = self.prepared, self.run
-        if needs_probe(prepared):
-            parting_of(prepared)  # also finds the quiet moments
-        peak = None if run.stopped_at is not None else run.peak_reserved_bytes
-        ranges: list[tuple[int, int]] = []
-        notes: list[str] = []
-        known = None if self.loud is None else Known(peak, self.loud)
-        hidden = peaks_left_open(prepared, self.setting, run.device_memory, known)
-        # A range of one value equal to the peak is noted only if calls or a limit are known
-        # to be uncertain.
-        if hidden is not None and (hidden != (peak, peak) or leaves_open(prepared, prepared.plan)):
-            ranges.append(hidden)
-            notes += open_notes(prepared, run.peak_range_with(hidden))
-        if self.tries_addresses:
-            placed = peaks_by_address(prepared, self.setting, run.device_memory)
-            if placed is not None and placed != (peak, peak):
-                ranges.append(placed)
-                notes.append(address_range_note(placed, peak))
-        if not ranges:
-            return None
-        lows, highs = zip(*ranges, strict=True)
-        return LeftOpen((min(lows), max(highs)), tuple(notes))
-
-    def __reduce__(self) -> tuple[type[partial[LeftOpen | None]], tuple[object, ...]]:
-        return partial, (_known, self())
-
-
-def _known(found: LeftOpen | None) -> LeftOpen | None:
-    return found
+    if needs_probe(prepared):
+        parting_of(prepared)  # also finds the quiet moments
+    peak = None if run.stopped_at is not None else run.peak_reserved_bytes
+    ranges: list[tuple[int, int]] = []
+    notes: list[str] = []
+    known = None if loud is None else Known(peak, loud)
+    hidden = peaks_left_open(prepared, setting, run.device_memory, known)
+    # A range of one value equal to the peak is noted only if calls or a limit are known
+    # to be uncertain.
+    if hidden is not None and (hidden != (peak, peak) or leaves_open(prepared, prepared.plan)):
+        ranges.append(hidden)
+        notes += open_notes(prepared, run.peak_range_with(hidden))
+    if tries_addresses:
+        placed = peaks_by_address(prepared, setting, run.device_memory)
+        if placed is not None and placed != (peak, peak):
+            ranges.append(placed)
+            notes.append(address_range_note(placed, peak))
+    if not ranges:
+        return None
+    lows, highs = zip(*ranges, strict=True)
+    return LeftOpen((min(lows), max(highs)), tuple(notes))

@@ -2,7 +2,7 @@
 
 from allocsim.simulation.addresses import Addresses
 from allocsim.simulation.drive import PAUSE_EVERY, Drive
-from allocsim.simulation.initial_state import Start, StartPeaks, live_requests
+from allocsim.simulation.initial_state import Start, StartPeaks, has_live_blocks, live_requests
 from allocsim.simulation.observers import GiveUpError, Observer, PeakWatch, Progress, SpillWatch
 from allocsim.simulation.periods import Period, find_period
 from allocsim.simulation.placed import ENTRIES, FIRST_ACTIONS, PlacedSteps, Row, rows_of
@@ -18,15 +18,8 @@ from allocsim.simulation.plan import (
     spread,
 )
 from allocsim.simulation.recorded_device import EMPTY_CACHE_WAYS, Hints, RecordedDevice, is_at_start
-from allocsim.simulation.requested_sizes import (
-    RequestedSizes,
-    requested_of,
-    rounded_by,
-    sizes_at_start,
-    sizes_in,
-    sizes_present,
-)
 from allocsim.simulation.result import (
+    Deferred,
     DeviceRun,
     DriverCalls,
     Fidelity,
@@ -40,74 +33,15 @@ from allocsim.simulation.result import (
     driver_calls_of,
 )
 from allocsim.simulation.setting import IN_STRING, Setting, in_option_string, releases_needed
-from allocsim.simulation.start_choice import (
-    choose_start,
-    has_two_starts,
-    large_segments_matter,
-    may_break,
-)
-from allocsim.simulation.stats_numpy import fold, fold_allocated
-from allocsim.simulation.timeline import Timeline, TimelinePoint
+from allocsim.simulation.timeline import Timeline, TimelinePoint, fold, fold_allocated
 
 __all__ = [
-    "Addresses",
-    "Change",
-    "DeviceRun",
-    "Drive",
-    "DriverCalls",
-    "EMPTY_CACHE_WAYS",
-    "ENTRIES",
-    "FIRST_ACTIONS",
-    "Fidelity",
-    "GiveUpError",
-    "Hints",
-    "IN_STRING",
-    "LeftOpen",
-    "Mismatch",
-    "Observer",
-    "PAUSE_EVERY",
-    "Parting",
-    "PeakState",
-    "PeakWatch",
-    "Period",
-    "PlacedSteps",
-    "Plan",
-    "Planned",
-    "PlannedAt",
-    "Progress",
-    "RecordedDevice",
-    "RequestedSizes",
-    "Row",
-    "Run",
-    "Setting",
-    "SimulatedOom",
-    "Spill",
-    "SpillWatch",
-    "Start",
-    "StartPeaks",
-    "Step",
-    "StepKind",
-    "Steps",
-    "Timeline",
-    "TimelinePoint",
-    "choose_start",
-    "driver_calls_of",
-    "find_period",
-    "fold",
-    "fold_allocated",
-    "has_two_starts",
-    "in_option_string",
-    "is_at_start",
-    "joined",
-    "large_segments_matter",
-    "may_break",
-    "live_requests",
-    "releases_needed",
-    "requested_of",
-    "rounded_by",
-    "rows_of",
-    "sizes_at_start",
-    "sizes_in",
-    "sizes_present",
-    "spread",
-]
+    "Addresses", "Change", "Deferred", "DeviceRun", "Drive", "DriverCalls", "EMPTY_CACHE_WAYS",
+    "ENTRIES", "FIRST_ACTIONS", "Fidelity", "GiveUpError", "Hints", "IN_STRING", "LeftOpen",
+    "Mismatch", "Observer", "PAUSE_EVERY", "Parting", "PeakState", "PeakWatch", "Period",
+    "PlacedSteps", "Plan", "Planned", "PlannedAt", "Progress", "RecordedDevice", "Row", "Run",
+    "Setting", "SimulatedOom", "Spill", "SpillWatch", "Start", "StartPeaks", "Step", "StepKind",
+    "Steps", "Timeline", "TimelinePoint", "driver_calls_of", "find_period", "fold",
+    "fold_allocated", "has_live_blocks", "in_option_string", "is_at_start", "joined",
+    "live_requests", "releases_needed", "rows_of", "spread",
+]  # fmt: skip

@@ -34,8 +34,7 @@ from allocsim.simulation.periods import CYCLE, Period
 from allocsim.simulation.placed import HistoryCheck, PlacedSteps
 from allocsim.simulation.plan import Plan, StepKind
 from allocsim.simulation.result import SimulatedOom
-from allocsim.simulation.stats_numpy import fold
-from allocsim.simulation.timeline import TimelineBuilder
+from allocsim.simulation.timeline import TimelineBuilder, fold
 from allocsim.state import PoolId, SegmentState
 
 PAUSE_EVERY = 8192 if IS_COMPILED else 2048

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Generic, TypeVar
 
 from allocsim._repr import Shown
 from allocsim.recording import CardMemory
@@ -192,8 +194,32 @@ class LeftOpen:
     notes: tuple[str, ...]
 
 
-def _none() -> None:
-    """Return None; default of a field that another function computes on first use."""
+_T = TypeVar("_T")
+
+
+class Deferred(Generic[_T]):
+    """Value that `find` computes when it is first used.
+
+    Pickling computes it too, so that another process receives the value and not the recording.
+    """
+
+    def __init__(self, find: Callable[[], _T]) -> None:
+        self._find = find
+
+    def __call__(self) -> _T:
+        value = self._find()
+        self._find = partial(_same, value)  # releases the recording
+        return value
+
+    def __reduce__(self) -> tuple[type[Deferred[_T]], tuple[partial[_T]]]:
+        return Deferred, (partial(_same, self()),)
+
+
+def _same(value: _T) -> _T:
+    return value
+
+
+_NOTHING = Deferred(partial(_same, None))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -212,9 +238,9 @@ class DeviceRun(Shown):
     inferred: sentences on inferred facts, without the notes of `left_open`.
     stopped_at: entry of an out-of-memory error that the recording does not contain and that would
         have ended the program; None without such an error.
-    find_parting: function that computes `parting`.
+    find_parting: `parting`, which a replay computes on first use.
     peaks: peaks by start state, for a what-if of a recording that starts mid-run; else None.
-    find_left_open: function that computes `left_open`.
+    find_left_open: `left_open`, which replays compute on first use.
     spill: use of host memory; None if the driver provides none.
     refused_below: on every device smaller than this, in bytes, the first out-of-memory error is
         the same: all driver calls that were refused up to it are refused there too.  None without
@@ -233,9 +259,9 @@ class DeviceRun(Shown):
     fidelity: Fidelity | None
     inferred: tuple[str, ...]
     stopped_at: int | None
-    find_parting: Callable[[], Parting | None] = field(default=_none, compare=False)
+    find_parting: Deferred[Parting | None] = field(default=_NOTHING, compare=False)
     peaks: StartPeaks | None = None
-    find_left_open: Callable[[], LeftOpen | None] = field(default=_none, compare=False)
+    find_left_open: Deferred[LeftOpen | None] = field(default=_NOTHING, compare=False)
     spill: Spill | None = None
     refused_below: int | None = None
     driver_calls: DriverCalls = ()
@@ -296,12 +322,10 @@ class DeviceRun(Shown):
         return self.stats["reserved_bytes.all.peak"]
 
     def headline(self) -> str:
-        """Return one line with the agreement with the recording, the peak and the errors."""
         peak = f"{format_size(self.peak_reserved_bytes)} reserved at the peak"
         return f"device {self.device}: {self._proof()}; {peak}; {self._errors()}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield (name, value) of each number to show."""
         memory = self.device_memory
         yield "proof", self._proof()
         yield "peak reserved", format_size(self.peak_reserved_bytes)
@@ -364,13 +388,11 @@ class Run(Shown):
         return (*self.notes, *own)
 
     def headline(self) -> str:
-        """Return one line with file, settings, release and the result of each device."""
         name, conf = self.path.rsplit("/", 1)[-1], self.conf or "defaults"
         devices = "; ".join(each.headline() for each in self.devices)
         return f"{name}, {conf}, PyTorch {self.torch_version}: {devices}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield (name, value) of each number to show, for all devices."""
         yield "settings", self.conf or "defaults"
         yield "PyTorch", self.torch_version
         for each in self.devices:

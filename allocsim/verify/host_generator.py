@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from allocsim.core import Release
 from allocsim.units import GIB, KIB, MIB
-from allocsim.verify.random_settings import MANY, RandomStreams
+from allocsim.verify.generator import MANY, RandomStreams
 from allocsim.verify.script import Op, Script
 
 _EDGES = (1, 512, 4 * KIB, 64 * KIB, MIB, 2 * MIB, 4 * MIB, 16 * MIB, 64 * MIB)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from allocsim.recommend.cost import H200 as H200_TIMES
-from allocsim.recommend.cost import interpolated
+from allocsim.recommend.offer import H200 as H200_TIMES
+from allocsim.recommend.offer import interpolated
 from allocsim.units import MIB
 from benchmarks.driver_times import lines_of, times_of
 from benchmarks.real_gpu.cases import case_lines, case_summary

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from allocsim import CachingAllocator, OutOfMemoryError
-from allocsim.analysis.explain import blockers as module
-from allocsim.analysis.explain.blockers import blockers_of
-from allocsim.analysis.explain.state_at_error import StateAtError
+from allocsim.analysis.explain import state_at_error as module
+from allocsim.analysis.explain.state_at_error import StateAtError, blockers_of
 from allocsim.units import MIB
 
 Failed = Callable[..., Any]

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from allocsim import CachingAllocator, OutOfMemoryError
-from allocsim.analysis.explain.blockers import blockers_of
-from allocsim.analysis.explain.state_at_error import kinds_of
+from allocsim.analysis.explain.state_at_error import blockers_of, kinds_of
 from allocsim.core import IS_COMPILED
 from allocsim.state import BlockState
 from allocsim.units import MIB

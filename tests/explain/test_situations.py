@@ -12,9 +12,8 @@ from typing import Any
 
 from allocsim import CachingAllocator, OutOfMemoryError
 from allocsim.analysis.explain import DeviceExplanation, explain_recording
-from allocsim.analysis.explain.blockers import blockers_of
 from allocsim.analysis.explain.shortage import findings_of
-from allocsim.analysis.explain.state_at_error import kinds_of
+from allocsim.analysis.explain.state_at_error import blockers_of, kinds_of
 from allocsim.recording import Recording
 from allocsim.state import ALLOCATED
 from allocsim.units import MIB, format_size

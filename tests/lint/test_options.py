@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from allocsim import CachingAllocator, replay
 from allocsim.analysis.lint import Finding, lint, lint_conf
-from allocsim.analysis.lint.checks import assignments
+from allocsim.analysis.lint.lint import assignments
 from allocsim.core import RELEASES, parse_conf
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.recording import Mark, MarkKind, Provenance

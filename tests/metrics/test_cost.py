@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from allocsim.errors import ConfigError
-from allocsim.recommend.cost import Costs, cost_of, driver_time, read_costs
+from allocsim.recommend.offer import Costs, cost_of, driver_time, read_costs
 from allocsim.replaying import Trial
 from allocsim.units import MIB
 

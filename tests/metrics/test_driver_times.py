@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.recommend.cost import H200, Points, interpolated
+from allocsim.recommend.offer import H200, Points, interpolated
 from allocsim.units import MIB
 from benchmarks.driver_times import quartiles, times_of
 

@@ -16,8 +16,8 @@ from allocsim.core import find_release, parse_conf
 from allocsim.metrics.lifetimes import Sizes, sizes_of
 from allocsim.recommend.candidates import candidates
 from allocsim.recording import load, read_snapshot
-from allocsim.replaying import Trials, effect_of, effects_on, prepare
-from allocsim.simulation import Setting, requested_of
+from allocsim.replaying import Trials, effect_of, effects_on, prepare, requested_of
+from allocsim.simulation import Setting
 from allocsim.units import GIB, MIB
 from tests.tune.conftest import ragged
 

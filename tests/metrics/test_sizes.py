@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allocsim.core import MAX_REQUEST, RELEASES, find_release, parse_conf
-from allocsim.simulation import rounded_by
+from allocsim.replaying import rounded_by
 
 CONFS = (
     "",

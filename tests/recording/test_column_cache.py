@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from allocsim.errors import RecordingError
-from allocsim.recording import Recording, column_cache, load, write_npz
+from allocsim.recording import Recording, load, store, write_npz
 from allocsim.recording.load import _load
 from allocsim.workload import oom, streams, write_recording
 from tests.recording.history import training_step
@@ -43,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the cache folder of this test, which also caches small recordings."""
     monkeypatch.delenv("ALLOCSIM_NO_CACHE")
     monkeypatch.setenv("ALLOCSIM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(column_cache, "_LONG", 1)
+    monkeypatch.setattr(store, "_LONG", 1)
     return tmp_path / "cache" / "columns"
 
 
@@ -145,7 +145,7 @@ def test_cache_of_another_reader_version_is_not_used(
     folder: Path, reads: Reads, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load(source)
-    monkeypatch.setattr(column_cache, "_readers", lambda: "another version")
+    monkeypatch.setattr(store, "_readers", lambda: "another version")
     load(source)
     load(source)
     assert len(reads) == 2
@@ -221,7 +221,7 @@ def test_small_recordings_and_column_files_are_not_cached(
     load(columns)
     assert list(folder.iterdir()) == [kept]
     kept.unlink()
-    monkeypatch.setattr(column_cache, "_LONG", 1000)
+    monkeypatch.setattr(store, "_LONG", 1000)
     load(source)
     assert not list(folder.iterdir())
     assert len(reads) == 3
@@ -244,7 +244,7 @@ def test_load_works_where_the_cache_cannot_be_written(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ALLOCSIM_NO_CACHE")
-    monkeypatch.setattr(column_cache, "_LONG", 1)
+    monkeypatch.setattr(store, "_LONG", 1)
     (tmp_path / "file").write_text("not a folder")
     for place in (tmp_path / "file", "/dev/null", "\0"):
         if "\0" in str(place):
@@ -262,7 +262,7 @@ def test_whole_file_leaves_nothing_on_a_full_disk(
         file.write(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(column_cache, "dump_npz", full)
+    monkeypatch.setattr(store, "dump_npz", full)
     assert load(source).devices
     assert not list(folder.iterdir())
     assert len(reads) == 1
@@ -273,7 +273,7 @@ def test_cache_deletes_the_least_recently_used_file_first(
 ) -> None:
     load(source)
     (first,) = folder.iterdir()
-    monkeypatch.setattr(column_cache, "_MOST_BYTES", int(2.5 * first.stat().st_size))
+    monkeypatch.setattr(store, "_MOST_BYTES", int(2.5 * first.stat().st_size))
     second, third = tmp_path / "2.pickle", tmp_path / "3.pickle"
     for path in (second, third):
         path.write_bytes(source.read_bytes())
@@ -305,12 +305,12 @@ def test_cached_load_is_faster(
     monkeypatch.delenv("ALLOCSIM_NO_CACHE")
     monkeypatch.setenv("ALLOCSIM_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "big.pickle"
-    write_recording(training(entries=column_cache._LONG, ragged=True), path)
+    write_recording(training(entries=store._LONG, ragged=True), path)
     seconds = []
     for _ in range(2):
         begin = time.perf_counter()
         found = load(path)
         seconds.append(time.perf_counter() - begin)
-    assert len(found.devices[0]) >= column_cache._LONG
+    assert len(found.devices[0]) >= store._LONG
     assert len(list(folder.iterdir())) == 1
     assert seconds[1] < seconds[0] / 2

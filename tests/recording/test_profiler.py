@@ -15,7 +15,7 @@ from allocsim import lint as lint_of
 from allocsim import replay
 from allocsim.errors import RecordingError
 from allocsim.recording import Action, FrameTable, Recording, find_defects, load, write_npz
-from allocsim.recording.requests.blocks import RequestColumns
+from allocsim.recording.requests.builders import RequestColumns
 from allocsim.units import MIB, format_size
 from tests.recording.profiler_writer import (
     FORMS,

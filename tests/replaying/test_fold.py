@@ -7,7 +7,7 @@ import random
 import pytest
 
 from allocsim.core.journal import SHORT, Journal, Moves, fold_records
-from allocsim.simulation.stats_numpy import FEW, fold, fold_allocated, fold_columns
+from allocsim.simulation.timeline import FEW, fold, fold_allocated, fold_columns
 
 
 def journal(count: int, seed: int, waiting: bool) -> Journal:

@@ -14,7 +14,7 @@ from allocsim import CachingAllocator, Hints, replay
 from allocsim.inference import hidden_calls
 from allocsim.inference.hidden_calls import with_calls
 from allocsim.recording import Mark, MarkKind, Provenance, Recording
-from allocsim.replaying import Prepared, prepare, proof, uncertainty, with_proof, with_range
+from allocsim.replaying import Prepared, baseline, prepare, uncertainty, with_proof, with_range
 from allocsim.replaying.uncertainty import Known, peaks_left_open
 from allocsim.simulation import Setting, StepKind
 from allocsim.simulation.plan import Plan
@@ -250,7 +250,7 @@ def test_with_proof_and_with_range_make_the_replays_before_the_result_is_read(
     lazy = replay(recording, UNCUT)
     run = with_range(with_proof(lazy))
     monkeypatch.setattr(uncertainty, "peaks_left_open", pytest.fail)
-    monkeypatch.setattr(proof, "drive_as_recorded", pytest.fail)
+    monkeypatch.setattr(baseline, "drive_as_recorded", pytest.fail)
     for known in (run, lazy):  # the lazy result shares the replays
         (device,) = known.devices
         assert device.parting is None

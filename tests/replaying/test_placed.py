@@ -14,7 +14,7 @@ from allocsim import CachingAllocator, fidelity, replay
 from allocsim.fidelity import Compared, Expected, FidelityCheck
 from allocsim.recording import Action, Trace
 from allocsim.replaying import Prepared, prepare
-from allocsim.replaying.setup import drive_as_recorded
+from allocsim.replaying.baseline import drive_as_recorded
 from allocsim.results import Recording
 from allocsim.simulation import Fidelity, Observer, Plan
 from allocsim.simulation.plan import StepKind

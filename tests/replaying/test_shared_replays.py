@@ -21,7 +21,7 @@ from allocsim import CachingAllocator, replay
 from allocsim.core import RELEASES, parse_conf
 from allocsim.errors import AllocsimError, ConfigError, OutOfMemoryError
 from allocsim.recording import Recording, read_snapshot
-from allocsim.replaying import prepare, proof
+from allocsim.replaying import baseline, prepare
 from allocsim.simulation import DeviceRun
 from allocsim.units import GIB, MIB
 from allocsim.verify.script import HANDLE
@@ -110,7 +110,7 @@ def compare(seeds: range) -> tuple[int, int, int]:
     proved: list[object] = []
 
     def counted(*args: Any, **rest: Any) -> object:
-        proved.append(proof.run_as_proof(*args, **rest))
+        proved.append(baseline.run_as_proof(*args, **rest))
         return proved[-1]
 
     n_compared = n_open = 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from allocsim import CachingAllocator, OutOfMemoryError, load, replay
-from allocsim.inference.gc_threshold import NO_LIMIT, Threshold
+from allocsim.inference.evidence import NO_LIMIT, Threshold
 from allocsim.recording import Recording
 from allocsim.replaying import prepare
 from allocsim.units import GIB, MIB

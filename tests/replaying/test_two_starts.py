@@ -18,12 +18,20 @@ from allocsim.core import RELEASES, parse_conf
 from allocsim.errors import ConfigError, UndefinedBehaviorError
 from allocsim.recording import Recording
 from allocsim.recording.start_state import trimmed
-from allocsim.replaying import Prepared, Trial, Trials, effects_on, prepare, smallest_device
+from allocsim.replaying import (
+    Prepared,
+    Trial,
+    Trials,
+    effects_on,
+    large_segments_matter,
+    prepare,
+    smallest_device,
+)
 from allocsim.report.replay import document as replay_document
 from allocsim.report.replay import text as replay_text
 from allocsim.report.tune import document as tuning_document
 from allocsim.report.tune import text as tuning_text
-from allocsim.simulation import Run, Setting, Start, large_segments_matter
+from allocsim.simulation import Run, Setting, Start
 from allocsim.state import PENDING
 from allocsim.units import MIB
 

@@ -26,7 +26,7 @@ from allocsim.errors import (
 from allocsim.recording import Recording, read_snapshot
 from allocsim.simulation import Setting
 from allocsim.units import GIB, KIB, MIB
-from allocsim.verify.random_settings import RandomSettings
+from allocsim.verify.generator import RandomSettings
 from allocsim.verify.script import HANDLE, Op
 from tests.golden.runner import Allocator
 from tests.naive.model import NaiveAllocator

@@ -6,7 +6,6 @@ Names that are needed only for snapshots without entries are imported when they 
 from typing import TYPE_CHECKING
 
 from allocsim._lazy import lazily
-from allocsim.analysis.explain.blockers import Blockers
 from allocsim.analysis.explain.cause import Figures, arithmetic_of
 from allocsim.analysis.explain.explanation import (
     Cure,
@@ -19,7 +18,7 @@ from allocsim.analysis.explain.explanation import (
     explain_recording,
 )
 from allocsim.analysis.explain.shortage import Blocker, OomWatch, Shortage, shortages_of
-from allocsim.analysis.explain.state_at_error import KINDS
+from allocsim.analysis.explain.state_at_error import KINDS, Blockers
 from allocsim.analysis.explain.verdict import Verdict
 
 if TYPE_CHECKING:

@@ -1,10 +1,8 @@
 """Advice on an out-of-memory error, from its cause, its sizes and the settings in force.
 
 No advice names a setting that is already set, that the release lacks, or that cannot help with
-these sizes.  If no setting can help, the advice says so.  It also names settings in force that have
-no effect or are unsafe.
-Sources: tests/explain/test_situations.py, which checks with replays that the advice helps;
-semantics 8 (option names).
+these sizes; tests/explain/test_situations.py checks with replays that the advice helps.  Settings
+in force that have no effect or are unsafe are named too.  Source of the names: semantics 8.
 """
 
 from __future__ import annotations
@@ -13,10 +11,16 @@ from collections.abc import Callable
 
 from allocsim.analysis.explain.cause import Figures
 from allocsim.analysis.explain.message import Situation, outside_of
-from allocsim.analysis.explain.without_figures import RECORD, SMALLER, without_figures
 from allocsim.units import GIB, MIB, format_size
 
-_WRONG_SHAPE = 4  # a request of 4 times the card or more has a wrong shape
+_SMALLER = (
+    "Split the work: a smaller batch or sequence, attention that does not build the whole "
+    "matrix (scaled_dot_product_attention), or the model on several cards."
+)
+_RECORD = (
+    "To see which lines hold the memory, and to prove a setting, record the run and explain the "
+    "recording: python -m allocsim.capture run.pickle -- python train.py"
+)
 _LARGEST_OF_INTEL = 4 * GIB  # largest single allocation of Level Zero by default
 _SHARED_SEGMENTS = {
     2 * MIB: "2.00 MiB is the segment of a request of 1 MiB or less: idle memory of the large pool "
@@ -43,37 +47,35 @@ _REUSE = (
 
 def advice_on(situation: Situation) -> tuple[str, ...]:
     """Return sentences of advice, most useful first."""
+    figures = situation.figures
     found = [*_BY_CAUSE[situation.cause](situation), *_on_settings(situation)]
-    if outside_of(situation.message, situation.figures):
+    if outside_of(situation.message, figures):
         found = [*_foreign(situation), *found]
-    if situation.figures.is_contradictory:
-        found = [_contradiction(situation), *found]
+    if figures.is_contradictory:
+        contradiction = (
+            f"The sizes contradict each other: {format_size(figures.free_bytes or 0)} are free of "
+            f"{format_size(figures.total_bytes or 0)} in total. With unified memory (APUs), the "
+            "total is only the part that the firmware set aside for the GPU; look at the system's "
+            "memory."
+        )
+        found = [contradiction, *found]
     if situation.other_total is not None:  # the user's own question is answered first
         found = [*_on_another_card(situation, situation.other_total), *found]
     return tuple(dict.fromkeys(found))
-
-
-def _contradiction(situation: Situation) -> str:
-    figures = situation.figures
-    return (
-        f"The sizes contradict each other: {format_size(figures.free_bytes or 0)} are free of "
-        f"{format_size(figures.total_bytes or 0)} in total. With unified memory (APUs), the total "
-        "is only the part that the firmware set aside for the GPU; look at the system's memory."
-    )
 
 
 def _impossible(situation: Situation) -> list[str]:
     figures = situation.figures
     tried, total = figures.tried_bytes or 0, figures.total_bytes or 0
     if figures.largest_bytes is not None:
-        return [*_single_allocation(figures.largest_bytes), SMALLER]
+        return [_single_allocation(figures.largest_bytes), _SMALLER]
     if not tried or not total:
         return ["No setting can help: the request alone is larger than any card.", _SHAPE]
     found = [
         f"No setting can help: the request alone, {format_size(tried)}, is more than the whole "
         f"card, {format_size(total)}."
     ]
-    found += [_SHAPE, SMALLER] if tried >= _WRONG_SHAPE * total else [SMALLER, _SHAPE]
+    found += [_SHAPE, _SMALLER] if tried >= 4 * total else [_SMALLER, _SHAPE]
     if situation.message.backend == "HIP":
         found.append(
             f"If the card has more than {format_size(total)}: with unified memory the driver "
@@ -82,12 +84,12 @@ def _impossible(situation: Situation) -> list[str]:
     return found
 
 
-def _single_allocation(largest: int) -> list[str]:
-    return [
+def _single_allocation(largest: int) -> str:
+    return (
         f"Intel's driver refuses single allocations above {format_size(largest)} by default, even "
         "if more is free. UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1 removes this limit, if the "
         "driver supports it."
-    ]
+    )
 
 
 def _host_fallback(situation: Situation) -> list[str]:
@@ -149,7 +151,7 @@ def _free_above_request(situation: Situation) -> list[str]:
     return [
         "No setting of PyTorch's allocator can help: the driver refused although "
         f"{format_size(figures.free_bytes or 0)} are free, so this is not fragmentation.",
-        *(_single_allocation(_LARGEST_OF_INTEL) if is_large_for_intel else ()),
+        *[_single_allocation(_LARGEST_OF_INTEL)] * is_large_for_intel,
         *_close_limit(figures),
         *_hidden_fraction(situation),
         "Look for another process that held memory at the request and ended before free memory "
@@ -198,7 +200,14 @@ def _fragmentation(situation: Situation) -> list[str]:
     figures = situation.figures
     if not situation.has_native_allocator:
         return [f"{format_size(figures.idle or 0)} are idle, but in pieces.", _REUSE, *_MODEL]
-    found = [*_weight(figures), *_expandable(situation), *_split_limit(situation)]
+    found = [*_expandable(situation), *_split_limit(situation)]
+    idle, reserved = figures.idle, figures.reserved
+    if idle is not None and reserved and idle * 20 < reserved:
+        weight = (
+            f"Only {idle / reserved:.1%} of PyTorch's memory is idle, so a setting may serve this "
+            "request but not much more: a program that allocates less helps more."
+        )
+        found = [weight, *found]
     if figures.pool_bytes:
         found.append(
             f"{format_size(figures.pool_bytes)} belong to private pools (CUDA graphs), which "
@@ -206,17 +215,7 @@ def _fragmentation(situation: Situation) -> list[str]:
         )
     if figures.tried_bytes in _SHARED_SEGMENTS:
         found.append(_SHARED_SEGMENTS[figures.tried_bytes])
-    return [*found, *_foreign(situation), _REUSE, RECORD]
-
-
-def _weight(figures: Figures) -> list[str]:
-    idle, reserved = figures.idle, figures.reserved
-    if idle is None or not reserved or idle * 20 >= reserved:
-        return []
-    return [
-        f"Only {idle / reserved:.1%} of PyTorch's memory is idle, so a setting may serve this "
-        "request but not much more: a program that allocates less helps more."
-    ]
+    return [*found, *_foreign(situation), _REUSE, _RECORD]
 
 
 def _expandable(situation: Situation) -> list[str]:
@@ -262,7 +261,7 @@ def _split_limit(situation: Situation) -> list[str]:
 def _fragmentation_likely(situation: Situation) -> list[str]:
     if situation.is_expandable:
         text = "expandable_segments:True is set already; no other setting joins idle and free "
-        return [f"{text}memory.", *_foreign(situation), *_MODEL, RECORD]
+        return [f"{text}memory.", *_foreign(situation), *_MODEL, _RECORD]
     idle = format_size(situation.figures.idle or 0)
     free = format_size(situation.figures.free_bytes or 0)
     return [
@@ -289,7 +288,7 @@ def _full(situation: Situation) -> list[str]:
         first = f"The card is full: {short} are missing; the text does not show idle memory."
     else:
         first = f"No setting can help: with every idle byte used, {short} would still be missing."
-    return [first, *_foreign(situation), *_MODEL, RECORD]
+    return [first, *_foreign(situation), *_MODEL, _RECORD]
 
 
 def _foreign(situation: Situation) -> list[str]:
@@ -309,6 +308,56 @@ def _foreign(situation: Situation) -> list[str]:
         f"About {format_size(rest)} are held outside this process's PyTorch: other processes, "
         "or libraries in this one; nvidia-smi lists them. Free those first."
     ]
+
+
+_NVML = (
+    "This is an out-of-memory error: PyTorch failed while it wrote the text, because NVML did not "
+    "answer. That happens on MIG slices, on Jetson, and if CUDA_VISIBLE_DEVICES names devices that "
+    "NVML does not list."
+)
+_ASYNC = (
+    "The text is of the cudaMallocAsync backend, which prints no sizes here. ComfyUI uses this "
+    "backend; its log has the sizes."
+)
+_ASYNC_ASSERTION = (
+    "This is an out-of-memory error of the cudaMallocAsync backend: PyTorch failed while it wrote "
+    "the text, because the program holds more than the card has. On Windows the driver lends host "
+    "memory."
+)
+_BARE = (
+    "The text has no figures: it is of a call outside PyTorch's allocator, such as a library's, or "
+    "of PyTorch before 1.0. Paste the line with 'Tried to allocate', if there is one."
+)
+
+
+def _without_figures(situation: Situation) -> list[str]:
+    message, figures = situation.message, situation.figures
+    if message.backend == "CPU":
+        return ["This is the host's memory, not a GPU's: no setting of the GPU can help.", _SMALLER]
+    if figures.tried_bytes is not None and figures.allocated_bytes is not None:
+        found = [
+            "The text does not show how much memory was free, and without that the cause cannot "
+            "be decided; nvidia-smi and similar tools show it."
+        ]
+    elif figures.tried_bytes is not None:
+        found = [
+            f"The text shows only the request, {format_size(figures.tried_bytes)}: paste all of "
+            "it, with total, free, allocated and reserved memory (PyTorch 2.3 cuts it off after "
+            "'GPU'), or give --device-memory."
+        ]
+    elif message.is_of_nvml:
+        found = [_NVML, "torch.cuda.memory_summary() before the failing line has the sizes."]
+    elif message.text:
+        is_assertion = message.text.startswith("free_upper_bound")
+        words = _ASYNC_ASSERTION if is_assertion else _ASYNC
+        found = [words if message.is_async else _BARE]
+        found.append("nvidia-smi shows whether another process holds the card.")
+    else:
+        found = [
+            "No out-of-memory error was found in this text; paste the line with 'out of memory. "
+            "Tried to allocate ...', or the whole traceback."
+        ]
+    return [*found, _RECORD]
 
 
 def _on_settings(situation: Situation) -> list[str]:
@@ -347,5 +396,5 @@ _BY_CAUSE: dict[str, Callable[[Situation], list[str]]] = {
     "fragmentation": _fragmentation,
     "fragmentation_likely": _fragmentation_likely,
     "full": _full,
-    "no_figures": without_figures,
+    "no_figures": _without_figures,
 }

@@ -19,9 +19,8 @@ from itertools import groupby
 
 import numpy as np
 
-from allocsim.analysis.explain.blockers import Blockers, blockers_of
 from allocsim.analysis.explain.cause import MESSAGE_CAUSES, Figures, cause_of
-from allocsim.analysis.explain.state_at_error import StateAtError, kinds_of
+from allocsim.analysis.explain.state_at_error import Blockers, StateAtError, blockers_of, kinds_of
 from allocsim.core import Block, CachingAllocator
 from allocsim.metrics import Code, code_at
 from allocsim.recording import Action, Trace
@@ -234,7 +233,8 @@ def _holds_in_private_pool(state: StateAtError) -> bool:
     free = [block.size for s in private for block in s.blocks if block.state == INACTIVE]
     if max(free, default=0) >= state.rounded_bytes:
         return True
-    kept = sum(state.driver_bytes(s) for s in private if s.is_idle and not state.is_returnable(s))
+    lasting = [s for s in private if s.is_idle and s.pool_id not in state.returnable_pools]
+    kept = sum(map(state.driver_bytes, lasting))
     return bool(kept) and kept + state.free_bytes >= state.tried_bytes
 
 

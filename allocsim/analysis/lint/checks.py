@@ -1,30 +1,174 @@
-"""Checks of a recording's entries and of PYTORCH_CUDA_ALLOC_CONF.
+"""Findings of `allocsim lint`, the table `CHECKS` of all checks, and the checks of entries.
+
+`CHECKS` has the severity of each check and its consequence for a replay.  A finding adds the place
+and the value that was found.
 
 The checks of entries find lost entries, entries of several processes, jumps of the clock and
 devices that are shared with other processes.  A finding reports only facts that the recording
 proves.
-
-The checks of PYTORCH_CUDA_ALLOC_CONF find options that a release refuses, that are unsafe, or that
-have no effect.  `AllocatorConfig` has the rules for options.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import combinations, pairwise
 
 import numpy as np
 
-from allocsim.analysis.lint.finding import Finding, entry_text, found
-from allocsim.core import PAGE, RELEASES, AllocatorConfig, Release, parse_conf
-from allocsim.errors import ConfigError
-from allocsim.recording import Action, Defect, MarkKind, Recording, Trace
+from allocsim.core import PAGE
+from allocsim.recording import Action, Defect, Entry, Recording, Trace
 from allocsim.state import INACTIVE, SegmentState
 from allocsim.units import format_size
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+
+
+@dataclass(frozen=True, slots=True)
+class LintRule:
+    """Severity and meaning of one check.
+
+    severity: severity of its findings.  A defect that makes a replay impossible is always an error.
+    meaning: consequence for a replay, as a sentence.
+    of_error: consequence if the finding is an error; "" if it is the same as `meaning`.
+    """
+
+    severity: str
+    meaning: str
+    of_error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Finding of a check.
+
+    check: name of the check, a key of `CHECKS`.
+    severity: "error" if a replay is impossible, or PyTorch refuses the settings; "warning" if a
+        replay may mislead, or the settings do harm; "note" if there is no such consequence.
+    meaning: consequence for a replay, as a sentence.
+    device, entry: place of the finding; None if there is no particular place.
+    value: value that was found; "" if there is none.
+    """
+
+    check: str
+    severity: str
+    text: str
+    meaning: str
+    device: int | None = None
+    entry: int | None = None
+    value: str = ""
+
+    @property
+    def matters(self) -> bool:
+        return self.severity != NOTE
+
+
+_UNSOUND = "it cannot be replayed; causes are an edited file, or two processes in one file"
+_TIMES = "a replay uses the order of the entries and not their times; time axes are wrong"
+
+CHECKS: dict[str, LintRule] = {
+    "contents": LintRule(ERROR, "there is nothing to replay"),
+    "segments": LintRule(ERROR, _UNSOUND),
+    "overlap": LintRule(ERROR, _UNSOUND),
+    "free_without_allocation": LintRule(ERROR, _UNSOUND),
+    "history": LintRule(ERROR, _UNSOUND),
+    "alignment": LintRule(NOTE, "sizes are replayed as they are recorded, unrounded", _UNSOUND),
+    "reader": LintRule(
+        WARNING,
+        "a replay uses the contents of the file and what was inferred from them; nothing that the "
+        "file lacks can be compared",
+    ),
+    "backend": LintRule(
+        NOTE,
+        "the proof shows whether that build's allocator behaves as CUDA's does",
+        "it is refused, since a replay would give wrong results",
+    ),
+    "layout": LintRule(
+        WARNING, "it is replayed as the newest release, whose rules may not be those of the run"
+    ),
+    "mid_run": LintRule(
+        WARNING,
+        "no figure includes the time before the first entry, and a what-if replay allocates again "
+        "what was there; record from the start, before anything is on the device",
+    ),
+    "ring": LintRule(
+        WARNING,
+        "no figure includes requests, peaks and errors of the lost entries; record with a larger "
+        "max_entries",
+    ),
+    "processes": LintRule(
+        WARNING,
+        "each device is replayed separately, and figures for all devices together describe no "
+        "single process",
+    ),
+    "sums": LintRule(
+        WARNING, "a replay uses the blocks; the file was created or changed by another program"
+    ),
+    "device_memory": LintRule(
+        NOTE,
+        "something else took or released device memory; what-if replays use a device of the first "
+        "size",
+    ),
+    "clock": LintRule(NOTE, _TIMES),
+    "stacks": LintRule(
+        NOTE,
+        "addresses and sizes are still exact, but explain, top and gate cannot name lines of code; "
+        'record with stacks="python"',
+    ),
+    "provenance": LintRule(NOTE, "a replay shows the recorded run; a run on a card may differ"),
+    "no_settings": LintRule(
+        NOTE, "the defaults are assumed; --conf gives others, and the proof shows if they applied"
+    ),
+    "settings": LintRule(
+        WARNING,
+        "a replay uses the recorded string; give the settings at the start with --set 0:CONF",
+    ),
+    "release": LintRule(WARNING, "a replay shows what the given release would have done"),
+    "workspaces": LintRule(
+        WARNING,
+        "a replay uses the recorded requests, but the given release would request other workspaces",
+    ),
+    "option_refused": LintRule(ERROR, "PyTorch stops with an error, and so does a replay"),
+    "option_ignored": LintRule(WARNING, "it has no effect on the run or on a replay"),
+    "option_unsafe": LintRule(
+        WARNING, "a replay models both; tune and explain never propose them together"
+    ),
+    "option_inert": LintRule(NOTE, "a replay is the same without it"),
+}
+"""Checks by name."""
+
+
+def found(
+    check: str, text: str, *, device: int | None = None, entry: int | None = None, value: str = ""
+) -> Finding:
+    row = CHECKS[check]
+    return Finding(check, row.severity, text, row.meaning, device, entry, value)
+
+
+def gathered(recording: Recording, findings: Iterable[Defect]) -> Iterable[Finding]:
+    for each in findings:
+        row = CHECKS[each.check]
+        is_error = each.severity == "error"
+        value = ""
+        if each.device is not None and each.entry is not None:
+            value = entry_text(recording.device(each.device)[each.entry])
+        yield Finding(
+            each.check,
+            ERROR if is_error else row.severity,
+            each.text,
+            (row.of_error if is_error else "") or row.meaning,
+            each.device,
+            each.entry,
+            value,
+        )
+
+
+def entry_text(entry: Entry) -> str:
+    """Return an entry as text, such as "alloc of 512 bytes at 0x7000 on stream 0"."""
+    place = f"with {entry.addr} bytes free" if entry.action.name == "OOM" else f"at {entry.addr:#x}"
+    return f"{entry.action.text} of {entry.size} bytes {place} on stream {entry.stream}"
+
 
 _LEAP = timedelta(days=1)
 """Gap between two entries that indicates a clock change rather than an idle program."""
@@ -137,173 +281,3 @@ def _second_run(trace: Trace) -> int | None:
         return None
     back = np.flatnonzero(np.diff(trace.time_us) < 0)
     return int(back[0]) + 1 if len(back) == 1 else None
-
-
-_ASSIGNED = re.compile(r"([A-Z][A-Z0-9_]*)=(\"[^\"]*\"|'[^']*'|\S*)")
-_MEANT = re.compile(r"([a-z][a-z0-9_]*)=([^,\s]+)")
-_ALLOC_CONF = "ALLOC_CONF"
-_RESERVE = "expandable_segments_reserve"
-_SHOWN = 120
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """Value of PYTORCH_CUDA_ALLOC_CONF that the user wants to set.
-
-    variable: name of the environment variable, which may be an alias; "" if only a value was given.
-    """
-
-    conf: str
-    variable: str = ""
-
-    def __str__(self) -> str:
-        text = f"{self.variable}={self.conf}" if self.variable else self.conf
-        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-def assignments(text: str) -> tuple[Assignment, ...]:
-    """Return the assignments in `text`: shell text such as "A=conf B=conf", or a single conf."""
-    return _named(text) or (Assignment(text.strip()),)
-
-
-def _named(text: str) -> tuple[Assignment, ...]:
-    found = _ASSIGNED.finditer(text)
-    return tuple(Assignment(match[2].strip("\"'"), match[1]) for match in found)
-
-
-def about_conf(text: str, release: Release) -> Iterator[Finding]:
-    """Yield findings about settings that a user wants to set; see `assignments` for `text`."""
-    asked = assignments(text)
-    read = _read_of(asked, release)
-    for each in asked:
-        if each is not read:
-            yield _unread(each, read, release)
-    if read is not None:
-        yield from _about_string(str(read), read.conf, release, has_limit=False)
-
-
-def _read_of(asked: tuple[Assignment, ...], release: Release) -> Assignment | None:
-    names = ("", *release.conf_variables)
-    return next((each for name in names for each in asked if each.variable == name), None)
-
-
-def _unread(each: Assignment, read: Assignment | None, release: Release) -> Finding:
-    names = " or ".join(release.conf_variables)
-    if each.variable in release.conf_variables and read is not None:
-        why = f"PyTorch {release.version} reads {read.variable} first"
-    else:
-        why = f"PyTorch {release.version} does not read {each.variable}; it reads {names}"
-    return found("option_ignored", f"{each} is ignored: {why}", value=str(each))
-
-
-def about_command(recording: Recording, release: Release) -> Iterator[Finding]:
-    """Yield findings about variables that the recorded command sets but the release ignores."""
-    made = recording.provenance
-    text = made.command if made is not None else ""
-    asked = tuple(each for each in _named(text) if each.variable.endswith(_ALLOC_CONF))
-    read = _read_of(asked, release)
-    yield from (_unread(each, read, release) for each in asked if each is not read)
-
-
-def _about_string(shown: str, conf: str, release: Release, *, has_limit: bool) -> Iterator[Finding]:
-    try:
-        config = parse_conf(conf, release)
-    except ConfigError as error:
-        yield found("option_refused", f"{_refusal(error, conf)}; {_accepting(conf)}", value=shown)
-        return
-    refused = config.refused_handles()
-    for text in config.unsafe_options() + ((refused,) if refused else ()):
-        yield found("option_unsafe", text, value=shown)
-    is_limited = has_limit or config.per_process_memory_fraction < 1.0
-    for text in config.inert_options(has_limit=is_limited):
-        yield found("option_inert", text, value=shown)
-    if f"{_RESERVE}:" in conf.replace(" ", "") and config.expandable_segments_reserve is None:
-        text = f"the value of {_RESERVE} is neither a share of the device nor GiB, such as 20G"
-        yield found("option_ignored", text, value=shown)
-
-
-def _refusal(error: ConfigError, conf: str) -> str:
-    meant = _MEANT.search(conf)
-    hint = f"; write {meant[1]}:{meant[2]}" if meant is not None else ""
-    return f"{error}{hint}"
-
-
-def _accepting(conf: str) -> str:
-    versions = [version for version, release in RELEASES.items() if _is_accepted(conf, release)]
-    if not versions:
-        return "no release accepts it"
-    return f"accepted by PyTorch {', '.join(versions)}"
-
-
-def _is_accepted(conf: str, release: Release) -> bool:
-    try:
-        parse_conf(conf, release)
-    except ConfigError:
-        return False
-    return True
-
-
-def about_recorded(recording: Recording, release: Release) -> Iterator[Finding]:
-    """Yield findings about the recorded settings, including entries that contradict them."""
-    settings = recording.settings
-    if settings is None:
-        if not recording.is_requests:
-            yield found("no_settings", "no settings are recorded, as up to PyTorch 2.2")
-        return
-    marks = [mark for trace in recording.devices for mark in trace.marks]
-    has_limit = any(mark.kind is MarkKind.FRACTION for mark in marks)
-    refused = False
-    for each in _about_string(settings.conf, settings.conf, release, has_limit=has_limit):
-        refused = refused or each.check == "option_refused"
-        yield each
-    made = recording.provenance
-    is_followed = made is not None and made.conf_at_start is not None
-    if refused or is_followed or any(mark.kind is MarkKind.SETTINGS for mark in marks):
-        return  # the recorded changes of settings are replayed
-    config = parse_conf(settings.conf, release)
-    yield from _not_in_force(recording, config)
-    for trace in recording.devices:
-        yield from _not_as_set(trace, settings.expandable_segments)
-
-
-def about_replaying_as(recording: Recording, release: Release) -> Iterator[Finding]:
-    """Yield a finding if `release`, which the user chose to model, refuses the recorded conf."""
-    conf = "" if recording.settings is None else recording.settings.conf
-    for each in _about_string(conf, conf, release, has_limit=True):
-        if each.check == "option_refused":
-            yield each
-
-
-def _not_in_force(recording: Recording, config: AllocatorConfig) -> Iterator[Finding]:
-    assert recording.settings is not None
-    recorded = recording.settings.plain()
-    for name, said in config.settings().items():
-        value = recorded.get(name, said)
-        if _is_same(value, said):
-            continue
-        text = (
-            f"{name} was {value!r} at the end, but the recorded string {config.text!r} sets it to "
-            f"{said!r}: options were set by a call, or the platform refused them"
-        )
-        yield found("settings", text, value=f"{name}: {value!r}")
-
-
-def _is_same(value: object, said: object) -> bool:
-    if isinstance(value, float) and isinstance(said, float):
-        return math.isclose(value, said, rel_tol=1e-9)
-    if isinstance(value, dict) and isinstance(said, dict):  # an interval without divisions has 0
-        return {k: v for k, v in value.items() if v} == {k: v for k, v in said.items() if v}
-    return value == said
-
-
-def _not_as_set(trace: Trace, is_expandable: bool) -> Iterator[Finding]:
-    there = trace.count(Action.SEGMENT_MAP) > 0 or any(
-        segment.is_expandable for segment in trace.segments
-    )
-    plain = trace.count(Action.SEGMENT_ALLOC)
-    if is_expandable and plain and not there:
-        text = f"expandable_segments is True, but none of {plain:,} new segments is expandable"
-        yield found("settings", text, device=trace.device, value="expandable_segments: True")
-    elif not is_expandable and there:
-        text = "expandable_segments is False at the end, but there are expandable segments"
-        yield found("settings", text, device=trace.device, value="expandable_segments: False")

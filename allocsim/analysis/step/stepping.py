@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from allocsim.analysis.step.decision import Candidate, Decision, Moved, Observed, Request, Rule
-from allocsim.analysis.step.malloc_rules import (
+from allocsim.analysis.step.decision import (
     COLLECTION,
     MISS,
     POOLS,
     SPLIT,
     STREAMS,
+    Candidate,
+    Decision,
+    Moved,
+    Observed,
+    Request,
+    Rule,
     explain_malloc,
 )
 from allocsim.core import CachingAllocator

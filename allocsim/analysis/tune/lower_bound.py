@@ -44,8 +44,7 @@ from allocsim.metrics import (
     true_ranges,
 )
 from allocsim.recording import Action, Trace, pools_of
-from allocsim.replaying import Prepared
-from allocsim.simulation import rounded_by
+from allocsim.replaying import Prepared, rounded_by
 from allocsim.units import round_up
 
 HOLDS: dict[str, bool] = {

@@ -23,11 +23,9 @@ from typing import Any, NamedTuple
 from allocsim.errors import RecordingError
 from allocsim.recording.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields, describe
 from allocsim.recording.frames import Frame, FrameInterner
-from allocsim.recording.marks import Annotation
-from allocsim.recording.provenance import Provenance
+from allocsim.recording.provenance import Annotation, Provenance
 from allocsim.recording.recording import PROFILER_TRACE, Recording
-from allocsim.recording.requests.blocks import RequestColumns
-from allocsim.recording.requests.call_stacks import CallStacks
+from allocsim.recording.requests.builders import CallStacks, RequestColumns
 from allocsim.units import format_size
 
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')

@@ -27,7 +27,7 @@ from allocsim.errors import RecordingError
 from allocsim.recording.fields import INT64_MAX, UINT64_MAX, Fields, describe
 from allocsim.recording.frames import Frame, FrameInterner, StackReader
 from allocsim.recording.recording import MEMORY_TIMELINE, ROWS, Recording
-from allocsim.recording.requests.blocks import RequestColumns
+from allocsim.recording.requests.builders import RequestColumns
 from allocsim.recording.trace import Action
 from allocsim.units import format_size
 
