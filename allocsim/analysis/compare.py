@@ -120,7 +120,6 @@ def side_of_run(prepared: Prepared, device_run: DeviceRun, conf: str, at: str | 
 
 
 def side_of_state(recording: Recording, trace: Trace, at: str | int | None) -> Side:
-    """Return the sizes and owners of a recording without entries, for a comparison."""
     moment = moment_of_state(recording.path, at)
     refuse_contradictions(recording)
     scene = scene_of_state(trace)
@@ -188,7 +187,6 @@ class Change:
 
 
 def changes_of(a: Held, b: Held, by: str) -> tuple[Change, ...]:
-    """Return the change of each owner's memory from A to B, largest first."""
     first, second = _Owned(a, by), _Owned(b, by)
     named = moved_lines(first.indices, second.indices) if by in ("line", "stack", "module") else {}
     moved = {was: now for now, was in named.items()}

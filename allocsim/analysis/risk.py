@@ -68,7 +68,6 @@ class HeadroomPoint:
 
     @property
     def headroom_bytes(self) -> int:
-        """Free device memory plus memory that PyTorch could return to the driver."""
         return self.free_bytes + self.returnable_bytes
 
 

@@ -324,7 +324,6 @@ def _n_drawn(plan: Plan, most: int) -> int:
 
 
 def with_calls(plan: Plan, places: Sequence[int]) -> Plan:
-    """Return `plan` with an empty_cache call after each step number in `places`."""
     entries = plan.steps.entry[list(places)].tolist()
     calls = [
         (at + 1, [(int(StepKind.EMPTY_CACHE), entry, 0, 0, 0)])

@@ -145,7 +145,6 @@ _DAMAGES = (
 
 
 def packing_of(head: bytes) -> Compression | None:
-    """Return the compression of a file that begins with `head`; None if it is not compressed."""
     return next((each for each in PACKINGS if head.startswith(each.magic)), None)
 
 

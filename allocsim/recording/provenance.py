@@ -88,7 +88,6 @@ def cut_marks(marks: Iterable[Mark], first: int, last: int) -> tuple[Mark, ...]:
 
 
 def plain_marks(device: int, marks: Iterable[Mark]) -> list[dict[str, object]]:
-    """Return the marks of a device as the dictionaries that a snapshot stores."""
     return [
         {"device": device, "entry": mark.entry, "kind": str(mark.kind), "value": mark.value}
         for mark in marks

@@ -76,7 +76,6 @@ def _limit_note(prepared: Prepared, limit: int) -> str:
 
 
 def device_note(made: Provenance) -> str:
-    """Return a note on the memory of the recorded device."""
     what = f"device memory {format_size(made.device_memory)}"
     card = card_memory(made)
     if card is not None and card.is_shared:
@@ -91,7 +90,6 @@ def device_note(made: Provenance) -> str:
 
 
 def provenance_notes(made: Provenance | None) -> list[str]:
-    """Return notes on how the recording was made."""
     notes = []
     if made is not None and made.captured:
         notes.append(f"captured within the program, {made.captured}")
@@ -186,7 +184,6 @@ def address_range_note(peaks: tuple[int, int], peak: int | None) -> str:
 
 
 def start_notes(prepared: Prepared, start: Start) -> list[str]:
-    """Return notes on the start state of a recording that starts mid-run."""
     segments = prepared.start
     if not segments:
         return []

@@ -217,7 +217,6 @@ def choose_releases(recording: Recording, torch_version: str | None) -> tuple[tu
 
 
 def can_be_of(recording: Recording, version: str) -> bool:
-    """Return True if the release `version` can have written the recording."""
     possible, _ = choose_releases(recording, None)
     return version in possible
 

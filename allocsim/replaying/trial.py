@@ -213,7 +213,6 @@ def trial_of(
 
 
 def trial_of_run(conf: str, device_run: DeviceRun) -> Trial:
-    """Return the trial of a finished replay."""
     stats = device_run.stats
     trial = Trial(
         conf=conf,

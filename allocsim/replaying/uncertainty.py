@@ -148,7 +148,6 @@ def _peak(
 
 
 def range_of(found: Iterable[int | None]) -> tuple[int, int] | None:
-    """Return the lowest and highest of the peaks that are known; None if none is."""
     peaks = [peak for peak in found if peak is not None]
     return (min(peaks), max(peaks)) if peaks else None
 

@@ -305,10 +305,6 @@ class Drive:
     def _note_oom(
         self, entry: int, requested: int | None, stream: int, error: OutOfMemoryError
     ) -> None:
-        """Store an out-of-memory error, and report it to the observers.
-
-        requested: size in bytes; None for a recorded error, whose entry has only the rounded size.
-        """
         oom = SimulatedOom(
             entry=entry,
             requested_bytes=requested,

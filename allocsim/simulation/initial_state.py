@@ -72,7 +72,6 @@ def has_live_blocks(segments: Sequence[SegmentState]) -> bool:
 
 
 def live_requests(segments: Sequence[SegmentState]) -> set[int]:
-    """Return the requested sizes of the blocks in use, in bytes."""
     blocks = (block for segment in segments for block in segment.blocks)
     return {_request_of(block) for block in blocks if block.state != INACTIVE}
 

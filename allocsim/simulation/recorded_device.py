@@ -236,12 +236,10 @@ class RecordedDevice:
 
     @property
     def first_base(self) -> int:
-        """Lowest address that the recorded driver returned."""
         return self.trace.driver_addresses[0]
 
     @property
     def last_address(self) -> int:
-        """End of the highest range that the recorded driver returned."""
         return self.trace.driver_addresses[1]
 
     def allocator(

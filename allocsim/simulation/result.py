@@ -21,7 +21,6 @@ DriverCalls = tuple[tuple[str, int, int], ...]
 
 
 def driver_calls_of(calls: Mapping[tuple[str, int], int]) -> DriverCalls:
-    """Convert `Device.calls` to tuples (call, bytes, number of calls), sorted."""
     return tuple((call, size, number) for (call, size), number in sorted(calls.items()))
 
 
@@ -130,7 +129,6 @@ class Fidelity:
 
     @property
     def is_exact(self) -> bool:
-        """True if nothing differs."""
         return self.first_mismatch is None
 
     def parting_of(self, device: int) -> Parting | None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from allocsim.analysis.colocate.merged import merged, pool_in
-from allocsim.analysis.colocate.programs import Phase, Program, Sleep, Turn
+from allocsim.analysis.colocate.programs import Phase, Program, Sleep, Turn, merged, pool_in
 from allocsim.collector import collector_paused
 from allocsim.core import PAGE, UNLIMITED_DEVICE, Block, ReplayAllocator
 from allocsim.simulation import Drive, Observer, Plan, Progress, SimulatedOom, Start, fold_allocated

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from allocsim._repr import Shown
 from allocsim.analysis.colocate.card import Card, CardRun
 from allocsim.analysis.colocate.programs import (
@@ -16,17 +18,17 @@ from allocsim.analysis.colocate.programs import (
     Program,
     Sleep,
     Turn,
-    phases_at_once,
     phases_of,
     programs_in,
     sleeps_of,
-    turns_by_time,
 )
 from allocsim.core import PAGE
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
-from allocsim.replaying import Trial, find_smallest
+from allocsim.replaying import Trial, find_smallest, parting_of
 from allocsim.simulation import Progress
 from allocsim.units import format_size
+
+_EXPANDABLE = "expandable_segments:True"
 
 Watch = Callable[[str], Progress | None]
 """Function called with the name of each group of replays; it returns the progress function."""
@@ -132,8 +134,11 @@ def colocate(
         raise ConfigError("phases and recorded times exclude each other; expected one of them")
     notes = _notes(programs)
     if by_time:
-        parts = phases_at_once(programs, sleeps)
-        turns, is_one_run = turns_by_time(programs)
+        parts = tuple(
+            Phase(program.letter, number, 0, len(program), sleeps[number])
+            for number, program in enumerate(programs)
+        )
+        turns, is_one_run = _turns_by_time(programs)
         if not is_one_run:
             notes.append("the recordings were made at different times: all begin at once here")
     else:
@@ -165,6 +170,30 @@ def colocate(
     )
 
 
+def _turns_by_time(programs: Sequence[Program]) -> tuple[list[Turn], bool]:
+    """Return the turns of programs that run at the same time, in the order of the recorded times.
+
+    The second result is False if the recorded times do not overlap; then the recorded times are
+    shifted so that all programs begin at the same moment.
+    """
+    times = [program.times for program in programs]
+    spans = [(each[0], each[-1]) for each in times if len(each)]
+    is_one_run = max((a for a, _ in spans), default=0) <= min((b for _, b in spans), default=0)
+    if not is_one_run:
+        times = [each - each[0] if len(each) else each for each in times]
+    owner = np.repeat(np.arange(len(times)), [len(each) for each in times])
+    owner = owner[np.argsort(np.concatenate(times), kind="stable")]
+    starts = np.flatnonzero(np.diff(owner, prepend=-1)).tolist()
+    reached: dict[int, int] = dict.fromkeys(range(len(times)), 0)
+    turns = []
+    for start, end in zip(starts, [*starts[1:], len(owner)], strict=True):
+        index = int(owner[start])
+        first = reached[index]
+        reached[index] = first + end - start
+        turns.append(Turn(index, first, reached[index]))
+    return turns, is_one_run
+
+
 def _notes(programs: Sequence[Program]) -> list[str]:
     notes = []
     unknown = [each.letter for each in programs if not each.has_context]
@@ -177,7 +206,7 @@ def _notes(programs: Sequence[Program]) -> list[str]:
         f"{each.letter}: the replay under the recorded settings differs from the recording; its "
         "figures are not proved"
         for each in programs
-        if not each.is_proved
+        if parting_of(each.prepared) is not None
     ]
 
 
@@ -210,9 +239,9 @@ def _ways(ask: _Question, free: CardRun) -> Iterator[Way]:
     )
     if phases != ask.phases and len(ask.phases) > 1 and len(ask.turns) == len(ask.phases):
         changed.append(("empty_cache after each phase", replace(ask, phases=phases)))
-    programs = tuple(each.expandable() for each in ask.programs)
+    programs = tuple(map(_expandable, ask.programs))
     if any(a is not b for a, b in zip(programs, ask.programs, strict=True)):
-        changed.append(("expandable_segments:True", replace(ask, programs=programs)))
+        changed.append((_EXPANDABLE, replace(ask, programs=programs)))
         if len(changed) > 1:
             changed.append(("both", replace(ask, programs=programs, phases=phases)))
     for name, other in changed:
@@ -223,6 +252,14 @@ def _ways(ask: _Question, free: CardRun) -> Iterator[Way]:
             yield Way(name, peak, _smallest(other, run, name))
         except (ConfigError, UndefinedBehaviorError, UpstreamError):
             continue  # the release has no such option, or fails with it
+
+
+def _expandable(program: Program) -> Program:
+    setting = program.setting
+    if setting.config(program.prepared.release).expandable_segments:
+        return program
+    conf = ",".join(filter(None, (setting.conf, _EXPANDABLE)))
+    return replace(program, setting=replace(setting, conf=conf))
 
 
 def _smallest(ask: _Question, free: CardRun, name: str) -> int | None:

@@ -1,12 +1,17 @@
-"""Recorded programs that share a card, and their order: phases, or all at the recorded times.
+"""Recorded programs that share a card, their phases, and one plan for programs that are threads.
 
 `--phases rollout:B,train:A@5000,rollout:B,train:A` runs program B, then A up to entry 5,000, and so
 on.  The phases of a program continue its recording where the last one ended.
+
+Threads of one process share one allocator.  In their plan, blocks, streams and pools of program n
+have their recorded names plus a multiple of n, so that they stay apart.  The default stream is the
+same in all threads.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -16,13 +21,13 @@ from string import ascii_uppercase
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim._fast_numpy import any_of
 from allocsim.errors import ConfigError, RecordingError
+from allocsim.export import columns_of
 from allocsim.recording import MarkKind, load
-from allocsim.replaying import Prepared, parting_of, prepare
-from allocsim.simulation import Plan, Setting
-from allocsim.state import DEFAULT_POOL, PoolId
-
-_EXPANDABLE = "expandable_segments:True"
+from allocsim.replaying import Prepared, prepare
+from allocsim.simulation import Change, Plan, Planned, Setting, StepKind, Steps
+from allocsim.state import DEFAULT_POOL, INACTIVE, PENDING, PoolId
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,14 +52,12 @@ class Program:
 
     @cached_property
     def plan(self) -> Plan:
-        """Plan of the program, without the recorded results of driver calls."""
         return self.prepared.plan_under(self.setting, self.prepared.free_plan)
 
     def __len__(self) -> int:
         return len(self.plan.steps)
 
     def step_at(self, entry: int) -> int:
-        """Return the number of the first step that belongs to `entry` or a later entry."""
         return int(np.argmax(np.append(self.plan.steps.entry, len(self.prepared.trace)) >= entry))
 
     @cached_property
@@ -86,19 +89,6 @@ class Program:
         found = [each for each in made if isinstance(each, tuple)]
         own = {pool for pool in self.plan.pools if pool[0] == 0} - {DEFAULT_POOL}
         return tuple(found) or tuple(sorted(own))
-
-    @property
-    def is_proved(self) -> bool:
-        return parting_of(self.prepared) is None
-
-    def expandable(self) -> Program:
-        config = self.setting.config(self.prepared.release)
-        if config.expandable_segments:
-            return self
-        conf = self.setting.conf
-        return replace(self, setting=replace(
-            self.setting, conf=f"{conf},{_EXPANDABLE}" if conf else _EXPANDABLE
-        ))  # fmt: skip
 
 
 def programs_in(
@@ -259,33 +249,131 @@ def _ends(program: Program, entries: Sequence[int | None]) -> Iterator[int]:
         yield end
 
 
-def phases_at_once(programs: Sequence[Program], sleeps: Sequence[Sleep]) -> tuple[Phase, ...]:
-    """Return one phase for each program, with all its steps, for programs that run at once."""
-    return tuple(
-        Phase(program.letter, number, 0, len(program), sleep)
-        for number, (program, sleep) in enumerate(zip(programs, sleeps, strict=True))
-    )
+_APART = 52  # addresses and stream handles have fewer bits than this
+_POOLS_APART = 32
+
+_OF_POOLS = (StepKind.SCOPE, StepKind.END_POOL, StepKind.DELETE_POOL)
+_CHANGES = (StepKind.SETTINGS, StepKind.FRACTION)
 
 
-def turns_by_time(programs: Sequence[Program]) -> tuple[list[Turn], bool]:
-    """Return the turns of programs that run at the same time, in the order of the recorded times.
+def pool_in(program: int, pool: PoolId) -> PoolId:
+    return pool[0], pool[1] + (program << _POOLS_APART)
 
-    The second result is False if the recorded times do not overlap; then the recorded times are
-    shifted so that all programs begin at the same moment.
+
+def merged(
+    programs: Sequence[Program], phases: Sequence[Phase], turns: Sequence[Turn]
+) -> tuple[Plan, tuple[int, ...]]:
+    """Combine the plans of all programs into one plan for a shared allocator.
+
+    Also return, for each turn, the number of steps of this plan up to its end.
+    phases, turns: order of the programs; a turn is steps of one program without interruption.
+    Raises ConfigError if the programs need different releases or settings.
     """
-    times = [program.times for program in programs]
-    spans = [(each[0], each[-1]) for each in times if len(each)]
-    is_one_run = max((a for a, _ in spans), default=0) <= min((b for _, b in spans), default=0)
-    if not is_one_run:
-        times = [each - each[0] if len(each) else each for each in times]
-    owner = np.repeat(np.arange(len(times)), [len(each) for each in times])
-    owner = owner[np.argsort(np.concatenate(times), kind="stable")]
-    starts = np.flatnonzero(np.diff(owner, prepend=-1)).tolist()
-    reached: dict[int, int] = dict.fromkeys(range(len(times)), 0)
-    turns = []
-    for start, end in zip(starts, [*starts[1:], len(owner)], strict=True):
-        index = int(owner[start])
-        first = reached[index]
-        reached[index] = first + end - start
-        turns.append(Turn(index, first, reached[index]))
-    return turns, is_one_run
+    first = programs[0]
+    for other in programs[1:]:
+        if other.prepared.release != first.prepared.release:
+            ours, theirs = first.prepared.release.version, other.prepared.release.version
+            raise ConfigError(
+                f"threads share one PyTorch, but {other.letter} needs {theirs} and {first.letter} "
+                f"{ours}; expected one release (--torch)"
+            )
+        if other.setting.config(other.prepared.release) != first.setting.config(
+            first.prepared.release
+        ):
+            raise ConfigError(
+                f"threads share one allocator, but {other.letter} has the settings "
+                f"{other.setting} and {first.letter} {first.setting}; expected --conf"
+            )
+    pools: list[PoolId] = []
+    changes: list[Change] = []
+    rows = [_Renamed(number, program, pools, changes) for number, program in enumerate(programs)]
+    parts: list[Steps] = []
+    ends, last = [], -1
+    reached = 0
+    for turn in turns:
+        number = phases[turn.phase].program
+        row = rows[number]
+        added = [row.steps.part(turn.first, turn.end)]
+        if number != last:
+            added.insert(0, row.entering(turn.first))
+        last = number
+        parts += added
+        reached += sum(map(len, added))
+        ends.append(reached)
+    columns = ("kind", "entry", "addr", "size", "stream")
+    steps = Steps(*(np.concatenate([getattr(p, name) for p in parts]) for name in columns))
+    plan = replace(first.plan, steps=steps, pools=tuple(pools), changes=tuple(changes))
+    return plan, tuple(ends)
+
+
+class _Renamed:
+    # The constructor appends the program's pools and changes of settings to `pools` and `changes`.
+    def __init__(
+        self, number: int, program: Program, pools: list[PoolId], changes: list[Change]
+    ) -> None:
+        plan, apart = program.plan, np.uint64(number << _APART)
+        size = plan.steps.size.copy()
+        kind = plan.steps.kind
+        self._start = _live_steps(number, program, pools, plan)
+        of_pools = any_of(kind, _OF_POOLS) & (size >= 0)
+        size[of_pools] += len(pools)
+        pools += [pool_in(number, pool) for pool in plan.pools]
+        of_changes = any_of(kind, _CHANGES)
+        size[of_changes] += len(changes)
+        changes += plan.changes
+        stream = plan.steps.stream
+        self.steps = Steps(
+            kind=kind,
+            entry=plan.steps.entry,
+            addr=plan.steps.addr + apart,
+            size=size,
+            stream=np.where(stream == 0, stream, stream + apart),
+        )
+        self._scopes = _scopes(self.steps)
+
+    def entering(self, step: int) -> Steps:
+        """Return the steps to insert when the program continues at `step`.
+
+        They select the pool that the program was using.  Before the first step, they also allocate
+        the blocks that were in use before the recording.
+        """
+        at = bisect_right(self._scopes, step - 1, key=lambda each: each[0]) - 1
+        pool, stream = self._scopes[at][1:] if at >= 0 else (-1, 0)
+        rows = [] if step else list(self._start)
+        rows.append((StepKind.SCOPE, 0, 0, pool, stream))
+        dtypes = (np.uint8, np.int64, np.uint64, np.int64, np.uint64)
+        return Steps(*columns_of(zip(*rows, strict=True), dtypes))
+
+
+def _scopes(steps: Steps) -> list[tuple[int, int, int]]:
+    # Items are (step, pool, stream); the pool is -1 where the use of a pool ends.
+    found: list[tuple[int, int, int]] = []
+    for at in np.flatnonzero(any_of(steps.kind, _OF_POOLS)).tolist():
+        pool, stream = int(steps.size[at]), int(steps.stream[at])
+        if steps.kind[at] == StepKind.SCOPE:
+            found.append((at, pool, stream))
+        elif found and found[-1][1] == pool:
+            found.append((at, -1, stream))
+    return found
+
+
+def _live_steps(number: int, program: Program, pools: list[PoolId], plan: Plan) -> list[Planned]:
+    rows: list[Planned] = []
+    apart = number << _APART
+    ordered = sorted(program.prepared.start, key=lambda s: (s.pool_id, s.stream, s.address))
+    for segment in ordered:
+        pool = -1
+        if segment.pool_id != DEFAULT_POOL:
+            if segment.pool_id not in plan.pools:
+                continue  # no entry names the pool, and its memory stays as it is
+            pool = len(pools) + plan.pools.index(segment.pool_id)
+        stream = segment.stream + apart if segment.stream else 0
+        rows.append((StepKind.SCOPE, 0, 0, pool, stream))
+        for block in segment.blocks:
+            if block.state == INACTIVE:
+                continue
+            size = block.requested_size or block.size
+            rows.append((StepKind.ALLOC, 0, block.address + apart, size, stream))
+            if block.state == PENDING:
+                rows.append((StepKind.FREE_REQUEST, 0, block.address + apart, size, stream))
+    return rows

@@ -195,7 +195,6 @@ def explain_prepared(
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> tuple[Run, tuple[DeviceExplanation, ...]]:
-    """Replay prepared devices and explain their errors; see `explain_recording`."""
     setting, memory = None if conf is None else Setting(conf), bytes_of(device_memory)
     devices = [each.on(memory) for each in devices]
     seen = OomWatch(devices)

@@ -63,7 +63,6 @@ def judge_text(
     torch_version: str | None = None,
     device_memory: int | None = None,
 ) -> tuple[Verdict, ...]:
-    """Return a verdict on every out-of-memory error in `text`; see `explain`."""
     release = None if torch_version is None else text_release(torch_version)
     config, is_async = _settings(conf, release)
     messages = find_messages(text) or (OomMessage(text="", line=1, figures=Figures()),)

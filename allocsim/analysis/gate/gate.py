@@ -250,7 +250,6 @@ class LineGrowth:
 
 
 def growth_of(before: Mapping[str, int], now: Mapping[str, int]) -> tuple[LineGrowth, ...]:
-    """Return the changes of all lines, largest growth first."""
     known = {name: name for name in now if name in before} | moved_lines(before, now)
     found = [
         LineGrowth(name, known.get(name, ""), before.get(known.get(name, ""), 0), size)

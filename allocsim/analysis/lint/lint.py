@@ -218,7 +218,6 @@ def _named(text: str) -> tuple[Assignment, ...]:
 
 
 def about_conf(text: str, release: Release) -> Iterator[Finding]:
-    """Yield findings about settings that a user wants to set; see `assignments` for `text`."""
     asked = assignments(text)
     read = _read_of(asked, release)
     for each in asked:
@@ -290,7 +289,6 @@ def _is_accepted(conf: str, release: Release) -> bool:
 
 
 def about_recorded(recording: Recording, release: Release) -> Iterator[Finding]:
-    """Yield findings about the recorded settings, including entries that contradict them."""
     settings = recording.settings
     if settings is None:
         if not recording.is_requests:

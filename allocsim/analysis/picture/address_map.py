@@ -132,7 +132,6 @@ class AddressMap:
 
 
 def axis_of(lives: Lives) -> AddressAxis:
-    """Return the address axis of all memory that was ever reserved."""
     return AddressAxis.of(lives.segments.address, lives.segments.size)
 
 
@@ -201,7 +200,6 @@ class Owners:
 
 
 def owners_of(blocks: Blocks, table: FrameTable) -> Owners:
-    """Return the owners of `blocks`; `table` is the frame table of the recording."""
     stacks, which = np.unique(blocks.stack, return_inverse=True)
     numbers: dict[str, int] = {BEFORE: 0, UNKNOWN: 1}
     codes = [code_of(table.stack(stack)) if stack >= 0 else None for stack in stacks.tolist()]

@@ -157,7 +157,6 @@ def picture_of(
 
 
 def others_of(recording: Recording, prepared: Prepared) -> tuple[int, ...]:
-    """Return the numbers of all devices of a recording except the prepared device."""
     shown = prepared.trace.device
     return tuple(trace.device for trace in recording.devices if trace.device != shown)
 

@@ -170,7 +170,6 @@ _RETRY = Rule("retry", MISS, _AGAIN)
 def explain_malloc(
     allocator: CachingAllocator, seen: Observed
 ) -> tuple[list[Rule], list[Candidate]]:
-    """Return the rules that one malloc applied, and the free blocks that its search considered."""
     if seen.request.size == 0:
         return [Rule("nothing asked", ROUNDING, "0 bytes need no block; the address is None")], []
     malloc = _Malloc(allocator, seen)

@@ -61,10 +61,6 @@ class Course:
 
 
 def course_of(scene: Scene, n_entries: int) -> Course:
-    """Return the steps and phases in the first `n_entries` entries.
-
-    scene: blocks of the recording, each with its phase.
-    """
     after = ~scene.is_before
     born, phase = scene.blocks.born[after], scene.phase[after]
     # The phase of an entry is that of its last allocation, as in `Scene.phase_at`.
@@ -236,7 +232,6 @@ def top_of_run(
     frames: int | None = None,
     since: int = -1,
 ) -> Top:
-    """Return the owners of memory in a finished baseline replay; see `answers_of_run`."""
     answers = answers_of_run(prepared, device_run, at, bys=(by,), frames=frames, since=since)
     return answers.tops[0]
 

@@ -294,7 +294,6 @@ class Floor:
         self.reserved = min(self._sum, self._most)
 
     def grew(self, allocator: CachingAllocator, entry: int) -> None:
-        """Raise the bound after the request of `entry` obtained memory from the driver."""
         if allocator.calls.frees:
             return  # released memory may serve another class; the bound so far stays valid
         reserved = allocator.reserved_bytes

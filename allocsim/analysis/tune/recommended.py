@@ -54,7 +54,6 @@ def propose(search: Search, baseline: Setting, *, expandable: bool) -> tuple[Set
 def recommendation_of(
     search: Search, baseline: SettingRow, proposed: Sequence[Setting]
 ) -> Recommendation:
-    """Return the setting to recommend among `proposed`, or the reason why there is none."""
     release, parts = search.release, search.parts
     base = Offer(baseline.setting, baseline.parts)
     if any(

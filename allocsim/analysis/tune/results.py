@@ -107,17 +107,14 @@ class SettingRow:
 
     @property
     def num_alloc_retries(self) -> int:
-        """Number of requests that first released all cached memory."""
         return max(part.num_alloc_retries for part in self.parts)
 
     @property
     def num_device_alloc(self) -> int:
-        """Number of driver calls that obtained memory."""
         return max(part.num_device_alloc for part in self.parts)
 
     @property
     def num_device_free(self) -> int:
-        """Number of driver calls that released memory."""
         return max(part.num_device_free for part in self.parts)
 
     @property

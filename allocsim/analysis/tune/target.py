@@ -105,7 +105,6 @@ def parts_of(
 def edited_sources(
     sources: Sequence[Source], edits: Sequence[str], torch_version: str | None, hints: Hints | None
 ) -> list[Source]:
-    """Apply `edits` to the recorded programs; return recordings of the edited programs."""
     return [
         edited_recording(
             each if isinstance(each, Recording) else load(each),
@@ -146,7 +145,6 @@ def _path(source: Source, recording: Recording, scratch: Path | None, number: in
 
 
 def write_columns(parts: Sequence[Target], scratch: Path) -> None:
-    """Write an NPZ file of each recording that worker processes read from the folder `scratch`."""
     recordings = {Path(part.path): part.recording for part in parts}
     for path, recording in recordings.items():
         if path.parent == scratch:

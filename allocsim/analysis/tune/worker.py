@@ -134,7 +134,6 @@ def keep(path: str, prepared: Prepared, torch_version: str, assumed: int | None 
 
 
 def can_keep(devices: Sequence[Prepared]) -> bool:
-    """Return True if the cache of one process has room for all these devices."""
     return len(devices) <= MOST_KEPT or sum(len(each.trace) for each in devices) <= MOST_ENTRIES
 
 

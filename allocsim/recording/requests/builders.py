@@ -47,7 +47,6 @@ class RequestColumns:
 
     @property
     def n_before(self) -> int:
-        """Number of blocks that existed before the file began."""
         return len(self._before)
 
     @property

@@ -79,7 +79,6 @@ def _plain(path: str, row: dict[str, str | None]) -> dict[str, object]:
 
 
 def read_lines(path: str, file: BinaryIO) -> Recording:
-    """Return the recording in a JSON Lines file with one row per line."""
 
     def objects() -> Iterator[object]:
         for number, line in enumerate(file):
@@ -94,7 +93,6 @@ def read_lines(path: str, file: BinaryIO) -> Recording:
 
 
 def read_row_objects(path: str, value: object) -> Recording:
-    """Return the recording in a JSON value that is one row or a list of rows."""
     return _read(path, value if isinstance(value, list) else [value])
 
 
