@@ -200,6 +200,7 @@ class Owners:
 
 
 def owners_of(blocks: Blocks, table: FrameTable) -> Owners:
+    """Return the owner of each block; `table` is the frame table of the recording."""
     stacks, which = np.unique(blocks.stack, return_inverse=True)
     numbers: dict[str, int] = {BEFORE: 0, UNKNOWN: 1}
     codes = [code_of(table.stack(stack)) if stack >= 0 else None for stack in stacks.tolist()]
