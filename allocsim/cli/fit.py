@@ -46,8 +46,10 @@ _USAGE = (
 )
 _DTYPES = ("fp32", "bf16", "fp16", "autocast-bf16", "autocast-fp16")
 _OPTIMIZERS = (
-    *("adamw", "adamw-fused", "adamw-foreach-off", "adam8bit", "adafactor", "sgd", "momentum"),
+    *("adamw", "adamw-fused", "adamw-foreach-off", "adam8bit", "adamw8bit", "paged-adamw8bit"),
+    *("adafactor", "sgd", "momentum"),
 )
+_QUANTS = ("nf4", "nf4-double")
 _ATTENTION = ("sdpa", "eager", "flash")
 _STARTS = ("clean", "made")
 _PARALLEL = {"fsdp": "FSDP2, sharding each layer", "ddp": "DistributedDataParallel"}
@@ -58,8 +60,8 @@ _USUAL = {"engine": "auto", "multiple_of": 1, "host_spill": 0}
 """Defaults applied after parsing; until then None marks an option that was not given."""
 _OF_THE_TASK = (
     *("dtype", "optimizer", "batch", "seq", "image", "lengths", "checkpointing", "accumulate"),
-    *("lora", "lora_targets", "attention", "compiles", "channels_last", "steps", "prompt"),
-    *("decode", "requests", "start", "parallel", "ranks", "rank"),
+    *("lora", "lora_targets", "quant", "attention", "compiles", "channels_last", "steps"),
+    *("prompt", "checkpoint_layers", "decode", "requests", "start", "parallel", "ranks", "rank"),
 )
 """Options that describe the work of a model, by the names of the fields of `Task`."""
 
@@ -92,10 +94,15 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--optimizer", choices=_OPTIMIZERS, help="training: optimizer (default: adamw)")
     add("--checkpointing", action="store_true", default=None,
         help="enable activation checkpointing")  # fmt: skip
+    add("--checkpoint-layers", metavar="N",
+        type=lambda text: 0 if text == "auto" else positive(text),
+        help="checkpoint only N layers; auto: the fewest with which it fits")  # fmt: skip
     add("--accumulate", metavar="N", type=count, help="micro-batches per step (default: 1)")
     add("--lora", metavar="RANK", type=positive, help="train only LoRA adapters of this rank")
     add("--lora-targets", metavar="NAMES",
         help="modules with adapters, e.g. q_proj,v_proj (default: all linear layers)")  # fmt: skip
+    add("--quant", choices=_QUANTS, help="with --lora: frozen weights in 4 bits (QLoRA); double "
+        "quantizes their scales, too")  # fmt: skip
     add("--attention", choices=_ATTENTION, help="attention implementation "
         "(default: sdpa, or eager for a model that needs it)")  # fmt: skip
     add("--compile", action="store_true", default=None, dest="compiles", help="use torch.compile")
@@ -214,9 +221,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_by_task(arguments: argparse.Namespace, way: Way) -> int:
+    from allocsim.fitting import program_of  # noqa: PLC0415
+
     task = _parsed_task(arguments)
+    if arguments.checkpoint_layers == 0 and way is not Way.ONE:
+        raise UsageError("--checkpoint-layers auto is a search of its own; expected N")
     if way is Way.SHOW:
-        return _show_program(task)
+        if task is None:
+            raise UsageError("--show-program prints the program of a MODEL, not your own")
+        write(program_of(task))
+        return 0
     gpus = _gpus(arguments)
     if arguments.out is not None:
         refuse_out(arguments.out)
@@ -250,15 +264,6 @@ def _print_names(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show_program(task: Task | None) -> int:
-    from allocsim.fitting import program_of  # noqa: PLC0415
-
-    if task is None:
-        raise UsageError("--show-program prints the program of a MODEL; this one is your own")
-    write(program_of(task))
-    return 0
-
-
 def _parsed_task(arguments: argparse.Namespace) -> Task | None:
     from allocsim.fitting import Task, lengths_of, model_of, usual_lengths  # noqa: PLC0415
 
@@ -277,6 +282,8 @@ def _parsed_task(arguments: argparse.Namespace) -> Task | None:
         n_batches = given.get("requests", 2) if arguments.serve else given.get("steps", 4)
         n_batches *= 1 if arguments.serve else given.get("accumulate", 1)
         given["lengths"] = lengths_of(given["lengths"], given.get("batch", 1) * n_batches)
+    if "checkpoint_layers" in given:
+        given["checkpointing"] = True
     _refuse_option_of_other_mode(arguments, given)
     model = model_of(words[0])
     usual = usual_lengths(model, **{name: given[name] for name in ("decode",) if name in given})
@@ -285,7 +292,7 @@ def _parsed_task(arguments: argparse.Namespace) -> Task | None:
 
 def _refuse_option_of_other_mode(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
     training = {"seq", "optimizer", "checkpointing", "accumulate", "lora", "lora_targets", "steps"}
-    training |= {"ranks", "rank", "image", "channels_last"}
+    training |= {"ranks", "rank", "image", "channels_last", "quant", "checkpoint_layers"}
     serving = {"prompt", "decode", "requests"}
     wrong = sorted((training if arguments.serve else serving) & given.keys())
     if wrong:
@@ -309,7 +316,7 @@ def _gpus(arguments: argparse.Namespace) -> list[Gpu]:
 
 
 def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> int:
-    from allocsim.fitting import fit_cards, fit_command  # noqa: PLC0415
+    from allocsim.fitting import fewest_checkpointed, fit_cards, fit_command  # noqa: PLC0415
     from allocsim.report import fit as report  # noqa: PLC0415
 
     if arguments.out is not None and len(gpus) > 1:
@@ -324,6 +331,9 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
         if stage := bar.stage("running"):
             stage(0, 1)
         if task is not None:
+            if arguments.checkpoint_layers == 0:
+                task, sentence = fewest_checkpointed(task, gpus, bar.trying, **how)
+                arguments.config_notes = (*arguments.config_notes, sentence)
             found = fit_cards(task, gpus, **how, **more)
         else:
             more |= {name: how[name] for name in ("conf", "torch_version")}
@@ -386,6 +396,5 @@ def _values(text: str | None, other: str) -> tuple[int, ...]:
 
 
 def _engine_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
-    names = ("engine", "conf", "python", "transformers")
-    named = {name: getattr(arguments, name) for name in names}
-    return named | {"torch_version": arguments.torch}
+    named = ("engine", "conf", "python", "transformers")
+    return {"torch_version": arguments.torch, **{name: getattr(arguments, name) for name in named}}

@@ -54,7 +54,10 @@ EFFECTS: dict[str, frozenset[Way]] = {
     "batch": _MODELS | _FORMULAS | _SERVERS,
     "checkpointing": _MODELS | _LAYOUT,
     **dict.fromkeys(("lora", "compiles", "steps", "start"), _MODELS),
-    **dict.fromkeys(("image", "lengths", "lora_targets", "channels_last", "parallel"), _RUNS),
+    **dict.fromkeys(
+        ("image", "lengths", "lora_targets", "quant", "channels_last", "parallel"), _RUNS
+    ),
+    "checkpoint_layers": _RUNS,
     **dict.fromkeys(("ranks", "rank"), _RUNS - {Way.FEWEST}),
     **dict.fromkeys(("prompt", "decode"), _MODELS | _SERVERS),
     "requests": _MODELS | {Way.TRANSFORMERS},

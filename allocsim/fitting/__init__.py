@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from allocsim._lazy import lazily
 
 if TYPE_CHECKING:
-    from allocsim.fitting.advice import Advice, Change, advise
+    from allocsim.fitting.advice import Advice, Change, advise, fewest_checkpointed
     from allocsim.fitting.by_engine import fit, fit_cards, fit_command
     from allocsim.fitting.by_formula import Estimate, estimate, shape_of
     from allocsim.fitting.by_law import run_by_law
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         EAGER_NOTE,
         OPTIMIZERS,
         PARALLEL,
+        QUANTS,
         STARTS,
         Task,
         lengths_of,
@@ -81,18 +82,18 @@ __all__ = [
     "ATTENTION", "Advice", "Answered", "BY_LAW", "CONFIGURATIONS", "CONVOLUTIONS_NOTE",
     "CUDNN_ATTENTION", "CUDNN_NOTE", "Change", "Configured", "DTYPES", "EAGER_NOTE", "EXPERTS_NOTE",
     "Estimate", "Fewest", "Fit", "Frontier", "GpuCount", "Largest", "LawModel", "MASK_NOTE",
-    "OPTIMIZERS", "Opening", "PARALLEL", "PageLaws", "Phase", "Planned", "RESERVED_SEEN", "Ran",
-    "ReadConfig", "ReadFront", "SIZES", "STARTS", "Served", "Sharded", "Started", "TORCHVISION",
-    "Task", "TriedSize", "advise", "estimate", "fewest", "fit", "fit_cards", "fit_command",
-    "frontier", "held_of", "largest", "law_cards", "law_families", "law_models", "law_programs",
-    "lengths_of", "model_of", "most_positions", "opening_at", "page_laws", "plan",
-    "precision_of", "program_of", "read_answers", "read_config", "read_frontier", "run_by_law",
-    "run_program", "serve", "shape_of", "shard", "start", "start_largest", "usual_attention",
-    "usual_lengths", "usual_values",
+    "OPTIMIZERS", "Opening", "PARALLEL", "PageLaws", "Phase", "Planned", "QUANTS", "RESERVED_SEEN",
+    "Ran", "ReadConfig", "ReadFront", "SIZES", "STARTS", "Served", "Sharded", "Started",
+    "TORCHVISION", "Task", "TriedSize", "advise", "estimate", "fewest", "fewest_checkpointed",
+    "fit", "fit_cards", "fit_command", "frontier", "held_of", "largest", "law_cards",
+    "law_families", "law_models", "law_programs", "lengths_of", "model_of", "most_positions",
+    "opening_at", "page_laws", "plan", "precision_of", "program_of", "read_answers", "read_config",
+    "read_frontier", "run_by_law", "run_program", "serve", "shape_of", "shard", "start",
+    "start_largest", "usual_attention", "usual_lengths", "usual_values",
 ]  # fmt: skip
 
 _HOMES = {
-    "advice": "Advice Change advise",
+    "advice": "Advice Change advise fewest_checkpointed",
     "by_law": "run_by_law",
     "calculator": "LawModel Opening PageLaws law_cards law_families law_models law_programs "
     "opening_at page_laws",
@@ -108,8 +109,8 @@ _HOMES = {
     "run_result": "Ran run_program",
     "serving": "Served held_of serve",
     "serving_program": "Phase Started start start_largest",
-    "task": "ATTENTION DTYPES EAGER_NOTE OPTIMIZERS PARALLEL STARTS Task lengths_of "
-    "usual_attention usual_lengths usual_values",
+    "task": "ATTENTION DTYPES EAGER_NOTE OPTIMIZERS PARALLEL QUANTS STARTS Task "
+    "lengths_of usual_attention usual_lengths usual_values",
 }
 """Names of each module, which is imported on first use of one of them."""
 

@@ -8,7 +8,7 @@ says so. A formula skips trials that cannot succeed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -35,7 +35,8 @@ _MOST = 5
 _CARDS_TRIED = 3
 _HALF = {"fp32": "bf16", "autocast-bf16": "bf16", "autocast-fp16": "fp16"}
 _FULL = {"bf16": "autocast-bf16", "fp16": "autocast-fp16"}
-_STATES = {"sgd": "", "adam8bit": ", optimizer state in 8 bits"}
+_IN_8_BITS = ", optimizer state in 8 bits"
+_STATES = {"sgd": "", **dict.fromkeys(("adam8bit", "adamw8bit", "paged-adamw8bit"), _IN_8_BITS)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,10 +98,56 @@ def stored_in(task: Task) -> str:
     if not task.is_training:
         return f"weights and cache in {kind}"
     if task.lora:
-        return f"frozen weights in {whole}, adapters in fp32"
+        return f"frozen weights in {task.quant or whole}, adapters in fp32"
     state = _STATES.get(task.optimizer)
     what = "weights, gradients and optimizer state" if state is None else "weights and gradients"
     return f"{what} in {whole}{state or ''}" + f", computed in {kind}" * (whole != kind)
+
+
+def fewest_checkpointed(
+    task: Task,
+    gpus: Sequence[Gpu],
+    watch: Callable[[str], object] = lambda _: None,
+    *,
+    engine: str = "auto",
+    **how: Any,
+) -> tuple[Task, str]:
+    """Find the fewest layers of a model to checkpoint with which `task` fits a card.
+
+    Each number of layers, counted from the first, is tried by a run of the program beside the
+    largest CUDA context that was seen. It is assumed that fewer layers need more memory.
+    gpus: the card.
+    watch: function that is called with a text before each run.
+    engine, how: arguments of `fit`.
+
+    Return the task with these layers, or with all if not even these suffice, and a sentence.
+    Raises ConfigError for several cards, and for a model whose number of layers is unknown.
+    """
+    if len(gpus) > 1:
+        raise ConfigError("the fewest layers to checkpoint are those of one card; expected one")
+    (gpu,), engine = gpus, "program" if engine == "auto" else engine
+    layers = task.model.size("layers") if isinstance(task.model, Configured) else None
+    if layers is None:
+        raise ConfigError(f"{task.model.name} has no known number of layers to checkpoint")
+    tight = replace(gpu, context_memory=context_range(gpu)[1])
+    low, high = -1, layers
+    while low < high:
+        n = high if low < 0 else (low + high) // 2
+        watch(f"{n} of {layers} layers checkpointed")
+        ran = run_exactly(engine, _checkpointing(task, n, layers), tight, **how)
+        if not ran.is_out_of_memory:
+            low, high = max(low, 0), n
+        elif n == layers:
+            return _checkpointing(task, n, layers), f"checkpointing all {layers} layers is too few"
+        else:
+            low = n + 1
+    after = f"; with {high - 1} it runs out of memory" * (high > 0)
+    fewest = f"checkpointing {high} of {layers} layers is the least that fits{after}"
+    return _checkpointing(task, high, layers), fewest
+
+
+def _checkpointing(task: Task, n: int, layers: int) -> Task:
+    return replace(task, checkpointing=n > 0, checkpoint_layers=n % layers)
 
 
 class _Trials:
@@ -211,9 +258,13 @@ def _of_training(task: Task, gpu: Gpu, trials: _Trials) -> Iterator[Change | Non
     if half is not None and not task.lora:
         halves = [replace(each, dtype=half) for each in (task, saved or task, one)]
         yield trials.first(halves, gpu, f"all in {half}")
-    if not task.lora and isinstance(task.model, Configured):
-        adapted = [replace(each, lora=_LORA) for each in (task, saved or task, one)]
-        yield trials.first(adapted, gpu, "trains adapters only")
+    if not task.quant and isinstance(task.model, Configured):
+        adapted = [replace(each, lora=task.lora or _LORA) for each in (task, saved or task, one)]
+        frozen = [replace(each, quant="nf4-double") for each in adapted]
+        if not task.lora:
+            yield trials.first([*adapted, *frozen], gpu, "trains adapters only")
+        elif task.parallel != "fsdp":
+            yield trials.first(frozen, gpu, "frozen weights in 4 bits")
     if not task.lengths and not task.model.sees:
         same, shorter = trials.largest, "shorter sequences"
         yield same(task, "seq", _UNIT, gpu, shorter) or same(least, "seq", _UNIT, gpu, shorter)
@@ -266,7 +317,7 @@ def _checkpointed(task: Task) -> Task | None:
 def _in_8_bits(task: Task | None) -> Task | None:
     if task is None or task.lora or not task.optimizer.startswith("adamw"):
         return None
-    return replace(task, optimizer="adam8bit")
+    return replace(task, optimizer="adamw8bit")
 
 
 def _smaller(task: Task) -> Iterator[Task]:
@@ -278,7 +329,7 @@ def _smaller(task: Task) -> Iterator[Task]:
 
 _NAMES = {
     **{name: f"--{name}" for name in ("dtype", "optimizer", "batch", "accumulate", "lora", "seq")},
-    **{name: f"--{name}" for name in ("prompt", "attention", "ranks")},
+    **{name: f"--{name}" for name in ("prompt", "attention", "ranks", "quant")},
 }
 
 

@@ -24,6 +24,7 @@ from allocsim.fitting.formulas import (
 from allocsim.fitting.formulas.training import (
     EAGER,
     ParallelLayout,
+    Precision,
     Training,
     TransformerShape,
 )
@@ -135,6 +136,8 @@ def training_of(task: Task) -> Training:
     Raises ConfigError for a model that the formulas do not describe.
     """
     shape = shape_of(task.model)
+    if task.checkpoint_layers:
+        raise ConfigError("formulas checkpoint all layers or none; some of them need the program")
     if task.lora:
         shape = with_adapters(shape, task.model, task.lora, task.lora_targets)
     layout = ParallelLayout(
@@ -147,8 +150,22 @@ def training_of(task: Task) -> Training:
         micro_batches=task.accumulate,
     )
     practice = replace(EAGER, foreach=task.optimizer in _COPIED_IN_STEP)
-    precision = precision_of(task.dtype, task.optimizer)
+    precision = _quantised(task) if task.quant else precision_of(task.dtype, task.optimizer)
     return Training(task.model.name, shape, layout, precision, practice)
+
+
+def _quantised(task: Task) -> Precision:
+    # bitsandbytes quantises the matrices of layers; peft converts the other weights to 32 bits, and
+    # then activations have 32 bits, too.
+    assert isinstance(task.model, Configured)
+    sizes = sizes_of(task.model.config)
+    stored = weights_of(
+        shapes_of(sizes), task.quant, sizes, is_unconverted=lambda each: len(each.dims) != 2
+    )
+    tensors = stored.tensors
+    whole = sum(each.size + each.scales if each.is_quantised else 2 * each.size for each in tensors)
+    largest = max((each.shape.elements for each in tensors if each.is_quantised), default=0)
+    return replace(precision_of("fp32", task.optimizer), quantised=(whole, 2 * largest))
 
 
 def _trained(task: Task, gpu: Gpu) -> tuple[tuple[MemoryPart, ...], str]:

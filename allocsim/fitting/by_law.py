@@ -207,7 +207,7 @@ def _sizes_of(model: Model) -> dict[str, int]:
 
 def _without_law(task: Task) -> Iterator[str]:
     usual = {each.name: each.default for each in fields(Task)}
-    for name in ("accumulate", "compiles", "parallel", "lengths"):
+    for name in ("accumulate", "compiles", "parallel", "lengths", "quant", "checkpoint_layers"):
         if getattr(task, name) != usual[name]:
             yield f"{name} {getattr(task, name)!r}"
     if task.attention == "flash" or (task.attention == "eager" and task.model.sees):

@@ -126,7 +126,12 @@ class PageLaws:
 
 def law_programs() -> tuple[ProgramName, ...]:
     """Return the names of the programs with laws that the calculator supports."""
-    return tuple(name for name in known_programs() if _OPTIONS.issuperset(name.options))
+    return tuple(filter(_is_on_page, known_programs()))
+
+
+def _is_on_page(name: ProgramName) -> bool:
+    # Requests of 8-bit optimizers depend on the size of each parameter.
+    return _OPTIONS.issuperset(name.options) and not name.work.endswith("8bit")
 
 
 def law_families() -> tuple[str, ...]:
@@ -203,7 +208,7 @@ def opening_at(task: Task, gpu: Gpu) -> Opening:
     without laws.
     """
     name = laws_name(task)
-    if task.start != "clean" or not _OPTIONS.issuperset(name.options):
+    if task.start != "clean" or not _is_on_page(name):
         law_model(task.model)
         raise ConfigError(f"the page of --html has no {name.text}, {task.start}; use --engine laws")
     if task.steps != _STEPS:

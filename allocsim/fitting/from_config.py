@@ -39,9 +39,9 @@ _KEYS: dict[str, tuple[str, ...]] = {
 _OPTIMIZERS = {
     **dict.fromkeys(("adamw_torch", "adamw", "adamw_hf", "torch.optim.adamw"), "adamw"),
     "adamw_torch_fused": "adamw-fused",
-    **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit"), "adam8bit"),
-    **dict.fromkeys(("bitsandbytes.optim.adamw8bit", "bitsandbytes.optim.adam8bit"), "adam8bit"),
-    "bitsandbytes.optim.pagedadamw8bit": "adam8bit",
+    **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit", "bitsandbytes.optim.adamw8bit"), "adamw8bit"),
+    **dict.fromkeys(("paged_adamw_8bit", "bitsandbytes.optim.pagedadamw8bit"), "paged-adamw8bit"),
+    "bitsandbytes.optim.adam8bit": "adam8bit",
     **dict.fromkeys(("adafactor", "torch.optim.adafactor"), "adafactor"),
     **dict.fromkeys(("sgd", "torch.optim.sgd"), "sgd"),
 }
@@ -165,8 +165,10 @@ class _Reader:
         if (parallel := self.parallel()) is not None:
             yield "parallel", parallel
             yield "ranks", self.count("ranks", self.take(*_RANKS) or 1)
-        if self.take("load_in_4bit", "load_in_8bit", "quantization_bit") is not None:
-            self.notes.append("weights in 4 or 8 bits are not computed; 16 bits are counted")
+        if self.take("load_in_4bit") or self.take("quantization_bit") == 4:
+            yield "quant", "nf4-double" if self.take("bnb_4bit_use_double_quant") else "nf4"
+        if self.take("load_in_8bit", "quantization_bit") not in (None, 4):
+            self.notes.append("weights in 8 bits are not computed; 16 bits are counted")
 
     def count(self, name: str, value: Any) -> int | None:
         if isinstance(value, int) and value > 0:

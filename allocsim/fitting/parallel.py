@@ -158,7 +158,7 @@ def precision_of(dtype: str | None, optimizer: str = "adamw", gradients: int = 2
 
 
 def _state(optimizer: str, each: int) -> float:
-    if optimizer == "adam8bit":
+    if optimizer.endswith("8bit"):
         return _ADAM_8BIT
     # Adafactor keeps one row and one column per matrix, which is negligible.
     return _STATE.get(optimizer, 0.0) * each

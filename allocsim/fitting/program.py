@@ -35,7 +35,9 @@ def _imports(task: Task) -> Iterator[str]:
     if isinstance(model, UserModel):
         yield "import sys"
         yield ""
-    if task.optimizer == "adam8bit" and task.is_training:
+    if task.quant:
+        yield from ("import json", "import tempfile", "")
+    if task.optimizer.endswith("8bit") and task.is_training:
         yield "import bitsandbytes"
     yield "import torch"
     if task.parallel:
@@ -43,10 +45,14 @@ def _imports(task: Task) -> Iterator[str]:
     if isinstance(model, Classifier):
         yield "import torchvision"
     if task.lora:
-        yield "from peft import LoraConfig, get_peft_model"
+        prepare = ", prepare_model_for_kbit_training" * bool(task.quant)
+        yield f"from peft import LoraConfig, get_peft_model{prepare}"
     if isinstance(model, Configured):
         names = ["AutoConfig", model.head] + ["DynamicCache"] * (not task.is_training)
+        names += ["BitsAndBytesConfig"] * bool(task.quant)
         yield f"from transformers import {', '.join(names)}"
+    if task.checkpoint_layers:
+        yield "from transformers.modeling_layers import GradientCheckpointingLayer"
     if task.parallel == "fsdp":
         mixed = "MixedPrecisionPolicy, " if task.autocast_dtype is not None else ""
         yield f"from torch.distributed.fsdp import {mixed}fully_shard"
@@ -69,14 +75,18 @@ def _ranks(task: Task) -> Iterator[str]:
 
 def _model(task: Task) -> Iterator[str]:
     model, dtype = task.model, f"torch.{task.parameters_dtype}"
-    device = "meta" if task.parallel == "fsdp" else "cuda"
+    device = "meta" if task.parallel == "fsdp" or task.quant else "cuda"
     if isinstance(model, Configured):
         yield from _config(model)
         yield f'with torch.device("{device}"):'
-        yield f"    model = {model.head}.from_config("
-        attention = ATTENTION[task.attention]
-        yield f'        config, dtype={dtype}, attn_implementation="{attention}"'
-        yield "    )"
+        attention = f'attn_implementation="{ATTENTION[task.attention]}"'
+        if task.quant:
+            yield f"    model = {model.head}.from_config(config, dtype=torch.bfloat16)"
+            yield from _quantized(task, model.head, attention).splitlines()
+        else:
+            yield f"    model = {model.head}.from_config("
+            yield f"        config, dtype={dtype}, {attention}"
+            yield "    )"
     elif isinstance(model, Classifier):
         yield f'with torch.device("{device}"):'
         yield f"    model = torchvision.models.{model.function}(weights=None)"
@@ -109,6 +119,36 @@ def _model(task: Task) -> Iterator[str]:
     yield ""
 
 
+def _quantized(task: Task, head: str, attention: str) -> str:
+    compute = task.autocast_dtype or task.parameters_dtype
+    return f"""\
+places, end = {{"__metadata__": {{"format": "pt"}}}}, 0
+for name, each in model.named_parameters():
+    start, end = end, end + each.nbytes
+    places[name] = {{
+        "dtype": "BF16", "shape": list(each.shape), "data_offsets": [start, end]
+    }}
+header = json.dumps(places).encode()
+with tempfile.TemporaryDirectory() as folder:
+    config.save_pretrained(folder)
+    with open(f"{{folder}}/model.safetensors", "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(file.tell() + end)  # weights of zeros, which take no space
+    model = {head}.from_pretrained(
+        folder,
+        dtype=torch.bfloat16,
+        {attention},
+        device_map={{"": 0}},
+        quantization_config=BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant={task.quant.endswith("double")},
+            bnb_4bit_compute_dtype=torch.{compute},
+        ),
+    )
+"""
+
+
 def _config(model: Configured) -> Iterator[str]:
     if model.path is not None:
         yield f"config = AutoConfig.from_pretrained({model.path!r})"
@@ -124,9 +164,16 @@ def _config(model: Configured) -> Iterator[str]:
 
 
 def _adapters(task: Task) -> Iterator[str]:
+    if task.quant:
+        yield "model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)"
     if task.checkpointing:
         yield "model.config.use_cache = False"
         yield 'model.gradient_checkpointing_enable({"use_reentrant": False})'
+        if task.checkpoint_layers:
+            yield "kind = GradientCheckpointingLayer"
+            yield "layers = [each for each in model.modules() if isinstance(each, kind)]"
+            yield f"for layer in layers[{task.checkpoint_layers}:]:"
+            yield "    layer.gradient_checkpointing = False"
     if task.lora:
         targets = list(task.lora_targets) or "all-linear"
         yield f"targets = {targets!r}"

@@ -28,6 +28,8 @@ OPTIMIZERS = {
     "adamw-fused": "torch.optim.AdamW(parameters, lr=1e-4, fused=True)",
     "adamw-foreach-off": "torch.optim.AdamW(parameters, lr=1e-4, foreach=False)",
     "adam8bit": "bitsandbytes.optim.Adam8bit(parameters, lr=1e-4)",
+    "adamw8bit": "bitsandbytes.optim.AdamW8bit(parameters, lr=1e-4)",
+    "paged-adamw8bit": "bitsandbytes.optim.PagedAdamW8bit(parameters, lr=1e-4)",
     "adafactor": "torch.optim.Adafactor(parameters)",
     "sgd": "torch.optim.SGD(parameters, lr=1e-4)",
     "momentum": "torch.optim.SGD(parameters, lr=1e-4, momentum=0.9)",
@@ -35,6 +37,8 @@ OPTIMIZERS = {
 """Expression that creates each optimizer in the generated program."""
 ATTENTION = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2"}
 """Value of transformers' attn_implementation, by value of --attention."""
+QUANTS = ("nf4", "nf4-double")
+"""Formats of frozen weights in QLoRA: NF4 of bitsandbytes, without and with quantized scales."""
 STARTS = ("clean", "made")
 """Ways to create a model.
 
@@ -54,6 +58,7 @@ _NAMED = {
     "dtype": tuple(DTYPES),
     "optimizer": tuple(OPTIMIZERS),
     "attention": tuple(ATTENTION),
+    "quant": ("", *QUANTS),
     "start": STARTS,
     "parallel": ("", *PARALLEL),
 }
@@ -75,9 +80,11 @@ class Task:
     lengths: lengths of successive sequences or prompts, padded to the longest of their batch; empty
         if all have the length `seq` or `prompt`.
     checkpointing: True for activation checkpointing, non-reentrant.
+    checkpoint_layers: number of layers, from the first on, that are checkpointed; 0 for all.
     accumulate: micro-batches per optimizer step.
     lora: rank of the LoRA adapters, 0 to train all parameters.
     lora_targets: names of the modules with adapters, empty for all linear modules.
+    quant: format of the frozen weights of linear modules, one of `QUANTS`, or "" for `dtype`.
     compiles: True to compile the model.
     channels_last: True for images and weights in the channels-last memory format.
     steps: training steps.
@@ -98,9 +105,11 @@ class Task:
     image: int = 224
     lengths: tuple[int, ...] = ()
     checkpointing: bool = False
+    checkpoint_layers: int = 0
     accumulate: int = 1
     lora: int = 0
     lora_targets: tuple[str, ...] = ()
+    quant: str = ""
     attention: str = ""
     compiles: bool = False
     channels_last: bool = False
@@ -141,6 +150,10 @@ class Task:
             raise ConfigError(f"{model.name} answers no prompts; serving is for language models")
         if self.lora and isinstance(model, UserModel):
             raise ConfigError(f"{model.name} makes its own model; its function adds the adapters")
+        if self.quant and not (self.lora and self.is_training and is_of_transformers):
+            raise ConfigError(f"quant {self.quant} needs lora: weights in 4 bits are not trained")
+        if self.checkpoint_layers and not (self.checkpointing and self.is_training):
+            raise ConfigError(f"checkpoint_layers {self.checkpoint_layers} needs checkpointing")
         if self.checkpointing and not is_of_transformers:
             raise ConfigError(f"{model.name} is not a transformers model; checkpointing needs one")
         if not self.is_training and self.dtype.startswith("autocast"):
@@ -151,6 +164,8 @@ class Task:
             raise ConfigError(f"{self.ranks} ranks need parallel 'fsdp' or 'ddp'")
         if self.parallel and not self.is_training:
             raise ConfigError(f"{self.parallel} is for training")
+        if self.parallel == "fsdp" and self.quant:
+            raise ConfigError(f"quant {self.quant} is for one card or ddp; fsdp cannot shard it")
         if self.parallel and isinstance(self.model, UserModel):
             raise ConfigError(f"{self.model.name} makes its own model; its function shards it")
         if not 0 <= self.rank < self.ranks:
@@ -191,9 +206,11 @@ class Task:
         what = [self._work(), amount, self.dtype]
         if self.is_training:
             what.append(self.optimizer)
-            what += ["checkpointing"] * self.checkpointing
+            some = f"checkpointing {self.checkpoint_layers} layers"
+            what += [some if self.checkpoint_layers else "checkpointing"] * self.checkpointing
             what += [f"accumulating {self.accumulate}"] * (self.accumulate > 1)
             what += [f"LoRA of rank {self.lora}"] * bool(self.lora)
+            what += [f"weights in {self.quant}"] * bool(self.quant)
             what += [f"{self.parallel} over {self.ranks} GPUs"] * bool(self.parallel)
         if self.attention != "sdpa":
             what.append(f"{self.attention} attention")

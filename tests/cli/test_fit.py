@@ -18,6 +18,7 @@ from allocsim.fitting import (
     DTYPES,
     OPTIMIZERS,
     PARALLEL,
+    QUANTS,
     SIZES,
     STARTS,
     TORCHVISION,
@@ -302,6 +303,7 @@ def test_the_options_know_what_the_package_knows() -> None:
     assert tuple(OPTIMIZERS) == of_command._OPTIMIZERS
     assert tuple(ATTENTION) == of_command._ATTENTION
     assert of_command._STARTS == STARTS
+    assert of_command._QUANTS == QUANTS
     assert (*SIZES, "gpus") == of_command._SIZES
     assert tuple(of_command._PARALLEL) == PARALLEL
     fields = {each.name for each in dataclasses.fields(Task)}

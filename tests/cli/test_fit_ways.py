@@ -53,6 +53,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "image": ("--image", "64"),
     "lengths": ("--lengths", "uniform:8:64"),
     "lora_targets": ("--lora-targets", "c_attn"),
+    "quant": ("--quant", "nf4"),
+    "checkpoint_layers": ("--checkpoint-layers", "3"),
     "channels_last": ("--channels-last",),
     "parallel": ("--fsdp",),
     "ranks": ("--ranks", "1"),

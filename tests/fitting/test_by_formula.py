@@ -18,6 +18,7 @@ __all__ = ["cli"]  # a fixture
 
 Cli = Callable[..., Done]
 CARD = find_gpu("H100")
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
 @pytest.fixture
@@ -42,6 +43,7 @@ def task(name: str = "SmolLM3-3B", **more: object) -> Task:
         task(lora=8),
         task(lora=8, lora_targets=("q_proj", "v_proj")),
         task(optimizer="adam8bit"),
+        task(lora=8, quant="nf4-double"),
         task("gpt-oss-20b", is_training=False),
         task("Gemma-3-1B", is_training=False, attention="eager"),
         task(parallel="fsdp", ranks=2),
@@ -58,6 +60,31 @@ def test_a_task_without_a_law_is_answered_by_formula(question: Task) -> None:
     assert 0 < low < high < CARD.memory
     assert found.reason.startswith("PyTorch is missing, and ")
     assert found.reason.endswith("pip install 'allocsim[fit]' runs the program itself")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "allocated"),
+    [
+        ("Qwen2.5-0.5B", {"checkpointing": True}, 2_797_406_720),
+        ("Qwen2.5-1.5B", {
+            "optimizer": "paged-adamw8bit", "lora_targets": ATTENTION,
+        }, 7_626_630_144),
+        ("Qwen2.5-7B", {
+            "optimizer": "paged-adamw8bit", "lora_targets": ATTENTION, "checkpointing": True,
+        }, 10_098_775_040),
+    ],
+)  # fmt: skip
+def test_formula_of_qlora_is_within_two_percent_of_the_program(
+    name: str, options: dict[str, object], allocated: int
+) -> None:
+    """The peaks are of runs with bitsandbytes 0.50.2 over a phantom GPU."""
+    found = estimate(task(name, lora=16, quant="nf4-double", seq=1024, **options), CARD)
+    assert found.peak_allocated_bytes == pytest.approx(allocated, rel=0.02)
+
+
+def test_formula_has_no_partial_checkpointing() -> None:
+    with pytest.raises(ConfigError, match="all layers or none"):
+        estimate(task(checkpointing=True, checkpoint_layers=3), CARD)
 
 
 @pytest.mark.usefixtures("no_torch")

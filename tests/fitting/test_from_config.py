@@ -75,8 +75,14 @@ EXPECTED: list[tuple[dict[str, Any], dict[str, Any]]] = [
         AXOLOTL,
         {
             **{"model": "meta-llama/Meta-Llama-3-8B", "batch": 2, "accumulate": 4, "seq": 2048},
-            **{"lora": 32, "optimizer": "adam8bit", "checkpointing": True, "attention": "sdpa"},
+            **{
+                "lora": 32,
+                "optimizer": "paged-adamw8bit",
+                "checkpointing": True,
+                "attention": "sdpa",
+            },
             "dtype": "bf16",
+            "quant": "nf4",
         },
     ),
     (
@@ -120,7 +126,8 @@ def test_every_key_is_used_or_listed_as_ignored(tmp_path: Path) -> None:
     found = read(AXOLOTL, tmp_path)
     assert set(found.used) | set(found.ignored) == set(AXOLOTL)
     assert found.ignored == ("wandb_project",)
-    assert "weights in 4 or 8 bits are not computed; 16 bits are counted" in found.notes
+    eight = read({**LLAMA_FACTORY, "quantization_bit": 8}, tmp_path)
+    assert "weights in 8 bits are not computed; 16 bits are counted" in eight.notes
 
 
 def test_the_command_uses_the_file_and_options_beside_it_win(

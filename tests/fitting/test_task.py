@@ -38,6 +38,8 @@ from allocsim.fitting import Task, lengths_of, model_of
         ("gpt2", {"is_training": False, "parallel": "fsdp"}, "fsdp is for training"),
         ("a.b:c", {"parallel": "fsdp"}, "its function shards it"),
         ("a.b:c", {"lora": 8}, "its function adds the adapters"),
+        ("gpt2", {"quant": "nf4"}, "quant nf4 needs lora"),
+        ("gpt2", {"quant": "nf4", "lora": 8, "parallel": "fsdp"}, "fsdp cannot shard it"),
         ("gpt2", {"is_training": False, "dtype": "autocast-bf16"}, "expected fp32, bf16 or fp16"),
     ],
 )
@@ -52,7 +54,7 @@ def test_task_refuses_impossible_values_in_a_sentence(
     ("field", "value", "known"),
     [
         ("dtype", "float32", "fp32, bf16, fp16, autocast-bf16, autocast-fp16"),
-        ("optimizer", "adam", "adamw, adamw-fused, adamw-foreach-off, adam8bit, adafactor, sgd"),
+        ("optimizer", "adam", "adamw, adamw-fused, adamw-foreach-off, adam8bit, adamw8bit"),
         ("attention", "flash_attention_2", "sdpa, eager, flash"),
         ("start", "", "clean, made"),
         ("parallel", "FSDP", "fsdp, ddp"),

@@ -1,6 +1,6 @@
-"""Stacks of the requests of torch.optim's optimizers, by the kinds that their laws name.
+"""Stacks of the requests of optimizers, by the kinds that their laws name.
 
-Source: PyTorch 2.15.0 as it ran.
+Source: PyTorch 2.15.0 and bitsandbytes 0.50.2 as they ran.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ _FACTORED_RUNS = (
     f"optim/_adafactor.py:156:step {_FACTORED}"
 )
 _INIT = f"optim/_adafactor.py:146:step {_FACTORED}"
+_BNB = "../bitsandbytes/optim/optimizer.py"
+_8_BIT = f"utils/_contextlib.py:158:no_grad {_BNB}:331:step {_FACTORED}"
 _NORM = "functional.py:1888:norm _tensor.py:902:norm optim/_adafactor.py"
 
 STACKS = {
@@ -42,6 +44,11 @@ STACKS = {
     "mean": f"optim/_adafactor.py:408:_single_tensor_adafactor {_FACTORED_RUNS}",
     "squares": f"optim/_adafactor.py:412:_single_tensor_adafactor {_FACTORED_RUNS}",
     "update": f"optim/_adafactor.py:415:_single_tensor_adafactor {_FACTORED_RUNS}",
+    "qmap": f"{_BNB}:515:init_state {_8_BIT}",
+    "state1": f"{_BNB}:384:get_state_buffer {_BNB}:518:init_state {_8_BIT}",
+    "state2": f"{_BNB}:384:get_state_buffer {_BNB}:521:init_state {_8_BIT}",
+    "absmax1": f"{_BNB}:528:init_state {_8_BIT}",
+    "absmax2": f"{_BNB}:529:init_state {_8_BIT}",
     "rms": f"{_NORM}:420:_single_tensor_adafactor {_FACTORED_RUNS}",
 }
 """Stack of each kind of request, innermost frame first; files are those of torch."""
@@ -68,4 +75,4 @@ def with_optimizers(stacks: FrameTable) -> FrameTable:
 def _frame(text: str) -> Frame:
     file, line, name = text.split(":")
     folder = "" if text == _PROGRAM else "site-packages/torch/"
-    return Frame(folder + file, name, int(line))
+    return Frame((folder + file).replace("torch/../", ""), name, int(line))

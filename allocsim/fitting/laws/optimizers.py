@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from math import prod
 
@@ -65,11 +65,7 @@ class Steps:
     @property
     def by_name(self) -> dict[str, Law]:
         """Laws by the names of a training program's parts."""
-        return {
-            "optimizer.first": self.first,
-            "optimizer.next": self.next,
-            "optimizer.end": self.end,
-        }
+        return {f"optimizer.{each.name}": getattr(self, each.name) for each in fields(self)}
 
 
 _Block = tuple[str, int, int | None]
@@ -132,11 +128,8 @@ class _Rows:
 
 
 def _bytes(width: int, *dimensions: Formula) -> Formula:
-    numerator, variables = width, list[int]()
-    for each in dimensions:
-        numerator *= each.numerator
-        variables += each.variables
-    return Formula(numerator, 1, tuple(sorted(variables)))
+    variables = sorted(itertools.chain.from_iterable(each.variables for each in dimensions))
+    return Formula(width * prod(each.numerator for each in dimensions), 1, tuple(variables))
 
 
 _Made = Iterator[None]
@@ -230,6 +223,32 @@ def _adafactor(rows: _Rows, sums: _Sums) -> _Made:
     rows.free_lists(states)
 
 
+def _adam_8bit(rows: _Rows, sums: _Sums, *, is_paged: bool = False) -> _Made:
+    # As in bitsandbytes: 8-bit states have tables of values, which all share, and a scale for each
+    # 256 elements; small parameters have states in 32 bits. Paged states are not the allocator's.
+    states, tables = list[_Block](), list[_Block]()
+    for shape in rows.each():
+        count = _bytes(1, *shape).at(sums.values)
+        kinds = ["state1", "state2"]
+        if count < _FEWEST_IN_8_BITS:
+            states += [rows.request(kind, _bytes(4, *shape)) for kind in kinds]
+            continue
+        tables = tables or [rows.request("qmap", Formula(1024, 1, ())) for _ in kinds]
+        if not is_paged or count < _FEWEST_PAGED:
+            states += [rows.request(kind, _bytes(1, *shape)) for kind in kinds]
+        scales = replace(_bytes(4, *shape), denominator=_SCALED)
+        if count % _SCALED:
+            scales = Formula(4 * -(-count // _SCALED), 1, ())
+        states += [rows.request(kind, scales) for kind in ("absmax1", "absmax2")]
+    yield
+    yield
+    rows.free_lists(states)
+    rows.free(tables)
+
+
+_FEWEST_IN_8_BITS, _FEWEST_PAGED, _SCALED = 4096, 100_000, 256
+"""Elements of a parameter from which bitsandbytes stores 8 bits, pages; and that share a scale."""
+
 _MAKERS: Mapping[str, Callable[[_Rows, _Sums], _Made]] = {
     "adamw": _adamw,
     "adamw-fused": partial(_adamw, temporary=False, steps=True),
@@ -237,6 +256,9 @@ _MAKERS: Mapping[str, Callable[[_Rows, _Sums], _Made]] = {
     "sgd": lambda _, __: iter((None, None)),
     "momentum": _momentum,
     "adafactor": _adafactor,
+    "adam8bit": _adam_8bit,
+    "adamw8bit": _adam_8bit,
+    "paged-adamw8bit": partial(_adam_8bit, is_paged=True),
 }
 OPTIMIZERS = tuple(_MAKERS)
 
@@ -256,7 +278,8 @@ class _Sums:
 
     def parts(self, shape: Shape) -> list[Formula]:
         count = _bytes(1, *shape).at(self.values)
-        self._refuse_too_large(count)
+        if count * self.width > INDEXED:
+            raise ConfigError(f"Adafactor sums a matrix of {count * self.width:,} bytes in parts")
         if count <= AT_ONCE:
             return []
         parts = parts_of(count, self.card.blocks(512))
@@ -278,10 +301,6 @@ class _Sums:
             return Formula(factor, 1, (VARIABLES.index(name),))
         return Formula(factor * value, 1, ())
 
-    def _refuse_too_large(self, count: int) -> None:
-        if count * self.width > INDEXED:
-            raise ConfigError(f"Adafactor sums a matrix of {count * self.width:,} bytes in parts")
-
 
 def _matrix(shape: Shape) -> str:
     names = tuple(_names(each) for each in shape)
@@ -298,13 +317,11 @@ def _names(dimension: Formula) -> tuple[int, tuple[str, ...]]:
     return dimension.numerator, tuple(sorted(VARIABLES[number] for number in dimension.variables))
 
 
-def _dimension(names: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
-    own = tuple(sorted(name for name in names if name != "three"))
-    return (3 if "three" in names else 1), own
-
-
 _KNOWN = {
-    **{name: tuple(_dimension(each) for each in sizes) for name, sizes in MATRICES.items()},
+    **{
+        name: tuple((1 + 2 * ("three" in d), tuple(sorted({*d} - {"three"}))) for d in of)
+        for name, of in MATRICES.items()
+    },
     "row": ((1, ("vocabulary",)),),
 }
 _REPETITIONS = 3

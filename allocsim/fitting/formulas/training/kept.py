@@ -21,12 +21,15 @@ class Precision:
     optimizer: bytes of optimizer state per parameter, including 32-bit weights if `weights` are
         16-bit.
     compute: bytes per element of activations.
+    quantised: bytes of all weights if they are quantised, and of the largest of them while it is
+        computed with; else None.
     """
 
     weights: int = 2
     gradients: int = 2
     optimizer: float = 12
     compute: int = 2
+    quantised: tuple[int, int] | None = None
 
 
 MIXED = Precision()
@@ -159,9 +162,14 @@ def kept_of_layer(
 def _adapter_inputs(shape: TransformerShape, layer: int, item: int) -> float:
     # peft keeps adapters in 32 bits, so each module saves its own 32-bit copy of its input. Frozen
     # linear layers and norms do not save theirs, hence the subtraction.
-    own = sum(wide + shape.lora for wide, _ in shape.adapted)
+    # With activations in 32 bits, modules share their input.
+    wide = {wide for wide, _ in shape.adapted} if item == _WIDE else [w for w, _ in shape.adapted]
+    own = sum(wide) + shape.lora * len(shape.adapted)
     product = 0 if shape.has_experts(layer) else shape.inner
     return 4.0 * own - item * (2 * shape.norms * shape.width + product)
+
+
+_WIDE = 4
 
 
 def _norms(shape: TransformerShape, practice: Practice, item: int) -> float:

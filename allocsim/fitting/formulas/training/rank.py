@@ -173,7 +173,12 @@ class _Account:
 
     def states(self) -> Iterator[RankPart]:
         zero, precision = self.layout.zero, self.precision
-        yield self._state("weights", precision.weights, zero >= _ALL)
+        if precision.quantised is not None:
+            stored, largest = precision.quantised
+            yield RankPart("weights", stored, "quantised, and the others in 32 bits")
+            yield RankPart("a dequantised weight", largest, "16 bits per element of the largest")
+        else:
+            yield self._state("weights", precision.weights, zero >= _ALL)
         if self.shape.lora:
             yield from self._adapter_states()
         else:
