@@ -39,7 +39,7 @@ _SEARCHES = frozenset((Way.FIND, Way.FRONTIER, Way.FEWEST))
 _RUNS = _SEARCHES | {Way.ONE, Way.SHOW}
 _MODELS = _RUNS | {Way.PAGE}
 _SERVERS = frozenset((Way.SERVER, Way.TRANSFORMERS, Way.GGML))
-_STARTED = ("vllm",)
+_STARTED = ("vllm", "sglang")
 """Servers that can be started on a phantom GPU."""
 _FORMULAS = frozenset((Way.LAYOUT, Way.PLAN))
 _LAYOUT = frozenset((Way.LAYOUT,))
@@ -59,8 +59,8 @@ EFFECTS: dict[str, frozenset[Way]] = {
     ),
     "checkpoint_layers": _RUNS,
     **dict.fromkeys(("ranks", "rank"), _RUNS - {Way.FEWEST}),
-    **dict.fromkeys(("prompt", "decode"), _MODELS | _SERVERS),
-    "requests": _MODELS | {Way.TRANSFORMERS},
+    **dict.fromkeys(("prompt", "decode"), _MODELS | _SERVERS | {Way.ENGINE}),
+    "requests": _MODELS | {Way.TRANSFORMERS, Way.ENGINE},
     "server": _SERVERS | {Way.ENGINE},
     "server_args": _SERVERS - {Way.TRANSFORMERS} | {Way.ENGINE},
     **dict.fromkeys(("weights", "verbose"), _SERVERS),

@@ -11,8 +11,8 @@ import math
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from operator import mul
 from pathlib import Path
@@ -29,6 +29,8 @@ from allocsim.recording import Refusal, figures_in
 from allocsim.units import KIB, MIB
 
 _DTYPES = ("dtype", "torch_dtype")
+_STAGE = re.compile(r"^allocsim: after (.+): (\d+) bytes in use, (\d+) at the peak$", re.MULTILINE)
+_SLEEPS = "--enable-sleep-mode"
 _CHARGES = (MIB, 4 * KIB)
 """Bytes of the driver for a loaded kernel, and for a node of a CUDA graph."""
 _SEEN = ((750 * KIB, 2800 * KIB), (2800, 7500))
@@ -44,6 +46,7 @@ class Phase(Enum):
     CACHE = "when it reserved the KV cache"
     GRAPHS = "while it captured CUDA graphs and warmed up"
     READY = "when it was ready"
+    PLAYED = "while it answered requests or slept"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -65,6 +68,8 @@ class Started(Shown):
     torch_version: release of PyTorch.
     driver: number of kernels that one card loaded, and of nodes of its CUDA graphs.
     local_bytes: local memory that the kernel with the largest stack needs beyond the CUDA context.
+    stages: bytes in use on one card after each stage that was played, and at its peak, by name:
+        "start", "requests", "sleep at level 1".
     searched: option whose largest value was found, which `arguments` has; "" for none.
     """
 
@@ -85,11 +90,12 @@ class Started(Shown):
     seconds: float
     driver: tuple[int, int] = (0, 0)
     local_bytes: int = 0
+    stages: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     searched: str = ""
 
     @property
     def fits(self) -> bool:
-        """True if the engine was ready for requests."""
+        """True if the engine was ready, and what was played after that did not fail."""
         return self.phase is Phase.READY
 
     def headline(self) -> str:
@@ -126,13 +132,17 @@ class Started(Shown):
         return self.local_bytes + low, self.local_bytes + high
 
     @property
+    def charged(self) -> int:
+        """Bytes for kernels and graph nodes that the start counted as in use."""
+        return self.local_bytes + sum(map(mul, self.driver, _CHARGES))
+
+    @property
     def room(self) -> tuple[int, int] | None:
         """Least and most tokens that the KV cache holds, given the range of the driver's memory."""
         tokens, size = self.sizes.get("kv_cache_tokens"), self.sizes.get("kv_cache_bytes")
         if not tokens or not size:
             return None
-        charged = self.local_bytes + sum(map(mul, self.driver, _CHARGES))
-        low, high = ((charged - taken) * tokens / size for taken in reversed(self.driver_range))
+        low, high = ((self.charged - taken) * tokens / size for taken in reversed(self.driver_range))
         return round(tokens + low), round(tokens + high)
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
@@ -149,16 +159,19 @@ def start(
     arguments: Sequence[str] = (),
     python: str | None = None,
     cards: int = 1,
+    requests: Sequence[int] = (),
     conf: str | None = None,
     keep: Path | None = None,
 ) -> Started:
     """Start the engine `server` with a model on a phantom of `gpu`, as its own command would.
 
     model: text that `model_of` accepts, of a language model.
-    server: "vllm".
+    server: "vllm" or "sglang".
     arguments: further arguments of the engine's command.
     python: interpreter that has the engine; default: this one, or the one on the PATH.
     cards: number of cards; each layer is split over them.
+    requests: number of requests that are played at once when the engine is ready, tokens of each
+        prompt, and tokens to generate; default: none are played.
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
     keep: file to which the recording is written; ranks have files with their numbers.
 
@@ -169,16 +182,18 @@ def start(
     found = model_of(model)
     if not isinstance(found, Configured):
         raise ConfigError(f"{found.name} is not a language model with a configuration")
-    interpreter = find_python(python)
+    interpreter, starter = find_python(python), starter_of(server)
     if cards > 1:
-        arguments = (*arguments, "--tensor-parallel-size", str(cards))
+        if not starter.split:
+            raise ConfigError(f"{starter.name} is started on one card only, not on {cards}")
+        arguments = (*arguments, starter.split, str(cards))
     with TemporaryDirectory(prefix="allocsim-start-") as place:
         folder = Path(place)
         described = folder / (found.name.replace("/", "-") or "model")
         described.mkdir()
         (described / "config.json").write_text(json.dumps(_config(found, model)))
-        starter = starter_of(server)
-        command = (interpreter, str(starter.script), str(described), *arguments)
+        played = ",".join(map(str, requests))
+        command = (interpreter, str(starter.script), str(described), played, *arguments)
         recorded, log = record_in(
             folder, command, gpu, keep, conf=conf, devices=cards, sizes_only=True, charges=_CHARGES
         )
@@ -186,9 +201,14 @@ def start(
             _keep(recorded, keep)
     printed = figures_in(log)
     sizes = {} if printed is None else _least(printed.figures)
+    if "k_cache_bytes" in sizes:
+        sizes.setdefault("kv_cache_bytes", sizes["k_cache_bytes"] + sizes["v_cache_bytes"])
     refusals = () if printed is None else printed.refusals
     phase = _phase(sizes, is_ready=starter.ready in log, is_taken=starter.configured in log)
+    stages = {name: (int(used), int(peak)) for name, used, peak in _STAGE.findall(log)}
     failure = ""
+    if phase is Phase.READY and recorded.exit_code and (requests or _SLEEPS in arguments):
+        phase = Phase.PLAYED
     if phase is not Phase.READY:
         failure = why_it_failed(log, recorded.exit_code, phase.value, found)
         if "OutOfMemoryError" in failure and not refusals:
@@ -211,11 +231,15 @@ def start(
         failure=failure,
         refusals=refusals,
         hollow=_joined(each.hollow for each in recorded.processes),
-        invented=_joined(each.invented for each in recorded.processes),
+        invented=_joined(
+            (*(each.invented for each in recorded.processes),
+             "sampled tokens" if "requests" in stages else "")
+        ),
         torch_version=recorded.torch.version,
         seconds=time.perf_counter() - began,
         driver=(_most(recorded, "kernels"), _most(recorded, "nodes")),
         local_bytes=threads * max(_most(recorded, "stack") - 1024, 0),
+        stages=stages,
     )
 
 
@@ -230,23 +254,27 @@ def start_largest(option: str, model: str, server: str, gpu: Gpu, **how: Any) ->
         is the number of requests of the longest length that the KV cache holds at once.
     how: further arguments of `start`.
 
-    Each start, by its printed sizes or its refusal, gives the value for the next start. If no value
-    works, the result is that of the first start.
+    Each start, by its printed sizes or its refusal, gives the value for the next start, until a
+    start gives its own value. If no value works, the result is that of the first start.
     """
     if option not in _SOUGHT:
         expected = ", ".join(_SOUGHT)
         raise ConfigError(f"--find {option}: not an option of vLLM; expected one of {expected}")
+    if server != "vllm":
+        raise ConfigError(f"--find {option} starts vllm only, not {server}")
     words = _without(option, how.pop("arguments", ()))
-    first = found = start(model, server, gpu, arguments=words, **how)
-    tried: list[Started] = [first]
-    while len(tried) < _MOST_STARTS and (len(tried) == 1 or not found.fits):
+    best = found = start(model, server, gpu, arguments=words, **how)
+    tried: dict[str | None, Started] = {None: found}
+    while len(tried) < _MOST_STARTS:
         value = _largest(found, option)
-        if value is None:
+        if value is None or value in tried:
             break
         found = start(model, server, gpu, arguments=(*words, f"--{option}", value), **how)
-        tried.append(found)
-    best = found if found.fits else first
-    return replace(best, searched=option, seconds=sum(each.seconds for each in tried))
+        tried[value] = found
+        if found.fits:
+            best = found
+    seconds = sum(each.seconds for each in tried.values())
+    return replace(best, searched=option, seconds=seconds)
 
 
 def _without(option: str, words: Sequence[str]) -> tuple[str, ...]:
@@ -268,7 +296,7 @@ def _largest(found: Started, option: str) -> str | None:
         return None  # without the option, the engine takes the longest length of the model
     if option == "max-num-seqs":
         return str(max(int(sizes.get("concurrency", 1)), 1))
-    spare = found.gpu.memory - found.peak_bytes - found.driver_range[1]
+    spare = found.gpu.memory - found.peak_bytes - (found.driver_range[1] - found.charged)
     return f"{math.floor((sizes.get('fraction', 0.9) + spare / found.gpu.memory) * 100) / 100:.2f}"
 
 
@@ -294,7 +322,7 @@ def _most(recorded: Recorded, name: str) -> int:
 def _out_of_memory(model: str, server: str, gpu: Gpu, cards: int, phase: Phase) -> Refusal:
     helps = {
         Phase.PROFILING: "a smaller --max-num-batched-tokens or --max-num-seqs",
-        Phase.GRAPHS: "a smaller --gpu-memory-utilization; --find gpu-memory-utilization finds it",
+        **dict.fromkeys((Phase.GRAPHS, Phase.PLAYED), "a smaller --gpu-memory-utilization; --find gpu-memory-utilization finds it"),
     }.get(phase, "weights of fewer bits")
     if phase is Phase.WEIGHTS:
         held = held_of(model, server)
@@ -327,6 +355,6 @@ def _phase(sizes: Mapping[str, float], *, is_ready: bool, is_taken: bool) -> Pha
     return Phase.WEIGHTS if is_taken else Phase.ARGUMENTS
 
 
-def _joined(texts: Iterator[str]) -> str:
+def _joined(texts: Iterable[str]) -> str:
     names = {name for text in texts for name in text.split(", ") if name}
     return ", ".join(sorted(names))

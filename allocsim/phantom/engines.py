@@ -20,19 +20,26 @@ class Starter:
     """Program that starts an engine.
 
     name: name of the engine, for people.
-    script: path of the program; its arguments are a folder with config.json, and those of the
-        engine's command.
+    script: path of the program; its arguments are a folder with config.json, the requests to play
+        as "number,prompt,decode" or "", and the arguments of the engine's command.
     configured, ready: lines that the program prints.
+    split: option with the number of cards over which each layer is split; "" if only one is started.
+    fraction: option with the share of the card that the engine takes.
     """
 
     name: str
     script: Path
-    configured: str
-    ready: str
+    split: str
+    fraction: str
+    configured: str = start_vllm.CONFIGURED
+    ready: str = start_vllm.READY
 
 
 _STARTERS = {
-    "vllm": Starter("vLLM", _HERE / "start_vllm.py", start_vllm.CONFIGURED, start_vllm.READY),
+    "vllm": Starter(
+        "vLLM", _HERE / "start_vllm.py", "--tensor-parallel-size", "gpu-memory-utilization"
+    ),
+    "sglang": Starter("SGLang", _HERE / "start_sglang.py", "", "mem-fraction-static"),
 }
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 from typing import Any
 
@@ -144,10 +145,17 @@ def _know_samples(module: Any) -> None:
     runner.sample, output.__init__ = sampled, made
 
 
+def _find_stubs(module: Any) -> None:
+    # A package of CUDA may have loaded the real runtime library besides the stub.
+    stubs = os.environ.get("LD_PRELOAD", "").split()
+    module.find_loaded_library = lambda name: next((each for each in stubs if name in each), None)
+
+
 PATCHES = {
     "flashinfer.jit.core": _hollow_flashinfer,
     "triton.backends.nvidia.compiler": _hollow_triton,
     "sglang.kernels.jit.utils.compile.loader": _hollow_sglang,
+    "vllm.distributed.device_communicators.cuda_wrapper": _find_stubs,
     "vllm.v1.worker.gpu.model_runner": _know_samples,
 }
 """Function that patches each module once it is loaded."""

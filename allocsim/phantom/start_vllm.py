@@ -1,20 +1,27 @@
 """Start vLLM's engine as `vllm serve` would, and end once it is ready for requests.
 
 Rule: this file runs in the interpreter that has vLLM, by its path, so it imports only the standard
-library, and modules of vLLM by name.  Arguments: the folder of the model's config.json, then the
-arguments of `vllm serve`.
+library, and modules of vLLM by name.  Arguments: the folder of the model's config.json; the number
+of requests to play, tokens of each prompt and tokens to generate, such as "2,1024,64", or ""; then
+the arguments of `vllm serve`.
 
 Weights have no values, the tokenizer is not loaded, and the network is not used.  The engine runs
 in this process.  The API server, which uses no GPU, is not started.  If each layer is split over
 several GPUs, all of them allocate the same, so only the first rank is started: messages of the
 other ranks are equal to its own.
+
+Once the engine is ready, requests are played, all at once, and an engine with sleep mode sleeps at
+levels 1 and 2.  A line gives the memory of the card after each stage.
 """
 
 from __future__ import annotations
 
+import ctypes
+import inspect
 import json
 import os
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -30,6 +37,8 @@ _PLACES = {
     "EngineCore": ("vllm.v1.engine.core",),
     "Executor": ("vllm.v1.executor", "vllm.v1.executor.abstract"),
     "UniProcExecutor": ("vllm.v1.executor.uniproc_executor",),
+    "SamplingParams": ("vllm",),
+    "Request": ("vllm.v1.request",),
     "MessageQueue": ("vllm.distributed.device_communicators.shm_broadcast",),
 }
 """Modules that have each name, those of the newest release of vLLM first."""
@@ -44,7 +53,7 @@ def _find(name: str) -> Any:
     raise ImportError(f"this vLLM has no {name}; expected vLLM 0.10 to 0.33")
 
 
-def _name_architecture(folder: Path) -> None:
+def name_architecture(folder: Path) -> None:
     """Add the class of the model, if it is missing, to the config.json in `folder`."""
     place = folder / "config.json"
     config = json.loads(place.read_text())
@@ -57,6 +66,57 @@ def _name_architecture(folder: Path) -> None:
             config["architectures"] = [name if isinstance(name, str) else name[0]]
             place.write_text(json.dumps(config))
             return
+
+
+def _bytes(name: str) -> int:
+    ask = getattr(ctypes.CDLL(None), f"device_{name}")
+    ask.restype = ctypes.c_size_t
+    return int(ask())
+
+
+def card_in_use() -> int:
+    """Return the bytes in use on the phantom GPU."""
+    return _bytes("capacity") - _bytes("free_bytes")
+
+
+def report(stage: str, peak: int | None = None) -> None:
+    """Print the memory of the card after a stage; without a peak, that of the whole program."""
+    used = card_in_use()
+    most = _bytes("peak_bytes") if peak is None else peak
+    print(f"allocsim: after {stage}: {used} bytes in use, {most} at the peak", flush=True)
+
+
+def steps(each: Iterator[object], most: int) -> None:
+    """Run the steps of an engine that has requests, and report the memory."""
+    peak = card_in_use()
+    for number, _ in enumerate(each):
+        peak = max(peak, card_in_use())
+        if number > most:
+            raise RuntimeError(f"the requests did not end after {most} steps")
+    report("requests", peak)
+
+
+def _play(engine: Any, requests: int, prompt: int, decode: int) -> None:
+    """Answer requests with different prompts at once, with any tokens."""
+    params = _find("SamplingParams")(max_tokens=decode, ignore_eos=True, detokenize=False)
+    kind = _find("Request")
+    taken = inspect.signature(kind).parameters
+    for number in range(requests):
+        fields = {
+            "request_id": str(number),
+            "prompt_token_ids": [number] * prompt,
+            "sampling_params": params,
+            "pooling_params": None,
+            "eos_token_id": None,
+            "block_hasher": engine.request_block_hasher,
+        }
+        engine.add_request(kind(**{name: fields[name] for name in fields if name in taken}))
+
+    def each() -> Iterator[object]:
+        while engine.scheduler.has_requests() or engine.batch_queue:
+            yield engine.step_fn()
+
+    steps(each(), requests * (prompt + decode))
 
 
 def _leave_out_other_ranks() -> None:
@@ -87,10 +147,10 @@ def _leave_out_other_ranks() -> None:
             vars(module)["in_the_same_node_as"] = lambda group, *_, **__: [True] * group.size()
 
 
-def main(folder: str, words: list[str]) -> None:
+def main(folder: str, requests: str, words: list[str]) -> None:
     for name in ("VLLM_NO_USAGE_STATS", "DO_NOT_TRACK", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         os.environ[name] = "1"
-    _name_architecture(Path(folder))
+    name_architecture(Path(folder))
     parser = _find("make_arg_parser")(_find("FlexibleArgumentParser")())
     fixed = ["--model", folder, "--load-format", "dummy", "--skip-tokenizer-init"]
     engine_arguments = _find("AsyncEngineArgs").from_cli_args(parser.parse_args([*fixed, *words]))
@@ -105,8 +165,16 @@ def main(folder: str, words: list[str]) -> None:
         _leave_out_other_ranks()
     engine = _find("EngineCore")(config, executor, log_stats=False)
     print(READY, flush=True)
+    report("start")
+    if requests:
+        _play(engine, *map(int, requests.split(",")))
+    if config.model_config.enable_sleep_mode:
+        for level in (1, 2):
+            engine.sleep(level)
+            report(f"sleep at level {level}")
+            engine.wake_up()
     engine.shutdown()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -63,9 +63,23 @@ def _memory_rows(found: Started) -> list[str]:
         what = f"{low} to {high} for {kernels} kernels and {nodes} nodes of CUDA graphs"
         lines += row("Driver", what)
     if found.peak_bytes:
-        peak = format_size(found.peak_bytes)
-        lines += row("Card", f"{peak} of {format_size(found.gpu.memory)} in use at the peak")
+        lines += row("Card", _card(found))
+    asleep = [
+        f"{format_size(used)} at level {name[-1]}"
+        for name, (used, _) in found.stages.items()
+        if name.startswith("sleep")
+    ]
+    if asleep:
+        lines += row("Asleep", f"{', '.join(asleep)} stay on the card")
     return lines
+
+
+def _card(found: Started) -> str:
+    start, work = (found.stages.get(name, (0, 0))[1] for name in ("start", "requests"))
+    peak = f"{format_size(start or found.peak_bytes)} of {format_size(found.gpu.memory)} in use"
+    if not work:
+        return f"{peak} at the peak"
+    return f"{peak} at the peak of the start, {format_size(work)} at that of the requests"
 
 
 def _largest(found: Started) -> str:
@@ -142,6 +156,10 @@ def document(found: Started) -> dict[str, Any]:
             "driver": {
                 **dict(zip(("kernels", "nodes"), found.driver, strict=True)),
                 "bytes": [low, high],
+            },
+            "stages": {
+                name: {"bytes": used, "peak_bytes": peak}
+                for name, (used, peak) in found.stages.items()
             },
             "searched": found.searched or None,
         },

@@ -16,7 +16,7 @@ import pytest
 from allocsim.errors import ConfigError
 from allocsim.fitting import Phase, start, start_largest
 from allocsim.phantom import find_gpu
-from allocsim.units import GIB
+from allocsim.units import GIB, MIB
 from tests.pythons import PYTHONS
 
 H100 = find_gpu("H100")
@@ -67,15 +67,38 @@ class AsyncEngineArgs:
             json.dump([config, self.words], file)
         from types import SimpleNamespace
         one = SimpleNamespace(world_size=1, tensor_parallel_size=1)
-        return SimpleNamespace(words=self.words, parallel_config=one)
+        model = SimpleNamespace(enable_sleep_mode="--enable-sleep-mode" in self.words)
+        return SimpleNamespace(words=self.words, parallel_config=one, model_config=model)
 """,
     "v1/executor": """
 class Executor:
     get_class = staticmethod(lambda config: "an executor")
 """,
+    "__init__": """
+class SamplingParams:
+    def __init__(self, max_tokens, **_): self.max_tokens = max_tokens
+""",
+    "v1/request": """
+class Request:
+    def __init__(self, request_id, prompt_token_ids, sampling_params):
+        self.left = sampling_params.max_tokens
+""",
     "v1/engine/core": """
-import os
+import ctypes, os
+def take(size): ctypes.CDLL(None).device_take(ctypes.c_size_t(size))
+def give(size): ctypes.CDLL(None).device_give(ctypes.c_size_t(size))
 class EngineCore:
+    request_block_hasher = batch_queue = None
+    running = ()
+    scheduler = property(lambda self: self)
+    def has_requests(self): return any(each.left > 0 for each in self.running)
+    def add_request(self, request): self.running = (*self.running, request)
+    def step_fn(self):  # each step takes 1 MiB per request
+        for request in self.running:
+            request.left -= int(os.environ.get("PER_STEP", "1"))
+            take(1 << 20)
+    def sleep(self, level): give(level << 19)
+    def wake_up(self): pass
     def __init__(self, config, executor, log_stats):
         print(os.environ["PRINTED"], flush=True)
         if os.environ["REFUSED"] and not set(os.environ["ACCEPTED"].split()) <= set(config.words):
@@ -179,6 +202,39 @@ def test_as_many_requests_as_the_cache_holds_are_started(engine: Callable[..., P
     engine(_UP)
     found = start_largest("max-num-seqs", "Llama-3.1-8B", "vllm", H100, python=sys.executable)
     assert found.arguments == ("--max-num-seqs", "53")  # room for 53.16 requests
+
+
+def test_requests_are_played_and_give_the_peak_at_work(engine: Callable[..., Path]) -> None:
+    """Two requests of four tokens take 8 MiB; the engine has taken nothing before."""
+    engine(_UP)
+    found = start(
+        "Llama-3.1-8B", "vllm", H100, python=sys.executable, requests=(2, 16, 4)
+    )  # fmt: skip
+    at_start, at_work = found.stages["start"], found.stages["requests"]
+    assert at_work == (at_start[0] + 8 * MIB, at_start[1] + 8 * MIB)
+    assert found.fits
+    assert found.invented == "sampled tokens"
+
+
+def test_requests_that_do_not_end_are_a_failure(
+    engine: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine(_UP)
+    monkeypatch.setenv("PER_STEP", "0")
+    found = start("Llama-3.1-8B", "vllm", H100, python=sys.executable, requests=(1, 2, 4))
+    assert found.phase is Phase.PLAYED
+    assert "did not end after 6 steps" in found.failure
+
+
+def test_memory_asleep_is_reported_for_each_level(engine: Callable[..., Path]) -> None:
+    engine(_UP)
+    words = ("--enable-sleep-mode",)
+    found = start(
+        "Llama-3.1-8B", "vllm", H100, python=sys.executable, arguments=words, requests=(2, 16, 4)
+    )  # fmt: skip
+    awake, _ = found.stages["requests"]
+    assert found.stages["sleep at level 1"][0] == awake - MIB // 2
+    assert found.stages["sleep at level 2"][0] == awake - MIB // 2 - MIB
 
 
 def test_the_first_refusal_is_the_answer_if_no_value_works(engine: Callable[..., Path]) -> None:
