@@ -112,8 +112,7 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--prompt", metavar="N", type=count, help="serving: tokens of a prompt (default: 1024)")
     add("--decode", metavar="N", type=count, help="serving: tokens to generate (default: 64)")
     add("--requests", metavar="N", type=count,
-        help="serving: requests, one after another (default: 2), or at once by an engine that "
-        "is started (default: none)")  # fmt: skip
+        help="serving: requests, one after another (default: 2), or at once")  # fmt: skip
     add_serving(parser)
     add("--start", choices=_STARTS, help="clean: weights are loaded in place; made: they are "
         "created on the device, which adds to the peak (default: clean)")  # fmt: skip

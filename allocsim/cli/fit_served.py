@@ -103,11 +103,11 @@ def run_started(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
         raise UsageError("an engine is started on one kind of card; expected one --gpu")
     if arguments.out is not None:
         refuse_out(arguments.out)
-    played = (arguments.requests, arguments.prompt or 1024, arguments.decode or 64)
-    if arguments.requests is None:
-        if arguments.prompt or arguments.decode:
-            raise UsageError("--prompt and --decode of a started engine need --requests")
-        played = ()
+    played: list[int] = []
+    if arguments.requests is not None:
+        played = [arguments.requests, arguments.prompt or 1024, arguments.decode or 64]
+    elif arguments.prompt or arguments.decode:
+        raise UsageError("--prompt and --decode of a started engine need --requests")
     try:
         words = shlex.split(arguments.server_args or "")
     except ValueError as error:

@@ -134,7 +134,8 @@ class Started(Shown):
     @property
     def charged(self) -> int:
         """Bytes for kernels and graph nodes that the start counted as in use."""
-        return self.local_bytes + sum(map(mul, self.driver, _CHARGES))
+        kernels, nodes = self.driver
+        return self.local_bytes + kernels * _CHARGES[0] + nodes * _CHARGES[1]
 
     @property
     def room(self) -> tuple[int, int] | None:
@@ -142,7 +143,9 @@ class Started(Shown):
         tokens, size = self.sizes.get("kv_cache_tokens"), self.sizes.get("kv_cache_bytes")
         if not tokens or not size:
             return None
-        low, high = ((self.charged - taken) * tokens / size for taken in reversed(self.driver_range))
+        low, high = (
+            (self.charged - taken) * tokens / size for taken in reversed(self.driver_range)
+        )
         return round(tokens + low), round(tokens + high)
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
@@ -182,11 +185,12 @@ def start(
     found = model_of(model)
     if not isinstance(found, Configured):
         raise ConfigError(f"{found.name} is not a language model with a configuration")
-    interpreter, starter = find_python(python), starter_of(server)
+    starter = starter_of(server)
     if cards > 1:
         if not starter.split:
             raise ConfigError(f"{starter.name} is started on one card only, not on {cards}")
         arguments = (*arguments, starter.split, str(cards))
+    interpreter = find_python(python)
     with TemporaryDirectory(prefix="allocsim-start-") as place:
         folder = Path(place)
         described = folder / (found.name.replace("/", "-") or "model")
@@ -232,8 +236,10 @@ def start(
         refusals=refusals,
         hollow=_joined(each.hollow for each in recorded.processes),
         invented=_joined(
-            (*(each.invented for each in recorded.processes),
-             "sampled tokens" if "requests" in stages else "")
+            (
+                *(each.invented for each in recorded.processes),
+                "sampled tokens" if "requests" in stages else "",
+            )
         ),
         torch_version=recorded.torch.version,
         seconds=time.perf_counter() - began,
@@ -320,9 +326,13 @@ def _most(recorded: Recorded, name: str) -> int:
 
 
 def _out_of_memory(model: str, server: str, gpu: Gpu, cards: int, phase: Phase) -> Refusal:
+    share = starter_of(server).fraction
+    smaller = f"a smaller --{share}"
+    if server == "vllm":
+        smaller += f"; --find {share} finds it"
     helps = {
         Phase.PROFILING: "a smaller --max-num-batched-tokens or --max-num-seqs",
-        **dict.fromkeys((Phase.GRAPHS, Phase.PLAYED), "a smaller --gpu-memory-utilization; --find gpu-memory-utilization finds it"),
+        **dict.fromkeys((Phase.GRAPHS, Phase.PLAYED), smaller),
     }.get(phase, "weights of fewer bits")
     if phase is Phase.WEIGHTS:
         held = held_of(model, server)

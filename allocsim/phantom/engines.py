@@ -23,7 +23,7 @@ class Starter:
     script: path of the program; its arguments are a folder with config.json, the requests to play
         as "number,prompt,decode" or "", and the arguments of the engine's command.
     configured, ready: lines that the program prints.
-    split: option with the number of cards over which each layer is split; "" if only one is started.
+    split: option with the number of cards that share each layer; "" if only one card is possible.
     fraction: option with the share of the card that the engine takes.
     """
 

@@ -1,4 +1,4 @@
-"""Answer of `allocsim fit --server vllm --engine program`: an engine's start, as text and JSON.
+"""Answer of `allocsim fit --server ENGINE --engine program`: an engine's start, as text and JSON.
 
 Rule: sizes are those that the engine printed.  The JSON has the keys of a formula's answer; both
 ends of its ranges are the same.
@@ -10,6 +10,7 @@ import shlex
 from typing import Any
 
 from allocsim.fitting import Started
+from allocsim.phantom import starter_of
 from allocsim.report.fit_served import COMMANDS, NO_RUN, tokens_of
 from allocsim.report.layout import LABEL, row
 from allocsim.units import format_size
@@ -52,9 +53,8 @@ def text(found: Started) -> str:
 def _memory_rows(found: Started) -> list[str]:
     lines = []
     if "graphs_bytes" in found.sizes:
-        lines += row(
-            "Graphs", f"took {format_size(round(found.sizes['graphs_bytes']))} when captured"
-        )
+        took = found.sizes["graphs_bytes"] + found.sizes.get("prefill_graphs_bytes", 0)
+        lines += row("Graphs", f"took {format_size(round(took))} when captured")
     if found.room:
         lines += row("Room", f"{tokens_of(found.room)} tokens{_requests(found)}")
     if any(found.driver):
@@ -103,7 +103,8 @@ def _budget(found: Started) -> str:
     if fraction is None:
         return f"as the engine counts it{each}:"
     budget = format_size(round(found.gpu.memory * fraction))
-    return f"{budget}{each} at gpu_memory_utilization {fraction:g}:"
+    name = starter_of(found.engine.split()[0].lower()).fraction.replace("-", "_")
+    return f"{budget}{each} at {name} {fraction:g}:"
 
 
 def _requests(found: Started) -> str:

@@ -278,6 +278,76 @@ def test_a_model_without_text_is_refused() -> None:
         start("ResNet-18", "vllm", H100, python=sys.executable)
 
 
+_SGLANG = {
+    "sglang/__init__": "__version__ = '0.5.23'",
+    "sglang/srt/server_args": """
+import os
+prepare_server_args = lambda words: "mem_fraction_static=0.85"
+class PortArgs: init_new = staticmethod(lambda arguments: None)
+""",
+    "sglang/srt/managers/io_struct": """
+class TokenizedGenerateReqInput:
+    def __init__(self, sampling_params, input_ids, **_):
+        self.left, self.prompt = sampling_params.left, list(input_ids)
+class ShutdownReq: left = -1
+""",
+    "sglang/srt/sampling/sampling_params": """
+class SamplingParams:
+    def __init__(self, max_new_tokens, **_): self.left = max_new_tokens
+    def normalize(self, tokenizer): pass
+""",
+    "sglang/srt/managers/scheduler": """
+import ctypes, os
+class SpawnRanks:
+    def __init__(self, **_): pass
+spawn_world_rank = publish = lambda *_, **__: None
+class Scheduler:
+    def __init__(self, arguments, ports):
+        print(os.environ["PRINTED"], flush=True)
+        self.running, self.ends = [], False
+    def is_fully_idle(self): return not self.running
+    def process_input_requests(self, requests):
+        self.ends = any(each.left < 0 for each in requests)
+        self.running += [each for each in requests if each.left > 0]
+    def run_event_loop(self):  # each step takes 1 MiB per request
+        while not self.ends:
+            self.ingest_requests()
+            for each in self.running:
+                each.left -= 1
+                ctypes.CDLL(None).device_take(ctypes.c_size_t(1 << 20))
+            self.running = [each for each in self.running if each.left]
+""",
+}
+_SGLANG_UP = """\
+Load weight end. elapsed=1.55 s, type=Qwen2ForCausalLM, avail mem=40.72 GB, mem usage=3.08 GB.
+KV Cache is allocated. #tokens: 1287482, K size: 17.19 GB, V size: 17.20 GB
+Capture target decode CUDA graph end. Time elapsed: 3.00 s. mem usage=0.09 GB. avail mem=5.00 GB.
+"""
+
+
+def test_sglang_gives_its_sizes_and_plays_requests(
+    engine: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Two requests of four tokens take 8 MiB."""
+    for name, text in _SGLANG.items():
+        place = tmp_path / f"{name}.py"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    engine(_SGLANG_UP)
+    found = start("Qwen2.5-1.5B", "sglang", H100, python=sys.executable, requests=(2, 16, 4))
+    assert found.fits, found.failure
+    assert found.engine == "SGLang 0.5.23"
+    sizes = {name: round(size / GIB, 2) for name, size in found.parts() if size}
+    assert sizes == {"weights": 3.08, "KV cache": 34.39}
+    assert found.sizes["kv_cache_tokens"] == 1287482
+    assert found.stages["requests"][0] == found.stages["start"][0] + 8 * MIB
+
+
+def test_sglang_is_started_on_one_card_only() -> None:
+    with pytest.raises(ConfigError, match="SGLang is started on one card only, not on 2"):
+        start("Qwen2.5-1.5B", "sglang", H100, python=sys.executable, cards=2)
+
+
 def test_a_server_that_cannot_be_started_is_refused(engine: Callable[..., Path]) -> None:
     engine(_UP)
     with pytest.raises(ConfigError, match="ollama cannot be started"):

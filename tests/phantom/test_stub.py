@@ -662,6 +662,31 @@ def test_the_driver_takes_memory_for_kernels_stacks_and_graphs(libraries: Stubs)
     assert done.stdout.split() == ["2", "82", "84", "84", "84", "88", "84"]
 
 
+_EVENTS = """
+import ctypes, sys
+device, cudart = (ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL) for name in sys.argv[1:])
+event, graph, status = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
+captured, other = ctypes.c_void_p(64), ctypes.c_void_p(65)
+for flags in (0, 1):
+    cudart.cudaEventCreateWithFlags(ctypes.byref(event), 0)
+    cudart.cudaStreamBeginCapture(captured, 0)
+    cudart.cudaEventRecordWithFlags(event, captured, flags)
+    cudart.cudaStreamWaitEvent(other, event, 0)
+    cudart.cudaStreamIsCapturing(other, ctypes.byref(status))
+    print(status.value)
+    cudart.cudaStreamEndCapture(captured, ctypes.byref(graph))
+"""
+
+
+def test_only_a_stream_that_waits_for_an_external_event_stays_out_of_a_capture(
+    libraries: Stubs,
+) -> None:
+    """The flag is cudaEventRecordExternal."""
+    command = [sys.executable, "-c", _EVENTS, str(libraries.device), str(libraries.cudart)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "0"]
+
+
 _TAKE = """
 import ctypes, sys
 device, cudart = (ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL) for name in sys.argv[1:])

@@ -359,9 +359,12 @@ int cudaEventRecord(void *event, void *stream) {
   device_record(event, (uintptr_t)stream);
   return SUCCESS;
 }
+/* An event for use outside of the capture in which it is recorded; it becomes a node. */
+enum { EXTERNAL = 1 };
 int cudaEventRecordWithFlags(void *event, void *stream, unsigned flags) {
-  (void)flags;
-  return cudaEventRecord(event, stream);
+  cudaEventRecord(event, stream);
+  if (flags & EXTERNAL) ((struct device_event *)event)->capture = 0;
+  return SUCCESS;
 }
 int cudaEventQuery(void *event) {
   return answer(device_is_done(event) ? SUCCESS : NOT_READY);
@@ -404,6 +407,7 @@ NEVER_REACHED(cudaDeviceDisablePeerAccess)
 NEVER_REACHED(cudaDeviceGetDefaultMemPool)
 NEVER_REACHED(cudaDeviceGetGraphMemAttribute)
 NEVER_REACHED(cudaDeviceSetGraphMemAttribute)
+NEVER_REACHED(cudaDeviceReset)
 NEVER_REACHED(cudaDeviceSetMemPool)
 NEVER_REACHED(cudaFreeAsync)
 NEVER_REACHED(cudaIpcCloseMemHandle)
