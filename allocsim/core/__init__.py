@@ -4,7 +4,7 @@ In the core, "upstream" is the C++ source of PyTorch (c10::cuda::CUDACachingAllo
 such as (1.5) is a section of docs/concepts/semantics.md.
 
 Read in this order: constants, releases (differences between releases), options, config, block,
-sort_key, pool, heap (search, split, merge, segments), allocator (the calls of torch.cuda), attempts
+pool, heap (search, split, merge, segments), allocator (the calls of torch.cuda), attempts
 (what follows a search without a result), reclaim, private_pools.  No module reads a clock, a file,
 the environment or a random source, and none prints.
 """
@@ -38,7 +38,7 @@ from allocsim.core.fast_path import (
     FREE_COMPLETED,
     FREE_REQUESTED,
     MALLOC,
-    PlainStep,
+    StepRow,
 )
 from allocsim.core.hash_order import HashOrder, pool_hash, stream_hash
 from allocsim.core.inspection import (
@@ -83,7 +83,7 @@ from allocsim.core.releases import (
 )
 from allocsim.core.replay_port import ReplayAllocator
 from allocsim.core.snapshot import TraceEntry, Witnessed, Work
-from allocsim.core.stats import Marked, Stat
+from allocsim.core.stats import SavedBytes, Stat
 
 __all__ = [
     "ADDRESS_CHUNK",
@@ -116,7 +116,7 @@ __all__ = [
     "MAX_REQUEST",
     "MIN_BLOCK_SIZE",
     "MIN_LARGE_ALLOC",
-    "Marked",
+    "SavedBytes",
     "Moves",
     "NEWEST",
     "NO_DIVISIONS",
@@ -124,7 +124,7 @@ __all__ = [
     "OPTIONS",
     "Option",
     "PAGE",
-    "PlainStep",
+    "StepRow",
     "RELEASES",
     "ROUNDUP_FIRST_BIT",
     "ROUND_LARGE",

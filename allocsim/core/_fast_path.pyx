@@ -17,10 +17,10 @@ from allocsim.core.block cimport Block
 from allocsim.core.pool cimport BlockPool, FreeBlocks
 
 from allocsim.core import constants, fast_path, journal
-from allocsim.core.fast_path import MAX_SPARE, plain_pools
+from allocsim.core.fast_path import MAX_SPARE, fast_pools
 from allocsim.core.snapshot import TraceEntry
 from allocsim.core.journal import FOLD_AT
-from allocsim.core.pool import FreeBlocks as new_free_blocks, least_expandable_size
+from allocsim.core.pool import FreeBlocks as new_free_blocks, least_expandable
 from allocsim.core.pool import KeyLayout
 
 __all__ = ["play"]
@@ -88,7 +88,7 @@ def play(heap, private, pending, steps, dict waiting, moved_list, places_list=No
     cdef uint64_t name, stream, keys_stream, key, ptr
     cdef int kind, is_small, size_shift, place_shift
     cdef bint has_oversize, counts_searches, is_plain, is_split, numbers_objects, cuts_oversize
-    pools = plain_pools(heap, private, pending)
+    pools = fast_pools(heap, private, pending)
     if pools is None:
         return next(iter(steps), None)
     small, large = pools
@@ -142,7 +142,7 @@ def play(heap, private, pending, steps, dict waiting, moved_list, places_list=No
                 # Rule 4.4: the least expandable size
                 following = tail.next
                 if following is not None and not following.mapped:
-                    at = least_expandable_size(blocks, at)
+                    at = least_expandable(blocks, at)
                     tail = block_at(blocks, at)
                     expandable = tail.expandable
             found_size = tail.size

@@ -1,9 +1,9 @@
 """The caching allocator of one device: the calls of a program, and access to its state.
 
-`malloc` completes the frees whose events have passed (`PendingFrees.process_events`) and searches a
-free block (`Heap.get_free_block`).  If there is none, the attempts of attempts.py follow.  If they
-all fail, segments that they released stay released, and memory that they mapped stays mapped, as in
-PyTorch.  Source: semantics 1.8.
+`malloc` completes the frees whose events have passed (`PendingFrees.process_events`) and searches
+for a free block (`Heap.get_free_block`).  If there is none, the attempts of attempts.py follow.  If
+they all fail, segments that they released stay released, and memory that they mapped stays mapped,
+as in PyTorch.  Source: docs/concepts/semantics.md 1.8.
 
 Long because it is the interface of the core: one short method for each call of torch.cuda, and for
 each value that other packages read.  Calls that only a replay makes are in replay_port.py.
@@ -63,7 +63,7 @@ class CallCounts(NamedTuple):
 
     @property
     def of_driver(self) -> int:
-        """Number of all driver calls."""
+        """Number of driver calls: `allocs` plus `frees`, without the retries."""
         return self.allocs + self.frees
 
 
@@ -75,10 +75,11 @@ class CachingAllocator:
     torch_version: PyTorch version, such as "2.15".
     address_policy: choice of addresses: "bump" (never reused), "firstfit" or "driver"; see
         `Device`.
-    base_address: address from which the first segment is placed.
+    base_address: address of the first segment; with the policy "driver", the address below which
+        segments are placed (0: `DRIVER_TOP`).
     context_memory: memory of the CUDA context and of other processes.
     host_spill: host memory that the driver provides once the card is full; 0 if it provides none.
-    record_history: True keeps the history that `snapshot` shows.
+    record_history: True to keep the history that `snapshot` shows.
     device: device number in snapshots and error texts.
     fast_path: False switches off the fast loop for replays (fast_path.py); the result is the same.
     rounded_sizes: cache of another allocator with the same rounding, to share; None for a new one.
@@ -127,9 +128,10 @@ class CachingAllocator:
     # -- requests ------------------------------------------------------------------------
 
     def malloc(self, size: int, stream: int = 0) -> int | None:
-        """Allocate at least `size` bytes for raw handle `stream` and return the address.
+        """Allocate at least `size` bytes and return the address; None for 0 bytes.
 
-        Return None for 0 bytes.  Raises OutOfMemoryError with the text of the release.
+        stream: number of the CUDA stream, as in a snapshot; 0 for the default stream.
+        Raises OutOfMemoryError with the message that the simulated version of PyTorch prints.
         """
         if size <= 0 or size >= MAX_REQUEST:
             self._reject_invalid_size(size)
@@ -257,7 +259,7 @@ class CachingAllocator:
 
     @property
     def in_capture(self) -> bool:
-        """True if an open pool scope has the effects of a graph capture: it defers frees.
+        """True if frees wait for the end of an open pool scope, as they do in a graph capture.
 
         Source: semantics 5.4.
         """
@@ -276,7 +278,8 @@ class CachingAllocator:
         pool: pool id; a number n means (0, n).
         no_split: do not split blocks of the pool (2.10+).
         use_on_oom: let the pool serve requests of the default pool on a full device (2.8+).
-        stream: the only stream whose requests go to the pool, up to 2.2.
+        stream: in releases up to 2.2, the only stream whose requests go to the pool (None: 0);
+            ignored in later releases.
 
         Mirrors: setNoSplit, setUseOnOOM
         """
@@ -301,14 +304,15 @@ class CachingAllocator:
 
     @property
     def has_cached_memory(self) -> bool:
-        """True if empty_cache(), called while no pool scope is open, would release memory now."""
+        """True if empty_cache() would release memory now, assuming that no pool scope is open."""
         return holds_releasable(self.heap, self.private_pools)
 
     def delete_mempool(self, pool: int | PoolId) -> None:
         """Delete the torch.cuda.MemPool that uses a private pool (semantics 5.7).
 
-        This decrements the use count of the pool, clears its use_on_oom mark (from 2.11 on), and at
-        0 releases its cached memory.  Raises ValueError up to 2.5, where a MemPool uses no pool.
+        This decrements the use count of the pool, switches its use_on_oom off (from 2.11 on), and
+        releases its cached memory if the count is then 0.  Raises ValueError up to 2.5, where a
+        MemPool does not count as a user of its private pool.
 
         Mirrors: MemPool::~MemPool
         """
@@ -327,8 +331,8 @@ class CachingAllocator:
     def set_allocator_settings(self, conf: str) -> None:
         """Change options at run time, like torch.cuda.memory._set_allocator_settings().
 
-        Raises ConfigError for an option that the release refuses; the options before it are applied
-        nevertheless.
+        Raises ConfigError for an option that the simulated PyTorch refuses.  The options before it
+        are applied nevertheless.
         """
         try:
             self.heap.use(option_string.parse(conf, self.release, self.heap.config))
@@ -380,22 +384,22 @@ class CachingAllocator:
 
     @property
     def config(self) -> AllocatorConfig:
-        """Current settings."""
+        """Options in force now."""
         return self.heap.config
 
     @property
     def reserved_bytes(self) -> int:
-        """Bytes obtained from the driver, as torch.cuda.memory_reserved()."""
+        """Bytes obtained from the driver, as torch.cuda.memory_reserved() returns them."""
         return self.heap.reserved
 
     @property
     def allocated_bytes(self) -> int:
-        """Bytes of allocated blocks, as torch.cuda.memory_allocated()."""
+        """Bytes of allocated blocks, as torch.cuda.memory_allocated() returns them."""
         return self.heap.stats.allocated_bytes()
 
     @property
     def calls(self) -> CallCounts:
-        """Numbers of driver calls and retries since the start; cheaper than `statistics`."""
+        """Numbers of driver calls and retries since the allocator was created."""
         stats = self.heap.stats
         return CallCounts(stats.num_device_alloc, stats.num_device_free, stats.num_alloc_retries)
 
@@ -414,7 +418,7 @@ class CachingAllocator:
         return share if limit is None else min(limit, share)
 
     def statistics(self) -> DeviceStats:
-        """Return every statistic of torch.cuda.memory_stats() as objects.
+        """Return the statistics of torch.cuda.memory_stats() as one object.
 
         Mirrors: getStats
         """
@@ -426,7 +430,7 @@ class CachingAllocator:
         return self.heap.stats.as_dict()
 
     def memory_allocated(self) -> int:
-        """Return the bytes of allocated blocks."""
+        """Return `allocated_bytes`; the name is that of torch.cuda."""
         return self.allocated_bytes
 
     def max_memory_allocated(self) -> int:
@@ -434,7 +438,7 @@ class CachingAllocator:
         return self.statistics().all.allocated_bytes.peak
 
     def memory_reserved(self) -> int:
-        """Return the bytes obtained from the driver."""
+        """Return `reserved_bytes`; the name is that of torch.cuda."""
         return self.reserved_bytes
 
     def max_memory_reserved(self) -> int:
@@ -453,7 +457,7 @@ class CachingAllocator:
         self.heap.stats.reset_peak()
 
     def reset_accumulated_memory_stats(self) -> None:
-        """Set the allocated and freed totals and the plain counters to zero.
+        """Set all totals and counters to zero: bytes allocated and freed, retries, OOMs and others.
 
         Mirrors: resetAccumulatedStats
         """
@@ -480,7 +484,7 @@ class CachingAllocator:
 
     @property
     def history(self) -> list[TraceEntry]:
-        """History entries since the last `take_history`; the list grows with later calls."""
+        """History entries since the last `take_history`; later entries are added to this list."""
         return [] if self.heap.trace is None else self.heap.trace
 
     def witness(self, act: Callable[[], None]) -> tuple[Witnessed, ...]:
@@ -500,7 +504,7 @@ class CachingAllocator:
         return tuple(found)
 
     def take_history(self) -> list[TraceEntry]:
-        """Return the history entries since the last call and remove them from the history."""
+        """Return all history entries and remove them from the history."""
         if self.heap.trace is None:
             return []
         taken = self.heap.trace.copy()

@@ -1,14 +1,14 @@
 """Addresses that the CUDA driver chooses for cudaMalloc, inferred from recordings of an H200.
 
 The driver reserves address space in chunks, whose addresses and sizes are multiples of 32 MiB.  A
-hole is a free range inside one chunk; adjacent holes of two chunks are not merged.  A gap is a free
-range between chunks.
+hole is a free range inside one chunk; adjacent holes of two chunks are not merged.  In this module,
+a gap is an unreserved range between two chunks.
 
 A cudaMalloc takes the lowest hole that is large enough.  If there is none, the driver reserves the
-smallest chunk that is large enough, at the end of the highest gap with room for it, or directly
+smallest chunk that is large enough: at the end of the highest gap that is large enough, or directly
 below the lowest chunk.  The allocation is at the beginning of the new chunk.  A chunk without used
-memory is released at once and becomes a gap.  Other code of the process, such as a library, takes
-and releases addresses too; its ranges are called foreign here.  Source: semantics 10.1.
+memory is released at once and becomes a gap.  Other code of the process, such as a library, also
+allocates and releases memory; this code and its ranges are called foreign.  Source: semantics 10.1.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AddressEventKind(Enum):
 class AddressEvent:
     """Change that code other than the allocator makes to the address space.
 
-    start, end: first address and end of the range, in whole pages.
+    start, end: addresses of the range [start, end), both multiples of 2 MiB.
     """
 
     kind: AddressEventKind
@@ -96,14 +96,14 @@ class Arena:
         return at >= 0 and end <= int(self._holes.peekitem(at)[1])
 
     def expected(self, size: int) -> tuple[int, bool]:
-        """Return the address that `place` would choose, and False if it would be in a new chunk."""
+        """Return the address that `place` would choose, and True if an existing chunk has it."""
         hole = self._lowest_hole(size)
         return (self._address_of_new_chunk(size), False) if hole is None else (hole, True)
 
     # -- requests -----------------------------------------------------------------------
 
     def place(self, size: int) -> int:
-        """Allocate `size` bytes, in whole pages, and return the address."""
+        """Allocate `size` bytes, a multiple of 2 MiB, and return the address."""
         address, is_hole = self.expected(size)
         if not is_hole:
             self._add_chunk(address, address + round_up(size, ADDRESS_CHUNK))
@@ -111,7 +111,7 @@ class Arena:
         return address
 
     def release(self, start: int, end: int) -> None:
-        """Release [start, end), and the chunk if it is empty then."""
+        """Release [start, end); release a chunk that becomes empty as well."""
         while start < end:
             chunk = self.chunk_at(start)
             if chunk is None:
@@ -204,7 +204,7 @@ class Arena:
     def close_gaps(self, size: int, above: int) -> None:
         """Keep the driver from placing a chunk of `size` bytes at or above `above`.
 
-        This removes the unreserved ranges between chunks that have room for it.
+        This removes every gap from `above` on that is large enough for such a chunk.
         """
         wide = round_up(size, ADDRESS_CHUNK)
         for start, end in list(self._gaps.items()):

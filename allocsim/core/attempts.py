@@ -2,6 +2,8 @@
 
 The attempts in their order (semantics 1.8), each with the function that makes it:
 
+    1  process the events that have passed                 `CachingAllocator.malloc`
+    2  take a free block                                   `CachingAllocator.malloc`
     3  collect garbage, then allocate a segment            `garbage_collect_cached_blocks`
     4  take a block of a pool marked use_on_oom (2.11+)    `_try_mempool_fallback`
     5  release oversize blocks, then allocate a segment    `release_available_cached_blocks`
@@ -10,11 +12,10 @@ The attempts in their order (semantics 1.8), each with the function that makes i
     8  raise OutOfMemoryError                              `_out_of_memory`
 
 `_alloc_block` allocates the segment.  Attempt 7 became attempt 4 in 2.11.
-`CachingAllocator.malloc` makes attempts 1 and 2: it processes events and takes a free block.
 
-The text of the error is that of each release; wordings are in releases.py.  "Tried to allocate" is
-the size of the segment, not of the request, and free memory is read after the caches were released
-(7.2, 7.3, 12.4, 12.5).
+The error has the wording of the simulated release (releases.py).  "Tried to allocate" is the size
+of the segment, not of the request, and free memory is read after the caches were released.  Source:
+semantics 7.2, 7.3, 12.4, 12.5.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class AllocParams:
 
 
 class Attempts:
-    """Steps that obtain memory for a request, in order, if no free block fits.
+    """The attempts of this module, made in order for a request that found no free block.
 
     device_index: device number in the error text.
     """
@@ -134,8 +135,8 @@ class Attempts:
     def _alloc_block(self, params: AllocParams) -> Block | None:
         """Return new memory from the driver as a block; None if the limit or driver refuses.
 
-        Under throw_on_cudamalloc_oom every refusal is counted, but only a refusal at the first
-        attempt ends the request (semantics 1.12, observed).
+        Under throw_on_cudamalloc_oom every refusal increments num_oom_rejections, but only the
+        refusal of attempt 3 ends the request (semantics 1.12, observed on real PyTorch).
 
         Source: semantics 1.8.
         """
@@ -160,7 +161,7 @@ class Attempts:
     def _try_mempool_fallback(self, params: AllocParams) -> Block | None:
         """Return a block of a pool marked use_on_oom, for a request of the default pool.
 
-        From 2.10 on, only blocks from cudaMalloc serve such a request (observed).
+        From 2.10 on, only blocks from cudaMalloc serve such a request (observed on real PyTorch).
 
         Source: semantics 5.6.
         """

@@ -21,11 +21,12 @@ class Block:
     requested_size: bytes of the last request that this object served.  As in PyTorch, it keeps
         this value while the block is free.
     mapped: False for address space of an expandable segment without memory.
-    stream_uses: streams named in record_stream, until the block is freed and their events recorded;
-        None if there are none.
+    stream_uses: streams given to record_stream; None if there are none.  The free of the block
+        records an event of each stream and sets this to None.
     capture_uses: streams in `stream_uses` that were named during a graph capture.
     event_count: events that must pass before the free is complete.
-    gc_base: `BlockPool.search_calls` when the block became free, which gives its age.
+    gc_base: value of `BlockPool.search_calls` when the block became free; its age is the number of
+        searches since.
     expandable: the expandable segment of the block; None for a segment from cudaMalloc.
     rank: number that, added to the address, orders free blocks of equal size (pool.py).
     free: free blocks of the block's pool and stream; contains the block only while it is free.

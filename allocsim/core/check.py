@@ -12,9 +12,11 @@
 9. No peak is below its current value, and `all` is the sum of small and large.
 10. An allocated block is at least as large as its request.
 
-These are no invariants, neither of PyTorch nor of the model: a size that roundup_power2_divisions:1
-leaves unrounded need not be a multiple of 512.  After a reset, allocated minus freed differs from
-current.  A request that failed may have released or mapped memory.
+`live`, `named` and `pending` are fields of `Heap`.
+
+The following may happen both in PyTorch and in the model.  A size that roundup_power2_divisions:1
+leaves unrounded is not a multiple of 512.  After a reset of the totals, allocated minus freed
+differs from current.  A request that failed has released or mapped memory.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from allocsim.errors import InvariantError
 
 
 def check(heap: Heap, private: PrivatePools) -> None:
-    """Raise InvariantError if the allocator breaks an invariant of this module, with its number."""
+    """Raise InvariantError, with the number of the invariant, if one of this module is broken."""
     halves = [half for owner in private.pools.values() for half in (owner.small, owner.large)]
     _require(4, heap.pools == [heap.small, heap.large, *halves], "a pool is not among the pools")
     blocks = list(heap.active)

@@ -207,7 +207,10 @@ class AllocatorConfig:
         )
 
     def refused_handles(self) -> str | None:
-        """Return a sentence if the driver refuses handles of large_segment_size_mb; else None."""
+        """Return a warning if the driver refuses handles as large as large_segment_size_mb.
+
+        Return None if it accepts them or expandable segments are off.
+        """
         if not self.expandable_segments or self.large_segment_size % PAGE == 0:
             return None
         size = self.large_segment_size // MIB
@@ -240,7 +243,10 @@ class AllocatorConfig:
         return _signed(self.max_split_size)
 
     def _host_size(self, key: str) -> int:
-        """Return a size of the pinned-host allocator in bytes, -1 if unlimited."""
+        """Return the value in bytes of an option of the pinned-host allocator, -1 if it is not set.
+
+        key: name of the option, which is in MiB.
+        """
         if key not in self.host:
             return -1
         return _signed(min(self.host[key], UNLIMITED // MIB) * MIB)
@@ -346,7 +352,7 @@ def _power2_step(size: int, divisions: int) -> int:
     """Return the largest power of two up to `size`, divided by `divisions` (semantics 1.2).
 
     Callers pass a `size` above 512 * `divisions`, so the result is at least 512 bytes.  With 1
-    division it is 1 byte: releases that call this for 1 division do not round then.
+    division the result is 1 byte, which leaves the size unrounded.
 
     Mirrors: roundup_power2_next_division
     """
@@ -360,8 +366,8 @@ def longest_reserve(total: int) -> int:
 
     total: bytes of the device.
     The result is 9/8 of the device (semantics 4.1).  An unlimited device counts as `LARGEST_CARD`,
-    so that addresses and sort keys fit machine words; a full segment is followed by another
-    segment.
+    so that addresses and sort keys fit machine words.  If such a segment becomes full, the
+    allocator creates another.
     """
     card = total if total < UNLIMITED_DEVICE else LARGEST_CARD
     return card + card // 8

@@ -1,4 +1,4 @@
-"""Sizes fixed in upstream's source, each under a name close to upstream's.
+"""Sizes fixed in PyTorch's source, each under a name close to PyTorch's.
 
 LARGE_BUFFER is also the default of two options: large_segment_size_mb (2.11) and
 max_non_split_rounding_mb (2.6).  All constants are Final, so that the compiled form of the core
@@ -34,7 +34,7 @@ MAX_REQUEST: Final = 1 << 60
 """One exbibyte: a request of this size or more fails before any search."""
 
 UNLIMITED: Final = (1 << 64) - 1
-"""SIZE_MAX: upstream's value of max_split_size if the option is not set."""
+"""SIZE_MAX: PyTorch's value of max_split_size if the option is not set."""
 
 UNLIMITED_DEVICE: Final = 1 << 60
 """Bytes of a device whose memory has no limit."""

@@ -1,11 +1,11 @@
 """The driver and the device: memory in pages of 2 MiB, addresses, and progress of the streams.
 
 Invariants: `used` is the sum of all allocations in whole pages, and `used + context_memory <= total
-+ host_memory`; `host_memory` is what the driver may use for a full device.  An exact fit succeeds.
-Addresses are multiples of a page, and ranges never overlap.  Addresses ascend from `base_address`;
-under the policy "driver" they descend from it (arena.py).
-Source: the simulated driver under which the golden data (tests/golden) was recorded; for streams
-docs/concepts/semantics.md 2.3.
++ host_memory`.  `host_memory` is host memory that the driver may use once the device is full.  A
+request for exactly the remaining bytes succeeds.  Addresses are multiples of a page, and ranges
+never overlap.  Addresses ascend from `base_address`; under the policy "driver" they descend from it
+(arena.py).  Source: the simulated driver under which the golden data (tests/golden) was recorded;
+for streams docs/concepts/semantics.md 2.3.
 """
 
 from __future__ import annotations
@@ -175,7 +175,8 @@ class Device:
         """Place the next allocation at `address`, which a recording shows.
 
         This applies to the next cudaMalloc, or to the first mapping of an expandable segment.  A
-        second call replaces the first.  An address where a segment begins already has no effect.
+        second call replaces the first.  If a segment already begins at `address`, the call has no
+        effect.
         """
         self._dictated = [address]
 
@@ -208,7 +209,7 @@ class Device:
             self._arena.happen(event)
 
     def reserve_address(self, size: int) -> int:
-        """Reserve `size` bytes of address space in whole pages and return the start."""
+        """Choose and reserve the addresses of a cudaMalloc of `size` bytes; return the first."""
         size = round_up(size, PAGE if self._arena is None else ADDRESS_CHUNK)
         address = self._take_dictated()
         if address is None:
@@ -225,7 +226,10 @@ class Device:
         return None if address in self._sizes else address
 
     def reserve_range(self, size: int) -> int:
-        """Reserve `size` bytes of address space for an expandable segment and return the start."""
+        """Choose and reserve the addresses of an expandable segment; return the first.
+
+        size: bytes of the segment.
+        """
         if not self._dictated and not self._highest:
             return self.reserve_address(size)
         # A recording shows the address only once memory is mapped.  Until then the segment has a

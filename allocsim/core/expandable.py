@@ -58,9 +58,10 @@ class ExpandableSegment:
         return self.base + self.size
 
     def dictated_move(self) -> int:
-        """Move the range to the address given to `Device.dictate_address`; return the distance.
+        """Move the range to the address given to `Device.dictate_address`.
 
-        The distance is in bytes; 0 without such an address.  No memory may be mapped.
+        Return the distance in bytes, or 0 if no address was given.  The segment must not have
+        mapped memory.
         """
         there = self._device.move_range(self.base)
         if there is None:
@@ -75,7 +76,7 @@ class ExpandableSegment:
         self._device.adopt_address(self.base, self.size)
 
     def adopt(self, size: int) -> None:
-        """Add `size` bytes of handles that were mapped before the simulation."""
+        """Count `size` bytes of handles that were mapped before the simulation."""
         self._device.used += size
 
     def map(self, size: int) -> int | None:
@@ -160,8 +161,8 @@ def _move_to_dictated_address(heap: Heap, block: Block) -> int:
 def find_expandable_block(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
     """Return the block where an expandable request of `size` bytes begins, mapped or not.
 
-    It is the result of `first_of_sequence`, or else the block of a new segment.  Return None if the
-    new segment cannot hold `size` bytes and the release destroys it (semantics 4.2).
+    It is the result of `first_of_sequence`, or else the block of a new segment.  From 2.15 on, a
+    new segment that cannot hold `size` bytes is destroyed, and the result is None (semantics 4.2).
     """
     return first_of_sequence(pool, stream, size) or _new_segment(heap, pool, stream, size)
 
@@ -249,7 +250,7 @@ def _piece(heap: Heap, whole: Block, ptr: int, size: int) -> Block:
 def unmap_block(heap: Heap, block: Block) -> None:
     """Unmap the whole handles inside a free expandable block, if there are any.
 
-    If nothing of the segment is mapped then, its address space is released as well.
+    If the segment then has no mapped memory, its address space is released as well.
 
     Mirrors: release_expandable_segment
     """

@@ -1,13 +1,13 @@
-"""Loop that replays plain steps: mallocs and frees that only search, split and merge free blocks.
+"""Fast loop of a replay: mallocs and frees that only search, split and merge free blocks.
 
-Nearly all steps of a recording are plain.  Each has the same effect as the calls of
-`CachingAllocator`.  The loop stops before the first step that is not plain (`plain_pools`), without
-having changed anything for it.  Rules repeated from heap.py are marked "also in heap.py", and a
+Nearly all steps of a plan are of this kind.  Each has the same effect as the calls of
+`CachingAllocator`.  The loop stops before the first step that needs anything else, such as the
+driver, and changes nothing for it.  Rules repeated from heap.py are marked "also in heap.py", and a
 test compares the marks of both files.
 
 Long because it is one function: calls, attributes and global names took half of the time of a
-replay (benchmarks/results/speed.md, tricks).  `CachingAllocator(fast_path=False)` switches the loop
-off, and the tests run every script both ways.
+replay (`python -m benchmarks.speed --tricks`, in benchmarks/results/speed.md).
+`CachingAllocator(fast_path=False)` switches the loop off, and the tests run every script both ways.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from allocsim.core.constants import IS_COMPILED, MIN_BLOCK_SIZE, SMALL_SIZE, UNL
 from allocsim.core.heap import Heap
 from allocsim.core.journal import BYTES, FOLD_AT, OWN, OWN_MINUS, OWN_PLUS, OWN_STEP, SPLIT
 from allocsim.core.pending import PendingFrees, RequestedFree
-from allocsim.core.pool import BlockPool, FreeBlocks, KeyLayout, least_expandable_size
+from allocsim.core.pool import BlockPool, FreeBlocks, KeyLayout, least_expandable
 from allocsim.core.private_pools import PrivatePools
 from allocsim.core.snapshot import TraceEntry
 
-PlainStep = tuple[int, int, int, int]
-"""(kind, block name, requested bytes, stream) of one step.
+StepRow = tuple[int, int, int, int]
+"""(kind, block name, requested bytes, stream) of one step of a plan.
 
-MALLOC enters the block in `Heap.named`; FREE and FREE_REQUESTED remove it.  FREE_REQUESTED begins a
-free that FREE_COMPLETED completes.  BRIEF is a MALLOC whose next step is the FREE of the same name,
-size and stream.  Any other kind stops the loop.
+MALLOC adds the block to `Heap.named`; FREE and FREE_REQUESTED remove it.  FREE_REQUESTED begins a
+free, and a later FREE_COMPLETED completes it.  BRIEF is a MALLOC if the next step is the FREE of
+the same name, size and stream.  Any other kind stops the loop.
 """
 
 _Step = tuple[int, Any, Any, int]
-"""`PlainStep` with name and size of type Any, so that the compiled form makes no int objects."""
+"""`StepRow` with name and size of type Any, so that the compiled form makes no int objects."""
 
 BRIEF: Final = 0
 MALLOC: Final = 1
@@ -60,17 +60,17 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
     waiting: dict[int, RequestedFree],
     moved: list[int],
     places: list[int] | None = None,
-) -> PlainStep | None:
-    """Replay plain steps; return the first step that is not plain, or None after the last step.
+) -> StepRow | None:
+    """Replay steps until one needs more than free blocks; return that step, or None after the last.
 
     waiting: frees that FREE_REQUESTED began and FREE_COMPLETED has not completed, by block name.
     moved: list to which the change of allocated bytes of each step is appended.
     places: list to which the address of each step's block is appended, for callers that make the
-        history entries themselves.  A free is not plain then if its size or stream differs from
-        those of its malloc.
+        history entries themselves.  With this list, the loop also stops at a free whose size or
+        stream differs from that of its malloc.
     """
     remaining = iter(steps)
-    pools = plain_pools(heap, private, pending)
+    pools = fast_pools(heap, private, pending)
     if pools is None:
         return next(remaining, None)
     small, large = pools
@@ -127,7 +127,7 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
                 # Rule 4.4 (also in heap.py): the least expandable size.
                 following = tail.next
                 if following is not None and not following.mapped:
-                    at = least_expandable_size(blocks, at)
+                    at = least_expandable(blocks, at)
                     tail = blocks[at]
                     expandable = tail.expandable
             found_size = tail.size
@@ -373,14 +373,16 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
     return declined
 
 
-def plain_pools(
+def fast_pools(
     heap: Heap, private: PrivatePools, pending: PendingFrees
 ) -> tuple[BlockPool, BlockPool] | None:
-    """Return the small and the large pool that serve requests now, or None if no step is plain.
+    """Return the small and the large pool that serve requests now; None if `play` cannot run.
 
-    No step is plain while events must be polled, while history entries are witnessed, in a scope of
-    one stream or of a pool without splitting, and if expandable segments were switched off after
-    some had been created.
+    It cannot run in these cases:
+    - events must be polled;
+    - a caller collects `Heap.witnessed`;
+    - the open pool scope is for one stream only, or its pool does not split blocks;
+    - expandable segments were switched off after some had been created.
     """
     if IS_COMPILED and heap.layout.is_wide:
         return None
@@ -389,5 +391,5 @@ def plain_pools(
         return None
     if not private.scopes:
         return heap.small, heap.large
-    owner = private.plain_pool()
+    owner = private.fast_pool()
     return None if owner is None else (owner.small, owner.large)

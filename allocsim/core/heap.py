@@ -27,7 +27,7 @@ from allocsim.core.pool import (
     BlockPool,
     KeyLayout,
     PrivatePool,
-    least_expandable_size,
+    least_expandable,
     next_not_expandable,
 )
 from allocsim.core.releases import FreeBlockOrder, Release
@@ -50,12 +50,14 @@ class Heap:
     reserved: bytes obtained from the driver.
     limit: reserved bytes that the memory fraction allows; None without a fraction.
     trace: history entries; None if no history is kept.
-    work: activity of the allocator, which `witnessed` notes with each entry.
-    witnessed: list of history entries with `work`; None while no caller wants it.
+    work: current activity of the allocator.
+    witnessed: history entries, each with the activity during which it was made; None if no caller
+        needs them.
     rounded_sizes: cache of rounded request sizes.
     least_segment: lower bound of the bytes of each segment and each handle.
     made_expandable: True if an expandable segment was ever created.
-    numbers_objects: True if the release orders free blocks by the age of their objects.
+    numbers_objects: True if the simulated release orders equal free blocks by the age of the C++
+        object; each block then has a creation number.
     spare: unused block objects that fast_path.py may reuse.
     """
 
@@ -234,9 +236,7 @@ class Heap:
         if block.expandable is not None:
             # Rule 4.4 (also in fast_path.py): the least expandable size.
             blocks = free.blocks
-            at = (
-                least_expandable_size(blocks, at) if expandable else next_not_expandable(blocks, at)
-            )
+            at = least_expandable(blocks, at) if expandable else next_not_expandable(blocks, at)
             if at < 0:
                 return None
             block = blocks[at]
@@ -260,8 +260,8 @@ class Heap:
         The rest is split off if it is large enough and `may_split` is True.  Else the whole block
         is allocated.
         requested: bytes of the request before rounding.
-        expandable: True if expandable segments are on; large blocks then leave a rest of 512 bytes
-            or more, instead of more than 1 MiB.
+        expandable: True if expandable segments are on.  A large block is then split if the rest
+            has at least 512 bytes; else only if it has more than 1 MiB.
 
         Mirrors: should_split
         """

@@ -21,7 +21,7 @@ from allocsim.core.constants import (
 from allocsim.core.device import Device
 from allocsim.core.expandable import first_of_sequence
 from allocsim.core.pending import RequestedFree
-from allocsim.core.pool import BlockPool, PrivatePool, least_expandable_size, next_not_expandable
+from allocsim.core.pool import BlockPool, PrivatePool, least_expandable, next_not_expandable
 from allocsim.core.reclaim import garbage_passes
 from allocsim.core.releases import Overflow
 from allocsim.state import DEFAULT_POOL, PoolId
@@ -188,7 +188,7 @@ def _best_fit_if_free(
     at = 0 if found else -1
     if found and found[0].expandable is not None:
         at = (
-            least_expandable_size(found, 0)
+            least_expandable(found, 0)
             if config.expandable_segments
             else next_not_expandable(found, 0)
         )
@@ -210,11 +210,11 @@ def _merged_copy(block: Block) -> Block:
 
 
 def largest_request(allocator: CachingAllocator, stream: int) -> int:
-    """Return the bytes of the largest request of `stream` that would succeed now; 0 if none would.
+    """Return the largest request of `stream`, in bytes, that would succeed now; 0 if none would.
 
-    Cached segments that the allocator would release first do not count, because after an
-    out-of-memory error none are left.  Sizes are not tried: the result follows from the free
-    blocks, the driver's memory and the pools marked use_on_oom (semantics 1.5, 1.8, 4.4, 5.6).
+    This assumes that no cached segment can be released, as after an out-of-memory error.  The
+    result is computed from the free blocks, the driver's memory and the pools marked use_on_oom,
+    without trying sizes (semantics 1.5, 1.8, 4.4, 5.6).
     """
     owner = allocator.private_pools.get_pool(stream)
     pools = allocator.heap if owner is None else owner
@@ -325,26 +325,27 @@ def _largest_within_limit(allocator: CachingAllocator, is_small: bool) -> int:
 def fingerprint(
     allocator: CachingAllocator,
     waiting: Mapping[int, RequestedFree],
-    asked: Mapping[int, int],
+    allocated_at: Mapping[int, int],
     step: int,
 ) -> Hashable:
-    """Return a value that identifies the state: allocators with equal values behave alike.
+    """Return a value of the state: if it recurs, the same steps have the same effects again.
 
     waiting: frees that have begun and are not complete, by block name.
-    asked: number of the step that requested each block, by name, for the steps that may repeat.
-    step: number of the next step; the ages of blocks are relative to it.
+    allocated_at: by block name, the number of the step that requested the block; only for blocks
+        of the part of the plan that may repeat.
+    step: number of the next step.  The state has the ages of blocks, counted back from this step.
     """
-    # Of blocks from before these steps only the number counts: none are added, and a block that was
-    # freed changes the free blocks or the blocks of these steps.
+    # Blocks from before the repeating part are only counted: none are added, and a block that was
+    # freed changes the free blocks or the blocks of the repeating part.
     heap = allocator.heap
     named = heap.named
     mine = sorted(
-        (step - asked[name], named[name].ptr, named[name].size)
-        for name in asked.keys() & named.keys()
+        (step - allocated_at[name], named[name].ptr, named[name].size)
+        for name in allocated_at.keys() & named.keys()
     )
     freed = sorted(
-        (step - asked[name], -1 if (block := waiting[name].block) is None else block.ptr)
-        for name in asked.keys() & waiting.keys()
+        (step - allocated_at[name], -1 if (block := waiting[name].block) is None else block.ptr)
+        for name in allocated_at.keys() & waiting.keys()
     )
     return (
         (len(named), len(waiting)),

@@ -1,15 +1,16 @@
 """Journal of changes to blocks, from which the statistics are computed later.
 
-A malloc or free appends one record: one number to each of three columns.  `fold_records` adds the
-records up in order, so that current values, peaks and totals are the same as if counted at each
-call.
+A malloc or free appends one record: one number to each of three columns.  A freed block that begins
+or stops to wait for other streams appends one wait to two more columns (see `Journal`).
+`fold_records` adds all of them up in order, so that current values, peaks and totals are the same
+as if counted at each call.
 
 A block is inactive split if it is free and shares its segment (inactive_split of memory_stats()).
-The third column packs the change of inactive split blocks and bytes, and the pool, into one
-integer:
+A record changes the number of such blocks by `blocks`, and their bytes by `bytes`.  The third
+column packs both changes and the pool into one integer:
 
     BYTES * bytes + SPLIT * blocks + is_small
-    OWN + OWN_STEP * blocks + is_small           if the bytes are those of the record's block
+    OWN + OWN_STEP * blocks + is_small           if `bytes` is minus the first column of the record
     is_small                                     if nothing changes
 
 The last two forms are below `SHORT` in absolute value.  The first form is not, because a change has
@@ -27,29 +28,29 @@ from allocsim.core.columns import column_of
 # _fast_path.pyx repeats these constants for the compiled form.
 
 BYTES: Final = 16
-"""Factor of the bytes in the first form; negative bytes are no longer inactive split."""
+"""Factor of `bytes` in the first form."""
 
 SPLIT: Final = 2
-"""Factor of the number of blocks in the first form, from -2 to 1."""
+"""Factor of `blocks`, from -2 to 1, in the first form."""
 
 OWN: Final = 2
-"""Second form for 0 blocks: the bytes of the record's block leave (malloc) or join (free)."""
+"""Second form for `blocks` = 0."""
 
 OWN_PLUS: Final = 6
-"""Second form for one inactive split block more."""
+"""Second form for `blocks` = 1."""
 
 OWN_MINUS: Final = -2
-"""Second form for one inactive split block fewer."""
+"""Second form for `blocks` = -1."""
 
 OWN_STEP: Final = 4
-"""Factor of the number of blocks in the second form."""
+"""Factor of `blocks` in the second form."""
 
 SHORT: Final = 16
 """Limit of the absolute value of the second and third form."""
 
 FOLD_AT: Final = 2048
-"""Number of records after which they are added up: many make that efficient, few stay in the cache.
-"""
+"""Number of records after which they are added up: enough to be efficient, few enough for the
+processor's cache."""
 
 Journal = tuple[list[int], list[int], list[int], list[int], list[int]]
 """Five columns: three of the records, and two of the freed blocks that wait for other streams.
@@ -57,29 +58,30 @@ Journal = tuple[list[int], list[int], list[int], list[int], list[int]]
 1. Bytes of the block, negative for a free.
 2. Requested bytes, positive for a free as well.
 3. Change of inactive split blocks, packed with the pool.
-4. Number of records before the block began or stopped to wait.
-5. Bytes of the waiting block, negative when it stops, packed with the pool (`encode_wait`).
+4. Number of records before the wait began or ended.
+5. Bytes of the waiting block, negative at the end of the wait, packed with the pool
+   (`encode_wait`).
 """
 
 
 def encode(is_small: bool, splits: int, split_bytes: int) -> int:
-    """Pack the change of inactive split blocks and bytes, and the pool, into one integer."""
+    """Pack the change of inactive split blocks and bytes, and the pool, into the first form."""
     return BYTES * split_bytes + SPLIT * splits + is_small
 
 
 def decode_short(packed: Any, size: Any) -> tuple[Any, Any]:
-    """Unpack (blocks, bytes) of the inactive split change from an integer below `SHORT`.
+    """Return the changes (`blocks`, `bytes`) from the second or third form.
 
-    packed: integer or NumPy array of integers from the third column of the journal.
-    size: size from the first column of the same record.
+    packed: integer from the third column of the journal, or a NumPy array of them.
+    size: number of the first column in the same record.
     """
     return packed >> 2, (packed >> 1 & 1) * -size
 
 
 def decode_long(packed: Any) -> tuple[Any, Any]:
-    """Return the changes of two statistics: number and bytes of inactive split blocks.
+    """Return the changes (`blocks`, `bytes`) from the first form.
 
-    packed: integer made by `encode`, or a NumPy array of them.
+    packed: integer from the third column of the journal, or a NumPy array of them.
     """
     unpooled = packed >> 1
     # The low three bits are the number of blocks, from -4 to 3.
@@ -88,12 +90,15 @@ def decode_long(packed: Any) -> tuple[Any, Any]:
 
 
 def encode_wait(is_small: bool, size: int) -> int:
-    """Pack the pool and the bytes of a block that begins to wait for streams (negative: stops)."""
+    """Pack the pool and the bytes of a waiting block into one integer of the fifth column.
+
+    size: bytes of the block at the beginning of the wait, minus its bytes at the end.
+    """
     return 2 * size + is_small
 
 
 def decode_wait(packed: Any) -> Any:
-    """Return the bytes that `encode_wait` packed; a number or an array."""
+    """Return the `size` given to `encode_wait`; `packed` is an integer or a NumPy array."""
     return packed >> 1
 
 
@@ -148,8 +153,11 @@ def fold_records(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
 def _fold_allocated(
     sizes: list[int], inactive: list[int], at: list[int], waits: list[int], without: int
 ) -> tuple[Moves, Moves]:
-    """Add up the changes of allocated blocks and bytes: active minus waiting ones.
+    """Add up the changes of allocated blocks and of allocated bytes.
 
+    A block is allocated if it is active and does not wait for another stream.
+    sizes, inactive: columns 1 and 3 of the journal, for the active blocks.
+    at, waits: columns 4 and 5 of the journal.
     without: pool to leave out: 1 the small pool, 0 the large pool, -1 none.
     """
     count = 0
@@ -188,8 +196,10 @@ def _fold_allocated(
 def _fold_active(  # noqa: PLR0912, PLR0915  (one loop, by design)
     sizes: list[int], requests: list[int], inactive: list[int], without: int
 ) -> _ActiveMoves:
-    """Add up the changes of active and of inactive split blocks and bytes.
+    """Add up the changes of five statistics of active and inactive split blocks.
 
+    The statistics are the last five of `GroupMoves`.
+    sizes, requests, inactive: columns 1 to 3 of the journal.
     without: pool to leave out: 1 the small pool, 0 the large pool, -1 none.
     """
     # Only local variables, because this loop takes most of the time of the statistics.  In the
@@ -258,7 +268,7 @@ def _fold_active(  # noqa: PLR0912, PLR0915  (one loop, by design)
 
 
 def split_journal(journal: Journal, n_records: int, n_waits: int) -> tuple[Journal, Journal]:
-    """Split a journal after `n_records` records and `n_waits` waits; return both parts."""
+    """Split a journal into two, the first with `n_records` records and `n_waits` waits."""
     sizes, requests, inactive, at, waits = map(list, journal)
     before = (sizes[:n_records], requests[:n_records], inactive[:n_records])
     after = (sizes[n_records:], requests[n_records:], inactive[n_records:])

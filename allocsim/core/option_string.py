@@ -2,10 +2,10 @@
 
 - `, : [ ]` are tokens, everything else is a word.  Blanks are dropped everywhere (up to 2.9 only
   spaces).
-- Up to 2.9 separators are verified.  From 2.10 on any token separates, and the conf is read twice:
-  first for the options that all accelerators have, then for the options of CUDA.
+- Up to 2.9 a wrong separator is an error.  From 2.10 on any token may separate, and the conf is
+  read twice: first for the options that all accelerators have, then for the options of CUDA.
 - If a release refuses a conf, the resets and the options before the bad option stay applied.
-- Of a number, only the digits at the beginning are read: "30.7" is 30.
+- Only the leading digits of a number are read: "30.7" is 30.
 
 Source: semantics 8.2, 8.3, 1.2 (lists), 4.8 and 12.5 (reserves); the rest was observed on the
 compiled allocators of 2.1.2 to 2.15.0 (tests/core/test_option_string.py has the strings).
@@ -48,9 +48,9 @@ _SMALLEST_NORMAL = 2.2250738585072014e-308
 
 
 class BadOptionError(ConfigError):
-    """Error of a conf that the release refuses.
+    """Error of a conf that the simulated release refuses.
 
-    applied: settings in force after the refusal.
+    applied: options in force after the refusal.
     """
 
     def __init__(self, text: str, applied: AllocatorConfig | None = None) -> None:
@@ -59,9 +59,9 @@ class BadOptionError(ConfigError):
 
 
 def parse(text: str, release: Release, previous: AllocatorConfig | None = None) -> AllocatorConfig:
-    """Return the settings after the conf `text` was set in `release`.
+    """Return the options in force after the conf `text` was set in `release`.
 
-    previous: settings before; None for the defaults of a new process.
+    previous: options in force before; None for the defaults of a new process.
     Raises BadOptionError if the release refuses the conf.
 
     Mirrors: CUDAAllocatorConfig::parseArgs, AcceleratorAllocatorConfig::parseArgs
@@ -86,7 +86,7 @@ class _Parser:
     """State of the parser.
 
     words: tokens and words of the conf.
-    config: settings applied so far.
+    config: options in force after the tokens before `at`.
     at: index in `words` of the next token.
     """
 
@@ -177,13 +177,13 @@ class _Parser:
     def set(self, **changes: Any) -> None:
         self.config = replace(self.config, **changes)
 
-    def integer(self, word: str, key: str, *, is_word: bool = False) -> int:
-        """Return the number at the beginning of `word` as unsigned 64 bits; negative ones wrap.
+    def integer(self, word: str, key: str, *, is_64_bit: bool = False) -> int:
+        """Return the number at the beginning of `word` modulo 2**64.
 
-        is_word: accept 64 bits in every release; else up to 2.9 the number must fit a C int.
+        is_64_bit: accept 64 bits in every release; else up to 2.9 the number must fit a C int.
         """
         match = _INTEGER.match(word)
-        most = _INT_MAX if self.release.separators_checked and not is_word else _WORD_MAX
+        most = _INT_MAX if self.release.separators_checked and not is_64_bit else _WORD_MAX
         if match is None or len(match[2]) > _WIDEST or int(match[2]) > most:
             raise BadOptionError(f"option {key} expects an integer, got {word[:80]!r}")
         return int(match[1] + match[2]) & _WORD_MAX
@@ -220,7 +220,10 @@ def _is_power_of_two(value: int) -> bool:
 
 
 def _read_threshold_size(parser: _Parser, key: str) -> None:
-    """Read max_split_size_mb or max_non_split_rounding_mb, at least the large segment size."""
+    """Read max_split_size_mb or max_non_split_rounding_mb.
+
+    Raises BadOptionError for a value below the size of a large segment.
+    """
     word = parser.value(key)
     size = min(parser.integer(word, key), _SIZE_MAX)
     # The minimum follows large_segment_size_mb of the same conf.
@@ -288,7 +291,7 @@ def _bad_divisions(release: Release, word: str) -> str:
 
 
 def _read_division_list(parser: _Parser, key: str) -> None:
-    """Read `[k1:v1,...,>:vn]`: the first pair also sets smaller sizes, `>` all larger sizes.
+    """Read `[k1:v1,...,>:vn]`: the first pair also applies to smaller sizes, `>` to larger sizes.
 
     Each pair applies as soon as it is read, on top of an earlier list.
 
@@ -319,7 +322,7 @@ def _read_division_list(parser: _Parser, key: str) -> None:
 
 
 def _division_interval(parser: _Parser, name: str) -> int:
-    size = parser.integer(name, "roundup_power2_divisions", is_word=True)
+    size = parser.integer(name, "roundup_power2_divisions", is_64_bit=True)
     if not _is_power_of_two(size):
         raise BadOptionError(
             f"the intervals have to be power of 2 and not negative, got {name[:80]!r}"

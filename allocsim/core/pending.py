@@ -93,7 +93,7 @@ class PendingFrees:
         return tuple(self._requested)
 
     def add_requested(self, block: Block) -> RequestedFree:
-        """Delay a free until `complete` is called with the result."""
+        """Begin to free a block; calling `complete` with the returned object completes the free."""
         block.stream_uses = None
         # One event keeps the block active, although no queue has it.
         block.event_count = 1
@@ -137,7 +137,7 @@ class PendingFrees:
     def synchronize_and_free_events(self, of: PrivatePool | None = None) -> None:
         """Wait for all events and complete their frees.
 
-        of: private pool whose blocks alone are waited for; None for all blocks.
+        of: wait only for blocks of this private pool; None to wait for all blocks.
         """
         self._heap.stats.num_sync_all_streams += 1
         self._heap.work = Work.WAIT

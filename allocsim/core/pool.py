@@ -5,9 +5,10 @@ is free and mapped; all other blocks have the key 0.  Two plain lists are faster
 up to about 1,500 free blocks of one stream (benchmarks/free_list.py).
 
 A key is one integer: the size in the high bits, the block's place in the low bits.  The place
-breaks ties: it is an address, an age of the segment or an age of the block object
-(`FreeBlockOrder`).  Except for object ages, it is the block's address plus its rank, a constant of
-the segment.  Source: semantics 1.5.
+breaks ties.  If the release orders equal blocks by the age of their objects, it is the number of
+the object.  Else it is the block's address plus its rank, a constant of the segment: ranks of 0
+give the order of addresses, and other ranks put blocks of older segments first (`FreeBlockOrder`).
+Source: semantics 1.5.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from allocsim.state import DEFAULT_POOL, PoolId
 from allocsim.units import GIB, TIB
 
 SIZE_ZERO_BITS: Final = MIN_BLOCK_SIZE.bit_length() - 1
-"""Number of low bits that are 0 in sizes and places, while both are multiples of 512."""
+"""Number of low bits that are 0 in every size and place that is a multiple of 512."""
 
 NARROW_PLACES: Final = 8 * TIB if IS_COMPILED else 256 * GIB
 """Limit of places in narrow keys, counted from near the first segment.
@@ -45,11 +46,11 @@ RANK_MASK: Final = (1 << 64) - 1 if IS_COMPILED else -1
 class KeyLayout:
     """Bit layout of the sort keys of all pools of a heap.
 
-    A key is the size, shifted left by `size_shift`, plus the place, shifted right by `place_shift`.
+    key = (size << size_shift) + (place >> place_shift)
 
-    Narrow keys save bits because sizes are multiples of 512: the highest 9 bits of the place
-    overlap the lowest 9 bits of the size, which are 0.  The compiled form also drops the 9 low bits
-    of size and place.  Wide keys have room for any size and place.
+    Narrow keys assume that sizes are multiples of 512, so the 9 low bits of every size are 0.  The
+    9 high bits of the place use these bits.  The compiled form also drops the 9 low bits of the
+    place, which are 0 as well.  Wide keys have room for any size and place.
 
     Mirrors: BlockComparatorSize
     """
@@ -79,7 +80,8 @@ class KeyLayout:
     def origin(self, base: int) -> int:
         """Return the address that counts as 0 in sort keys, for releases that order by address.
 
-        base: address of a segment.  The first call decides; later calls return the same address.
+        base: address of a segment.  The first call chooses the result from it; later calls return
+            the same result.
         """
         if self._origin < 0:
             # A quarter of the narrow places is below the first segment: drivers mostly choose
@@ -115,7 +117,7 @@ class KeyLayout:
 
 
 _KEY_IN_LAYOUT: Final = 1
-"""`Block.key` of a free block whose key does not fit a machine word; see `KeyLayout.key_of`."""
+"""`Block.key` of a free block whose key does not fit a machine word; `KeyLayout.key_of` has it."""
 
 
 class FreeBlocks:
@@ -143,7 +145,8 @@ class BlockPool:
     id: id of the private pool, (0, 0) for the default pools.
     free: free blocks by stream.
     unmapped: unmapped blocks of expandable segments, sorted by stream and address.
-    search_calls: number of searches so far, from which garbage collection computes ages.
+    search_calls: number of searches since the pool was created; garbage collection computes the
+        ages of blocks from it.
     least_rest: smallest remainder for which a block is split while expandable segments are off
         (semantics 1.7).
     """
@@ -286,21 +289,23 @@ class PrivatePool:
 
 
 def next_not_expandable(blocks: Sequence[Block], at: int) -> int:
-    """Return the index of the first block after `at` from cudaMalloc; -1 if there is none.
+    """Return the index of the next cudaMalloc block in `blocks` after index `at`; -1 if none.
 
+    blocks: free blocks in key order.
     For programs that switched expandable segments off after some had been created (semantics 4.4).
     """
     places = range(at + 1, len(blocks))
     return next((place for place in places if blocks[place].expandable is None), -1)
 
 
-def least_expandable_size(blocks: Sequence[Block], at: int) -> int:
-    """Return the index of the block that serves a request whose best fit, at `at`, is expandable.
+def least_expandable(blocks: Sequence[Block], at: int) -> int:
+    """Return the index of the block that PyTorch uses instead of an expandable best fit.
 
     blocks: free blocks in key order.
+    at: index of the best fit.
 
     An expandable block competes by its size plus the unmapped space behind it, so that the block
-    with the least room to grow is used (semantics 4.4).
+    with the least space to grow is used (semantics 4.4).
     """
     least = _expandable_size(blocks[at])
     for place in range(at + 1, len(blocks)):

@@ -73,7 +73,7 @@ class PrivatePools:
         return pool
 
     def end_allocate_to_pool(self, pool_id: PoolId) -> None:
-        """Stop the routing of requests to a pool; UpstreamAssertionError if none is routed."""
+        """Close the scope of a pool; raise UpstreamAssertionError if none is open."""
         for scope in self.scopes:
             if scope.id == pool_id:
                 self.scopes.remove(scope)
@@ -93,7 +93,7 @@ class PrivatePools:
 
     @property
     def in_capture(self) -> bool:
-        """True if an open scope has the effects of a graph capture: it defers frees.
+        """True if frees wait for the end of an open scope, as they do in a graph capture.
 
         Source: semantics 5.4.
         """
@@ -110,10 +110,10 @@ class PrivatePools:
             raise UpstreamAssertionError(f"the scope of pool {chosen} outlived the pool")
         return self.pools[chosen]
 
-    def plain_pool(self) -> PrivatePool | None:
+    def fast_pool(self) -> PrivatePool | None:
         """Return the private pool of the open scope, if fast_path.py can serve requests from it.
 
-        Return None if the scope takes one stream only, or if the pool does not split blocks.
+        Return None if the scope is for one stream only, or if the pool does not split blocks.
         """
         if self._heap.release.scope_by_stream:
             return None
@@ -121,10 +121,10 @@ class PrivatePools:
         return None if chosen in self.no_split else self.pools.get(chosen)
 
     def overflow_pools(self) -> Iterator[PrivatePool]:
-        """Yield the pools marked use_on_oom, in the order of upstream's hash table.
+        """Yield the pools with use_on_oom, in the order of upstream's hash table.
 
-        The mark stays after the last release, as in PyTorch: a marked pool that was removed is
-        created again, and a marked freeable pool raises UpstreamAssertionError.
+        A pool keeps use_on_oom after its use count reaches 0, as in PyTorch.  If it was removed
+        since, this creates it again; if it is freeable, this raises UpstreamAssertionError.
         """
         for pool_id in self.use_on_oom:
             # Upstream increments and decrements the use count around each search.

@@ -1,11 +1,10 @@
 """Release of cached memory to the driver, for a request that found no memory and for empty_cache.
 
-- `garbage_collect_cached_blocks` releases old segments of the default large pool that are one free
-  block.
+- `garbage_collect_cached_blocks` releases old, completely free segments of the default large pool.
 - `release_available_cached_blocks` releases oversize blocks of the request's stream.  They stay
   released even if they are not enough.
-- `release_cached_blocks` releases every cached segment: pool by pool, in order of block size, and
-  in each pool segments from cudaMalloc before expandable ones.
+- `release_cached_blocks` releases all cached memory, one pool after another.  In each pool, it
+  first releases the segments from cudaMalloc and then the expandable ones, both in order of size.
 
 Source: semantics 1.9, 1.10, 2.5.
 """
@@ -48,9 +47,9 @@ def garbage_collect_cached_blocks(heap: Heap) -> None:
 
 
 def garbage_passes(pool: BlockPool) -> Iterator[list[Block]]:
-    """Yield the blocks that each pass of a garbage collection releases.
+    """Yield one list for each pass of a garbage collection: the blocks that it releases.
 
-    They have at least the average age of the blocks that the earlier passes left.
+    A pass releases the blocks of at least average age among those that earlier passes left.
     """
     left = [block for block in pool if not block.is_split]
     # As in PyTorch, expandable blocks count in the average age but are never released.

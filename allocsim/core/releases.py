@@ -1,11 +1,10 @@
 """Differences between the allocators of PyTorch's releases, as data.
 
 `Release` is the behaviour of one release.  `CHANGES` has one row for each release with the changes
-since the row above, so that a new release is a new row.  Release numbers also occur in four other
-tables of the package: contents of recordings (`recording/recording.py`), published wheels
-(`phantom/wheel.py`), and wordings of errors (`analysis/explain/wording.py`); those
-of the C++ headers are in `phantom/stub/release.h`.  Source: semantics 9, and the section named at
-each field.
+since the row above, so that a new release is a new row.  A new release may also need a row in
+`recording/recording.py` (contents of recordings), `phantom/wheel.py` (published wheels),
+`analysis/explain/wording.py` (wordings of errors) and `phantom/stub/release.h` (C++ headers).
+Source: semantics 9, and the section named at each field.
 
 Long because it is one table.
 """
@@ -50,7 +49,7 @@ class EmptyCacheInScope(Enum):
 class HostStatNames:
     """Names of the statistics of torch.cuda.host_memory_stats() (semantics 13.5).
 
-    active, active_bytes: blocks in use, which includes frees that wait for a stream.
+    active, active_bytes: blocks in use, including freed blocks that wait for a stream.
     owned, owned_bytes: all blocks, in use or cached.
     """
 
@@ -116,7 +115,7 @@ class Release:
 
     # Private pools (5).
     scope_is_capture: bool = True
-    """An open pool scope has the effects of a graph capture (5.4)."""
+    """Frees wait for the end of an open pool scope, as they do in a graph capture (5.4)."""
     scope_by_stream: bool = True
     """A scope takes only the stream it was opened for (5.2)."""
     newest_scope_wins: bool = False
@@ -139,9 +138,12 @@ class Release:
     mempool_is_last_user: bool = False
     """Deleting a MemPool asserts that nothing else uses its pool (5.7)."""
     mempool_takes_mark_back: bool = False
-    """Deleting a MemPool clears its pool's mark use_on_oom (5.7)."""
+    """Deleting a MemPool switches use_on_oom of its pool off (5.7)."""
     release_forgets_no_split: bool = False
-    """The last release of a pool clears its mark no_split; before, the id keeps it (observed)."""
+    """When a pool's use count falls to 0, no_split is switched off for its id.
+
+    In earlier releases the id keeps it (observed on real PyTorch).
+    """
 
     # Expandable segments (4).
     expandable_private_pools: bool = False

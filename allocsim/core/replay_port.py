@@ -1,8 +1,8 @@
 """The allocator for replays of recordings, with calls that no program makes.
 
-A replay calls a block by its name, which is the recorded address.  It completes a pending free when
-the recording does, and it may begin with existing segments.  `plant` creates them
-with the recorded sizes, states and streams.  A recording does not give the age of segments; a lower
+A replay refers to a block by a name, its recorded address.  It completes a pending free when the
+recording does, and it may begin with existing segments.  `plant` creates them with the recorded
+sizes, states and streams.  A recording does not show the age of segments, so a segment at a lower
 address counts as older.  Source: semantics 6.6.
 """
 
@@ -18,13 +18,13 @@ from allocsim.core.block import Block
 from allocsim.core.columns import BlockColumns, Names, block_columns
 from allocsim.core.constants import IS_COMPILED, MIN_BLOCK_SIZE
 from allocsim.core.expandable import new_expandable
-from allocsim.core.fast_path import PlainStep
+from allocsim.core.fast_path import StepRow
 from allocsim.core.heap import Heap
 from allocsim.core.journal import Folder, Journal
 from allocsim.core.pending import RequestedFree
 from allocsim.core.pool import BlockPool
 from allocsim.core.private_pools import PrivatePools
-from allocsim.core.stats import Marked
+from allocsim.core.stats import SavedBytes
 from allocsim.state import ALLOCATED, DEFAULT_POOL, PENDING, SegmentState
 
 if TYPE_CHECKING or not IS_COMPILED:
@@ -38,22 +38,22 @@ class ReplayAllocator(CachingAllocator):
 
     def play(
         self,
-        steps: Iterable[PlainStep],
+        steps: Iterable[StepRow],
         waiting: dict[int, RequestedFree],
         moved: list[int],
         places: list[int] | None = None,
-    ) -> PlainStep | None:
-        """Replay plain steps: mallocs and frees that only search, split and merge free blocks.
+    ) -> StepRow | None:
+        """Replay steps that only search, split and merge free blocks, in the loop of fast_path.py.
 
         waiting: frees that a step requested and a later step completes, by block name.
         moved: list to which the change of allocated bytes of each step is appended.
         places: list to which the address of each step's block is appended.  The history then gets
             no entries, because the caller makes them from the steps and these addresses.
 
-        Returns the first step that is not plain, or None after the last step.
+        Returns the first step that needs more, such as the driver, or None after the last step.
         """
         heap = self.heap
-        # Without the fast loop no step is plain, so the caller makes every call.
+        # Without the fast loop, the caller makes every call.
         if not self._has_fast_path:
             return next(iter(steps), None)
         if places is None:
@@ -110,9 +110,9 @@ class ReplayAllocator(CachingAllocator):
         return self._pending.requested
 
     def wait_last_for(self, free: RequestedFree) -> None:
-        """Let a wait for all events complete this free after all other requested frees.
+        """Make `free` the last of the requested frees that a wait for all events completes.
 
-        A recording shows the order of the waits for streams.
+        For replays, because a recording shows the order of these frees.
         """
         self._pending.put_last(free)
 
@@ -135,29 +135,29 @@ class ReplayAllocator(CachingAllocator):
         return int(self.config.garbage_collection_threshold * self.heap.limit)
 
     def count_with(self, folder: Folder) -> None:
-        """Use `folder` to sum up the size changes that the statistics are computed from.
+        """Use the function `folder` instead of `fold_records` (journal.py) to add up the journal.
 
-        The default is `fold_records` in stats.py; replays pass a faster function, which uses NumPy.
+        Its results must be equal.  Replays pass a faster function, which uses NumPy.
         """
         self.heap.stats.folder = folder
 
     def recount(self, journal: Journal) -> None:
-        """Replace the statistics of blocks with those of `journal`.
+        """Replace the statistics of blocks with the sums of `journal`.
 
         For callers that skip repeated steps and supply the records of all steps.
         """
         self.heap.stats.recount(journal)
 
-    def mark(self) -> None:
-        """Store the allocated, active and inactive split bytes; `marked` returns them.
+    def save_bytes(self) -> None:
+        """Save the present allocated, active and inactive split bytes, for `saved_bytes`.
 
         Another call replaces them.
         """
-        self.heap.stats.mark()
+        self.heap.stats.save_bytes()
 
-    def marked(self) -> Marked:
-        """Return the bytes that the last call of `mark` remembered."""
-        return self.statistics().marked
+    def saved_bytes(self) -> SavedBytes:
+        """Return the bytes that the last call of `save_bytes` saved; zeros before the first."""
+        return self.statistics().saved_bytes
 
     def block_columns(self) -> tuple[BlockColumns, int]:
         """Return all blocks as columns, active blocks first, and the number of active blocks."""
@@ -187,7 +187,7 @@ _NO_OTHER = 1 << 80
 def plant(heap: Heap, private: PrivatePools, segments: Iterable[SegmentState]) -> dict[int, Block]:
     """Create `segments` in an empty heap and return the pending blocks by address.
 
-    The statistics count the blocks as if they were allocated now.
+    The statistics count the blocks as if they had just reached their states.
     """
     pending: dict[int, Block] = {}
     ranges: dict[BlockPool, list[SegmentState]] = {}

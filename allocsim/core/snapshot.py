@@ -4,9 +4,9 @@
 - In a snapshot, a segment is one cudaMalloc, or a maximal mapped range of an expandable segment.
   Segments are in address order, and blocks cover them without gaps.  The requested_size of a free
   block is that of the last request that its object served.
-- In the table of `memory_summary`, each column of a statistic has one unit, chosen by the `all`
-  value.  While that value is at least 768 * 1024 of a unit (750,000 for counts), the next larger
-  unit is used.  Values are divided as integers.
+- In the table of `memory_summary`, all values in a column of one statistic have the same unit: the
+  smallest unit that makes the value of the row `all` less than 768 * 1024 (750,000 for counts).
+  Values are divided as integers.
 
 Source: semantics 3, 6.1 to 6.3, 6.5.
 """
@@ -153,7 +153,7 @@ def memory_snapshot(heap: Heap, device: int) -> list[dict[str, Any]]:
 
 
 def snapshot(heap: Heap, device: int) -> dict[str, Any]:
-    """Return the snapshot with the keys of the release; append a `snapshot` entry to the history.
+    """Return the snapshot that the simulated release writes, and append an entry to the history.
 
     Each `time_us` is the number of its entry, because the model reads no clock.
     """

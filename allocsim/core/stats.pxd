@@ -1,5 +1,5 @@
 cdef class DeviceStats:
-    cdef public object release, max_split_size, all, pools, folder, marked, mark_at
+    cdef public object release, max_split_size, all, pools, folder, saved_bytes, saved_at
     cdef public tuple journal
     cdef public object oversize_allocations, oversize_segments, reserved_by_pool
     cdef public long long num_alloc_retries, num_ooms, num_sync_all_streams

@@ -117,8 +117,8 @@ class StatGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
-    """Bytes allocated, active and inactive split at the last call of `DeviceStats.mark`."""
+class SavedBytes:
+    """Allocated, active and inactive split bytes at the last call of `DeviceStats.save_bytes`."""
 
     allocated: int = 0
     active: int = 0
@@ -130,10 +130,11 @@ class DeviceStats:
 
     all: sums of the small and the large pool.
     pools: statistics of the small pool (True) and of the large pool (False).
-    journal: records that are not added up yet.
+    journal: records and waits that are not added up yet (journal.py).
     folder: function that adds up the journal; its results equal those of `fold_records`.
-    marked: values at the last call of `mark`, known after the next `fold`.
-    mark_at: numbers of records and waits in the journal before that call; None after a `fold`.
+    saved_bytes: values at the last call of `save_bytes`, known after the next `fold`.
+    saved_at: number of records and of waits in the journal at the last call of `save_bytes`; None
+        after a `fold`.
     reserved_by_pool: reserved bytes of each private pool, by id and suffix.
     """
 
@@ -144,8 +145,8 @@ class DeviceStats:
         "pools",
         "journal",
         "folder",
-        "marked",
-        "mark_at",
+        "saved_bytes",
+        "saved_at",
         "oversize_allocations",
         "oversize_segments",
         "reserved_by_pool",
@@ -164,8 +165,8 @@ class DeviceStats:
         self.pools = {True: StatGroup(), False: StatGroup()}
         self.journal: Journal = (Column(), Column(), Column(), Column(), Column())
         self.folder: Folder = fold_records
-        self.marked = Marked()
-        self.mark_at: tuple[int, int] | None = None
+        self.saved_bytes = SavedBytes()
+        self.saved_at: tuple[int, int] | None = None
         self.oversize_allocations = Stat()
         self.oversize_segments = Stat()
         self.reserved_by_pool: dict[tuple[int, int], dict[str, Stat]] = {}
@@ -194,13 +195,13 @@ class DeviceStats:
 
     def fold(self) -> None:
         """Add all records of the journal to the statistics and clear it."""
-        if self.mark_at is not None:
-            # Add up the records before the mark first, so that the current values are those of it.
-            before, after = split_journal(self.journal, *self.mark_at)
-            self.mark_at = None
+        if self.saved_at is not None:
+            # First add up the records from before `save_bytes`, so that its values are current.
+            before, after = split_journal(self.journal, *self.saved_at)
+            self.saved_at = None
             self._count(before)
             every = self.all
-            self.marked = Marked(
+            self.saved_bytes = SavedBytes(
                 every.allocated_bytes.current,
                 every.active_bytes.current,
                 every.inactive_split_bytes.current,
@@ -218,18 +219,18 @@ class DeviceStats:
             self.pools[True].advance(small)
             self.pools[False].advance(large)
 
-    def mark(self) -> None:
-        """Store the present values in `marked` at the next `fold`.
+    def save_bytes(self) -> None:
+        """Save the present values; `saved_bytes` has them after the next `fold`.
 
         Another call before that `fold` replaces them.
         """
         # Deferred, because a search for the peak calls this at each growth: folding each time took
         # a sixth of a replay of many blocks.
-        self.mark_at = (len(self.journal[0]), len(self.journal[3]))
+        self.saved_at = (len(self.journal[0]), len(self.journal[3]))
 
     def recount(self, journal: Journal) -> None:
         """Replace the statistics of blocks with the sums of `journal`."""
-        self.fold()  # sets `marked`
+        self.fold()  # sets `saved_bytes`
         every, small, large = self.folder(journal)
         for group, moves in zip(
             (self.all, *self.pools.values()), (every, small, large), strict=True
@@ -263,7 +264,11 @@ class DeviceStats:
         active: bool,
         split: bool,
     ) -> None:
-        """Count a block that existed before the simulation as if it were allocated now."""
+        """Count a block from before the simulation as if it had just reached its state.
+
+        active: True if the block is allocated, or was freed and waits for other streams.
+        split: True if the block shares its segment.
+        """
         for group in (self.all, self.pools[is_small]):
             if allocated:
                 group.allocation.increase(1)
@@ -277,7 +282,7 @@ class DeviceStats:
                 group.inactive_split_bytes.increase(size)
 
     def count_reserved(self, is_small: bool, size: int, pool_id: tuple[int, int]) -> None:
-        """Count bytes obtained from the driver (negative: released)."""
+        """Count `size` bytes that the driver provided, or took back if `size` is negative."""
         self.all.reserved_bytes.move(size)
         self.pools[is_small].reserved_bytes.move(size)
         if self.release.counts_private_pools and pool_id != (0, 0):
@@ -288,7 +293,7 @@ class DeviceStats:
             columns["small_pool" if is_small else "large_pool"].move(size)
 
     def count_segments(self, is_small: bool, change: int) -> None:
-        """Count a segment of cudaMalloc (+1) or of cudaFree (-1)."""
+        """Count a segment that cudaMalloc created (`change` 1) or cudaFree released (-1)."""
         self.all.segment.move(change)
         self.pools[is_small].segment.move(change)
 

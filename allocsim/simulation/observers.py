@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from allocsim.core import Block, Marked, ReplayAllocator, TraceEntry
+from allocsim.core import Block, ReplayAllocator, SavedBytes, TraceEntry
 from allocsim.simulation.result import PeakState, SimulatedOom, Spill
 
 Progress = Callable[[int, int], None]
@@ -50,7 +50,7 @@ class PeakWatch(Observer):
 
     device_bytes: peak memory in use on the device, in bytes.
 
-    It uses `ReplayAllocator.mark`, which keeps one state, so an allocator can have only one
+    It uses `ReplayAllocator.save_bytes`, which keeps one state, so an allocator can have only one
     `PeakWatch`.
     """
 
@@ -69,18 +69,18 @@ class PeakWatch(Observer):
         reserved = allocator.reserved_bytes
         if reserved > self._reserved:  # not >=: the first of equal peaks counts
             self._reserved, self._entry = reserved, entry
-            allocator.mark()
+            allocator.save_bytes()
 
     @property
     def state(self) -> PeakState:
         """Memory at the peak so far."""
-        marked = Marked() if self._allocator is None else self._allocator.marked()
+        saved = SavedBytes() if self._allocator is None else self._allocator.saved_bytes()
         return PeakState(
             entry=self._entry,
             reserved=self._reserved,
-            allocated=marked.allocated,
-            active=marked.active,
-            inactive_split=marked.inactive_split,
+            allocated=saved.allocated,
+            active=saved.active,
+            inactive_split=saved.inactive_split,
         )
 
 

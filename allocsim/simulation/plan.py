@@ -26,7 +26,7 @@ from allocsim.core import (
     FREE_REQUESTED,
     MALLOC,
     PAGE,
-    PlainStep,
+    StepRow,
     step_rows,
 )
 from allocsim.state import PoolId
@@ -61,7 +61,7 @@ class StepKind(IntEnum):
     """The program sets the memory fraction `Plan.changes[size]`."""
 
 
-Step = PlainStep
+Step = StepRow
 """(kind, addr, size, stream)"""
 
 Planned = tuple[int, int, int, int, int]

@@ -24,8 +24,8 @@ from allocsim.core import (
     FreeBlockOrder,
     GroupMoves,
     Journal,
-    PlainStep,
     ReplayAllocator,
+    StepRow,
     small_places,
 )
 from allocsim.errors import OutOfMemoryError
@@ -231,7 +231,7 @@ class _Player:
             self._keep(rows[:at], np.array(ends, dtype=np.int64))
         return at
 
-    def _take_one(self, step: PlainStep, row: int) -> None:
+    def _take_one(self, step: StepRow, row: int) -> None:
         kind, name, size, _ = step
         allocator = self._allocator
         if kind == EMPTY_CACHE:

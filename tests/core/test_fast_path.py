@@ -20,12 +20,12 @@ from allocsim.core import (
     MALLOC,
     RELEASES,
     UNLIMITED_DEVICE,
-    PlainStep,
     ReplayAllocator,
     RequestedFree,
+    StepRow,
 )
 from allocsim.core.config import MAX_KEPT, AllocatorConfig, RoundedSizes
-from allocsim.core.fast_path import LONG, MAX_SPARE, plain_pools
+from allocsim.core.fast_path import LONG, MAX_SPARE, fast_pools
 from allocsim.core.journal import GroupMoves, Journal, Moves, fold_records
 from allocsim.errors import AllocsimError, OutOfMemoryError
 from allocsim.units import GIB, KIB, MIB
@@ -36,7 +36,7 @@ CORE = Path(__file__).parents[2] / "allocsim" / "core"
 
 
 def takes_rows(a: ReplayAllocator) -> bool:
-    return a._has_fast_path and plain_pools(a.heap, a.private_pools, a._pending) is not None
+    return a._has_fast_path and fast_pools(a.heap, a.private_pools, a._pending) is not None
 
 
 @pytest.mark.skipif(IS_COMPILED, reason="the sources are not beside a compiled core")
@@ -74,7 +74,7 @@ class Played:
                 if self.outcomes[-1] == "UndefinedBehaviorError":
                     return
 
-    def _row(self, steps: list[PlainStep]) -> None:
+    def _row(self, steps: list[StepRow]) -> None:
         """Play one row; a step that is taken reports only its bytes."""
         rest = iter(with_brief(steps))
         while True:
@@ -86,7 +86,7 @@ class Played:
                 return
             self.outcomes.append(self._long_way(left))
 
-    def _long_way(self, step: PlainStep) -> object:
+    def _long_way(self, step: StepRow) -> object:
         kind, name, size, stream = step
         ptr = self.allocator.take_name(name)
         if kind == FREE:
@@ -137,12 +137,12 @@ class Played:
         return a.memory_stats(), a.memory_snapshot(), places, a.history
 
 
-def as_step(op: Op) -> PlainStep:
+def as_step(op: Op) -> StepRow:
     letter, name, *rest = op
     return (MALLOC, name, rest[0], rest[1] * HANDLE) if letter == "a" else (FREE, name, 0, 0)
 
 
-def with_brief(steps: list[PlainStep]) -> list[PlainStep]:
+def with_brief(steps: list[StepRow]) -> list[StepRow]:
     """Return the steps with BRIEF for requests whose free is the next step."""
     following = [*steps[1:], (MALLOC, -1, 0, 0)]
     return [
@@ -249,7 +249,7 @@ def test_many_free_blocks_end_the_same_both_ways(conf: str) -> None:
     assert len(fast.allocator.heap.small) > LONG
 
 
-def row(a: ReplayAllocator, *steps: PlainStep) -> tuple[int, list[int]]:
+def row(a: ReplayAllocator, *steps: StepRow) -> tuple[int, list[int]]:
     """Return the steps taken and the bytes moved by a row on a new allocator."""
     moved: list[int] = []
     a.play(steps, {}, moved)
@@ -554,7 +554,7 @@ def test_a_pool_that_was_forgotten_inside_its_scope_is_left() -> None:
 def test_frees_that_are_told_to_be_complete_end_the_same_both_ways(conf: str, seed: int) -> None:
     """Statistics too, at any time: a waiting block is active and no longer allocated."""
     rng = random.Random(seed)
-    steps: list[PlainStep] = []
+    steps: list[StepRow] = []
     live: list[int] = []
     pending: list[int] = []
     for name in range(6000):
@@ -586,7 +586,7 @@ def test_frees_that_are_told_to_be_complete_end_the_same_both_ways(conf: str, se
 
 
 def taken_the_long_way(
-    allocator: ReplayAllocator, step: PlainStep, waiting: dict[int, RequestedFree]
+    allocator: ReplayAllocator, step: StepRow, waiting: dict[int, RequestedFree]
 ) -> int:
     """Run a step by single calls and return the change of allocated bytes."""
     kind, name, size, stream = step

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from allocsim import OutOfMemoryError
-from allocsim.core import RELEASES, Marked, ReplayAllocator, RequestedFree
+from allocsim.core import RELEASES, ReplayAllocator, RequestedFree, SavedBytes
 from allocsim.core.journal import FOLD_AT
 from allocsim.core.stats import DeviceStats, Stat
 from allocsim.units import MIB
@@ -232,14 +232,14 @@ def test_folding_counts_as_each_call_would(make: Make, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_last_mark_has_the_bytes_of_its_moment(make: Make, seed: int) -> None:
+def test_saved_bytes_are_those_of_the_last_save(make: Make, seed: int) -> None:
     """Equal to an allocator that counts after every call, with waiting frees among the calls."""
     rng = random.Random(seed)
     lazy, eager = (make("64GiB", record_history=False) for _ in range(2))
     live: list[int] = []
     waiting: list[tuple[RequestedFree, RequestedFree]] = []
-    assert lazy.marked() == Marked(0, 0, 0)
-    expected = Marked()
+    assert lazy.saved_bytes() == SavedBytes(0, 0, 0)
+    expected = SavedBytes()
     for _ in range(3 * FOLD_AT if seed == 0 else 300):
         what = rng.random()
         if live and what < 0.3:
@@ -258,15 +258,15 @@ def test_the_last_mark_has_the_bytes_of_its_moment(make: Make, seed: int) -> Non
             live.append(malloc_in_both(lazy, eager, size))
         stats = eager.memory_stats()
         if rng.random() < 0.05:
-            lazy.mark()
-            expected = Marked(
+            lazy.save_bytes()
+            expected = SavedBytes(
                 allocated=stats["allocated_bytes.all.current"],
                 active=stats["active_bytes.all.current"],
                 inactive_split=stats["inactive_split_bytes.all.current"],
             )
         if rng.random() < 0.02:
-            assert lazy.marked() == expected
-    assert lazy.marked() == expected
+            assert lazy.saved_bytes() == expected
+    assert lazy.saved_bytes() == expected
     assert lazy.memory_stats() == eager.memory_stats()
 
 
