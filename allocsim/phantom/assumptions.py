@@ -1,14 +1,14 @@
 """Supply values that a phantom GPU cannot compute, and results that come from other ranks.
 
-Rule: this file runs in the program's interpreter, loaded by the hook from its path, so it imports
-only the standard library.
+Rule: the hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the
+recorded program, so it imports only the standard library.
 
-Experts: a phantom GPU has no scores, so the experts of a token are an assumption.  They are
-distinct, as in a real model.  A top-k of unknown scores over at most `MOST_EXPERTS` entries is
-assumed to be a choice of experts.
+Experts: a phantom GPU does not compute a router's scores, so the experts of a token are an
+assumption.  They are distinct, as in a real model.  A top-k of unknown scores over at most
+`MOST_EXPERTS` elements is assumed to be a choice of experts.
 
 Generation: `generate()` of transformers reads from the GPU whether any sequence is unfinished.
-Over a phantom GPU it does not read, and ends at the maximum length.
+On a phantom GPU it does not read, and ends at the maximum length.
 
 Random numbers: large host tensors are not initialised, to save time.  Adapters of a model with 70
 billion parameters have 300 million numbers, and drawing them takes three seconds.  Device tensors
@@ -42,9 +42,10 @@ class Router:
         self.is_skewed = is_skewed
 
     def choose(self, scores: Any, chosen: Any, dim: int) -> Any:
-        """Return assumed expert indices as the result of a top-k along `dim`, as a host tensor.
+        """Return a host tensor of assumed expert indices, in place of the indices of a top-k.
 
         scores, chosen: input and index tensor of the top-k; only their shapes are used.
+        dim: dimension along which the top-k chooses.
         Returns None if the top-k does not look like a choice of experts.
         """
         if scores.dim() < 2 or dim % scores.dim() != scores.dim() - 1:

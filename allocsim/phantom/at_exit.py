@@ -1,18 +1,18 @@
 """Write the recordings when the processes of a program end.
 
-Rule: this file runs in the program's interpreter, loaded by the hook from its path, so it imports
-only the standard library and is compatible with Python 3.9.
+Rule: the hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the
+recorded program, so it imports only the standard library and is compatible with Python 3.9.
 
-A process that `multiprocessing` forked ends without the functions of atexit. A server terminates
-its engine, and kills it seconds later or at once, perhaps before the recording is written. While a
-process records, a file named after it marks that it must not be killed yet.
+A process that `multiprocessing` forked does not run the functions registered with atexit. The
+server of a serving engine terminates the engine's process and may kill it before the recording is
+written. While a process records, a file named after it marks that it must not be killed yet.
 
 A read is a copy of values from a phantom GPU to the host. A recording lists the lines of the
 program that read values, and the libraries whose workspace sizes are guesses.
 
 The history can be written as a list per field instead of a dictionary per entry; allocsim reads
 both forms to the same recording. Equal stacks and equal texts become one object, which a pickle
-stores once. The file, and the time to write and read it, are a third of those for dictionaries.
+stores once. The file is a third as large as with dictionaries, and takes a third of the time.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ def _is_alive(pid: int) -> bool:
 
 
 def call_in_forks(owner: Any, function: Callable[[Any], None], util: Any) -> None:
-    """Call `function(owner)` at the end of each process that multiprocessing forks."""
+    """Call `function(owner)` at the end of each process that multiprocessing forks.
+
+    util: the module multiprocessing.util.
+    """
 
     def at_end(owner: Any) -> None:
         util.Finalize(None, function, (owner,), exitpriority=0)
@@ -154,7 +157,11 @@ _COUNTED = ("kernels", "graphs", "nodes", "stack")
 
 
 def driver_counts() -> dict[str, int]:
-    """Return the number of kernels, graphs and graph nodes, and the largest stack of a thread."""
+    """Return counts of the phantom GPU's driver for this process.
+
+    "kernels": loaded kernels.  "graphs", "nodes": instantiated CUDA graphs and their nodes.
+    "stack": largest stack that a kernel needs for one thread, in bytes.
+    """
     ask = ctypes.CDLL(None).device_driver
     ask.restype = ctypes.POINTER(ctypes.c_size_t * len(_COUNTED))
     return {name: ask().contents[at] for at, name in enumerate(_COUNTED)}
@@ -204,7 +211,8 @@ def _shown(name: str) -> str:
 def leave_out_frames(snapshot: dict[str, Any], folder: str) -> None:
     """Remove the frames of files whose names begin with `folder` from all stacks, in place.
 
-    The hook calls PyTorch for the program from its own files, such as `values.py`.
+    These are files of the hook, such as `values.py`, through which a program's calls of PyTorch
+    pass.
     """
     segments = [*snapshot["segments"], *snapshot.get("host_segments", ())]
     blocks = [block for segment in segments for block in segment["blocks"]]

@@ -26,7 +26,7 @@ class PhantomError(AllocsimError):
 
 
 class ScriptError(PhantomError, ValueError):
-    """An op script contains an unknown or invalid op."""
+    """A script for the real allocator contains an unknown or invalid call (an op)."""
 
 
 class UnavailableError(PhantomError):
@@ -34,7 +34,7 @@ class UnavailableError(PhantomError):
 
 
 class RefusedError(PhantomError):
-    """Real PyTorch refused its settings or ended while it ran a script."""
+    """Real PyTorch refused its conf, or ended while it ran a script of allocator calls."""
 
 
 STUB = Path(__file__).parent / "stub"

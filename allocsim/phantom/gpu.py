@@ -1,4 +1,4 @@
-"""Phantom GPUs: all properties that affect allocations, and those of GPU models by name.
+"""Phantom GPUs: the properties that affect allocations, with a table of real GPU models by name.
 
 Rule: a phantom GPU reports the same properties as the real GPU.  PyTorch and its libraries compute
 the size of kernel launches, and then of buffers, from the limits of a multiprocessor, so other
@@ -93,10 +93,11 @@ class Gpu:
     multiprocessors: number of multiprocessors.
     context_memory: bytes of `memory` that the CUDA context holds.
     limits: limits of one multiprocessor.
-    assumed: sentence on the assumptions about a card of another maker or kind; "" if there are
-        none.
-    context_chunks: address ranges of the CUDA context, highest first, as "size:used" in MiB, then
-        the MiB for the first kernels; "" if unknown.
+    assumed: sentence about properties that are assumed, for a card that is not modelled exactly,
+        such as one of another maker; "" if none are assumed.
+    context_chunks: address ranges of the CUDA context, highest first, as text such as
+        "32:8 64:64 416:414 26": size and used size of each range in MiB, last the MiB that the
+        first kernels take.  "" if unknown.
     """
 
     name: str
@@ -122,7 +123,11 @@ class Gpu:
 
 
 def context_range(gpu: Gpu) -> tuple[int, int]:
-    """Return the least and most bytes of the CUDA context on `gpu`; (0, 0) if it has none."""
+    """Return the smallest and the largest size of the CUDA context on `gpu`, in bytes.
+
+    The context grows with the kernels that a program loads, so its exact size is unknown.  Return
+    (0, 0) for a GPU described without a context.
+    """
     return CONTEXT_MEMORY_SEEN if gpu.context_memory else (0, 0)
 
 

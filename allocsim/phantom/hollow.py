@@ -1,14 +1,13 @@
 """Replace kernels that a serving engine compiles when they are first called.
 
-Rule: this file runs in the program's interpreter, loaded by the hook from its path, so it imports
-only the standard library and is compatible with Python 3.9.
+Rule: the hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the
+recorded program, so it imports only the standard library and is compatible with Python 3.9.
 
-Such kernels are compiled with nvcc, which is often missing, takes minutes, and would be compiled
-for a GPU that is not there.  Their callers in Python allocate all outputs and workspaces, so a
-kernel that does nothing leaves the same allocations.  A hollow module has every function that is
-requested, and each function returns None.  Exceptions are functions whose result the caller uses:
-a plan of zeros, counts and sizes of 0, and no tactics are invented, and `init` returns a hollow
-object.  Memory that a kernel allocates itself is missing.
+Such kernels are compiled with nvcc, which is often missing, takes minutes, and would compile for a
+GPU that does not exist.  Their callers in Python allocate all outputs and workspaces, so a kernel
+that does nothing leaves the same allocations.  A hollow module has every function that the program
+calls.  It returns None, except where the caller uses the result (`_USED`).  Memory that a kernel
+allocates itself is missing.
 """
 
 from __future__ import annotations
@@ -28,7 +27,9 @@ _USED: tuple[tuple[re.Pattern[str], Any], ...] = (
     (re.compile(r"_(num|count|size|occupancy)$|workspace_size"), 0),
     (re.compile(r"supports"), False),
 )
-"""Results of functions whose result the caller uses, by their names."""
+"""Invented results of functions whose result the caller uses, by pattern of the function's name.
+
+A tactic is a variant of a kernel, so no variants are offered."""
 
 _hollow: dict[str, set[str]] = {}
 _invented: set[str] = set()
@@ -47,7 +48,7 @@ def invented_values() -> str:
 class Hollow:
     """Replacement of a module of kernels; its functions do nothing.
 
-    name: name of the module in the answer, such as "flashinfer sampling".
+    name: name of the module in the report of `hollow_modules()`, such as "flashinfer sampling".
     """
 
     def __init__(self, name: str) -> None:
@@ -118,11 +119,11 @@ def _completes_prompt(runner: Any, batch: Any) -> Any:
 
 
 def _know_samples(module: Any) -> None:
-    """Give vLLM's second model runner the number of tokens that each request sampled.
+    """Patch vLLM's second model runner so that it knows how many tokens each sequence sampled.
 
-    It reads the numbers back from the device, where they are unknown, so no request would ever end.
-    Without speculative decoding they follow from numbers on the host: one token once the prompt is
-    complete, else none.
+    It would read the numbers from the device, where they are unknown, so no sequence would end.
+    Without speculative decoding the numbers follow from values on the host: one token once the
+    prompt is complete, else none.
     """
     runner, output = module.GPUModelRunner, module.AsyncOutput
     sample, init = runner.sample, output.__init__

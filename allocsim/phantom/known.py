@@ -1,9 +1,11 @@
 """Store the contents of integer and boolean tensors of a phantom GPU on the host.
 
-Rule: this file runs in the program's interpreter, loaded by the hook from its path, so it imports
-only the standard library.  No device memory is requested or kept alive.  The contents belong to a
-storage, the memory that a tensor and its views share.  They are kept until the storage is freed or
-an operator writes unknown values to it.  A weak reference, an address and a version detect that.
+Rule: the hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the
+recorded program, so it imports only the standard library.
+
+No device memory is requested or kept alive.  The contents belong to a storage, the memory that a
+tensor and its views share.  They are kept until the storage is freed or an operator writes unknown
+values to it.  A weak reference, an address and a version detect that.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ class _Contents:
     known: host tensor with a boolean per byte, True if it is known; None if all bytes are known.
     version: number of in-place writes to the storage that PyTorch has counted; None if it does not
         count them.
-    is_settled: True if `version` is exact.  Until the first read, `version + 1` is accepted too,
-        because PyTorch counts a write after its operator returns, or not at all.
+    is_settled: False from a write to the next read.  Then `version + 1` is accepted too, because
+        PyTorch counts some writes only after they are stored here.
     is_routed: True if the contents depend on the assumed choice of experts.
     """
 

@@ -1,7 +1,8 @@
 """List the operators of PyTorch that are computed on the host for a phantom GPU.
 
-Rule: this file runs in the program's interpreter, loaded by the hook from its path, so it imports
-only the standard library.  Operators that a release lacks are skipped.
+Rule: the hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the
+recorded program, so it imports only the standard library.  Operators that its PyTorch lacks are
+skipped.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def phantom_environment(
         used again) or "firstfit" (the lowest free address).
     work: time when the work of a stream completes: "when-waited" (at a synchronisation, as late as
         possible) or "at-once" (as early as possible).
-    devices: number of equal phantom GPUs; a process can use one.
+    devices: number of identical phantom GPUs; each process can use only one of them.
     Raises UnavailableError if the stubs cannot be built.
     """
     stubs = _stubs(torch.cuda_major)
@@ -180,12 +180,13 @@ class RecordedProgram:
     log: file for output and errors of the program; None to leave them unchanged.
     by_column: True to write entries as columns, which takes a third of the time, but only allocsim
         can read the file.
-    sizes_only: True if values on the host do not matter, so that large tensors are not filled with
-        random numbers and one thread is enough.  For a phantom GPU.
+    sizes_only: True, on a phantom GPU, if values on the host do not matter.  Large host tensors are
+        then not filled with random numbers, and the program gets one thread.
     values: True to compute small integer and boolean tensors of a phantom GPU.
     routing: distribution of tokens over experts on a phantom GPU, "balanced" or "skewed".
-    devices: number of equal phantom GPUs; a process can use one.
-    charges: bytes that the driver of a phantom GPU uses for each kernel and each CUDA graph node.
+    devices: number of identical phantom GPUs; each process can use only one of them.
+    charges: (bytes for each loaded kernel, bytes for each CUDA graph node) that the driver of a
+        phantom GPU takes.
     """
 
     command: tuple[str, ...]

@@ -1,14 +1,14 @@
 """Start vLLM's engine as `vllm serve` would, and end once it is ready for requests.
 
-Rule: this file runs in the interpreter that has vLLM, by its path, so it imports only the standard
-library, and modules of vLLM by name.  Arguments: the folder of the model's config.json; the number
-of requests to play, tokens of each prompt and tokens to generate, such as "2,1024,64", or ""; then
-the arguments of `vllm serve`.
+Rule: this file is run by its path in the interpreter where vLLM is installed, so besides vLLM it
+imports only the standard library.  Arguments: the folder of the model's config.json; the number of
+requests to play, tokens of each prompt and tokens to generate, such as "2,1024,64", or ""; then the
+arguments of `vllm serve`.
 
 Weights have no values, the tokenizer is not loaded, and the network is not used.  The engine runs
-in this process.  The API server, which uses no GPU, is not started.  If each layer is split over
-several GPUs, all of them allocate the same, so only the first rank is started: messages of the
-other ranks are equal to its own.
+in this process.  The API server, which uses no GPU, is not started.  With tensor parallelism, all
+GPUs allocate the same, so only the first rank is started.  It receives its own messages in place of
+those of the other ranks.
 
 Once the engine is ready, requests are played, all at once, and an engine with sleep mode sleeps at
 levels 1 and 2.  A line gives the memory of the card after each stage.

@@ -3,10 +3,11 @@
 Sizes and branches of the program that depend on their values are then correct.  The values of
 floating-point tensors are never known.
 
-Rule: this file runs in the program's interpreter, loaded by the hook from its path, so it imports
-only the standard library.  Every operator still runs on the device, with the same arguments and in
-the same order, so the allocator gets no additional requests.  An operator whose inputs are
-known is computed on the host too; the results of all other operators are unknown.
+Rule: the hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the
+recorded program, so it imports only the standard library.  Every operator still runs on the device,
+with the same arguments and in the same order, so the allocator gets no additional requests.  An
+operator whose inputs are known is computed on the host too; the results of all other operators are
+unknown.
 
 The kernels are registered for the dispatch key BackendSelect.  PyTorch calls it in every thread,
 after autograd, functorch and the modes of compilers, and before the kernels of the device.
@@ -225,7 +226,7 @@ class Values:
         return out
 
     def scalar(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Run an operator whose result is a number of the host, such as that of `item()`."""
+        """Run an operator that returns a Python number, such as the operator behind `item()`."""
         host = self._hosted(op, args, kwargs, (), [False])
         if host is None:
             return run()
@@ -333,10 +334,10 @@ class _UnknownError(Exception):
 
 
 class _Telling:
-    """Context manager that sets how the stubs treat copies of this thread to the host.
+    """Context manager that tells the stubs how to handle copies to the host by this thread.
 
-    state: `_NOTED` (note a read of an unknown value), `_KNOWN` (note nothing) or `_ANSWERED` (write
-        a number to the host), and the number.
+    state: a pair.  Its first number is `_NOTED` (report that the program reads an unknown value),
+        `_KNOWN` (report nothing) or `_ANSWERED` (write the second number to the host).
     """
 
     __slots__ = ("before", "mode", "state", "tell")
