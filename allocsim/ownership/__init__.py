@@ -4,7 +4,6 @@ An owner is the part of the program that requested a block: a line, a stack, a m
 a stream or a pool.  A category is its purpose, such as "parameters" or "gradients".
 """
 
-from allocsim.ownership.blocks import Blocks, paired, rows_of
 from allocsim.ownership.held import (
     BY,
     Held,
@@ -23,7 +22,7 @@ from allocsim.ownership.rules import (
     categories_of,
     purposes_of,
 )
-from allocsim.ownership.scene import Scene
+from allocsim.ownership.scene import Blocks, Scene, paired, rows_of
 from allocsim.ownership.stacks import Phase, is_python
 from allocsim.ownership.whose import (
     LINE,

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from allocsim._fast_numpy import distinct
 from allocsim.errors import RecordingError
-from allocsim.ownership.blocks import Blocks, blocks_of, blocks_of_state
 from allocsim.ownership.rules import RULES, UNKNOWN, rules_of
-from allocsim.ownership.scene import Scene, scene_of
+from allocsim.ownership.scene import Blocks, Scene, blocks_of, blocks_of_state, scene_of
 from allocsim.ownership.stacks import Phase, kinds_of
 from allocsim.ownership.whose import Whose, pool_name, stream_name, whose_of
 from allocsim.recording import Action, Trace

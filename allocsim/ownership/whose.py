@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.metrics import code_of
-from allocsim.ownership.blocks import Blocks
-from allocsim.ownership.scene import Scene
+from allocsim.ownership.scene import Blocks, Scene
 from allocsim.ownership.stacks import is_call, is_layer, is_python, stem_of
 from allocsim.recording import Frame, FrameTable
 
