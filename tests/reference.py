@@ -19,8 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from allocsim.cli import build_parser
-from allocsim.cli.options import expanded
-from allocsim.cli.usage import UsageError
+from allocsim.cli.options import UsageError, expanded
 
 INDEX = "commands/index.md"
 """Page with the options that several commands share."""

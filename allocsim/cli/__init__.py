@@ -31,8 +31,8 @@ from importlib import import_module
 from typing import Any
 
 from allocsim import __version__
+from allocsim.cli.options import Parser, UsageError, one_line
 from allocsim.cli.output import discard_output, say, standard_streams, write
-from allocsim.cli.usage import Parser, UsageError, one_line
 from allocsim.errors import AllocsimError, InvariantError, OutOfMemoryError
 
 __all__ = ["main"]
@@ -101,7 +101,7 @@ def import_numpy() -> None:
         return
     os.environ[_BLAS_THREADS] = "1"
     try:
-        import numpy  # noqa: F401, PLC0415
+        import numpy  # noqa: F401
     finally:
         del os.environ[_BLAS_THREADS]
 
@@ -118,7 +118,7 @@ def _ending(error: BaseException) -> tuple[int, str]:
     if isinstance(error, KeyboardInterrupt):
         return _INTERRUPTED, "interrupted"
     if os.environ.get("ALLOCSIM_DEBUG"):
-        import traceback  # noqa: PLC0415
+        import traceback
 
         say("".join(traceback.format_exception(error)))
     what = str(error) if isinstance(error, InvariantError) else f"{type(error).__name__}: {error}"
@@ -165,7 +165,7 @@ class _Help(argparse.HelpFormatter):
 
 class _PrintVersion(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from allocsim.core import IS_COMPILED  # noqa: PLC0415
+        from allocsim.core import IS_COMPILED
 
         form = "compiled" if IS_COMPILED else "pure Python"
         write(f"allocsim {__version__} ({form} core)\n")
@@ -183,7 +183,7 @@ class _PrintCompletion(argparse.Action):
         _option_string: str | None = None,
     ) -> None:
         try:
-            import shtab  # noqa: PLC0415
+            import shtab
         except ImportError:
             raise UsageError(
                 "--print-completion needs the package shtab: pip install 'allocsim[completion]'"

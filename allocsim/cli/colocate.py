@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import argparse
 
-from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.options import Commands, add_command, add_shared, memory_size
 from allocsim.cli.output import ProgressBar, write_report
-from allocsim.cli.usage import Parser, memory_size
 
 _SUMMARY = "replay several recorded programs together on one card"
 _DESCRIPTION = """\
@@ -21,7 +20,7 @@ phases or expandable segments would save."""
 _OUT_OF_MEMORY = 3
 
 
-def add_to(commands: Commands[Parser]) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(commands, "colocate", _SUMMARY, _DESCRIPTION, run)
     add_shared(parser, "files")
     add_shared(parser, "--device-memory", text="memory of the card, e.g. 80GiB (default: no limit)")
@@ -49,8 +48,8 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.analysis.colocate import colocate  # noqa: PLC0415
-    from allocsim.report import colocate as report  # noqa: PLC0415
+    from allocsim.analysis.colocate import colocate
+    from allocsim.report import colocate as report
 
     with ProgressBar() as bar:
         found = colocate(

@@ -8,9 +8,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.options import Commands, UsageError, add_command, add_shared, moment
 from allocsim.cli.output import ProgressBar, refuse_output, save_page, write_report
-from allocsim.cli.usage import Parser, UsageError, moment
 
 if TYPE_CHECKING:
     from allocsim.analysis.compare import Comparison
@@ -26,7 +25,7 @@ setting; with --conf twice, two settings.  -o writes a page or a figure."""
 _TWO = 2
 
 
-def add_to(commands: Commands[Parser]) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(commands, "compare", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
     add("files", metavar="FILE", nargs="+", help="two recordings, or one recording and --conf")
@@ -47,13 +46,13 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.report import compare as report  # noqa: PLC0415
+    from allocsim.report import compare as report
 
     output = arguments.output
     if output is not None:
         refuse_output(output, arguments.files, (".html", ".png", ".svg"))
         if not output.endswith(".html"):
-            from allocsim.report.figures import require_matplotlib  # noqa: PLC0415
+            from allocsim.report.figures import require_matplotlib
 
             require_matplotlib()
     found = _compared(arguments)
@@ -65,18 +64,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _save(found: Comparison, output: str) -> None:
     if output.endswith(".html"):
-        from allocsim.report.html import compare_page  # noqa: PLC0415
+        from allocsim.report.html import compare_page
 
         save_page(compare_page(found), output)
         return
-    from allocsim.report.figures import changes_figure, save_figure  # noqa: PLC0415
+    from allocsim.report.figures import changes_figure, save_figure
 
     save_figure(changes_figure(found), output)
 
 
 def _compared(arguments: argparse.Namespace) -> Comparison:
-    from allocsim.analysis.compare import compare, compare_settings  # noqa: PLC0415
-    from allocsim.recording import load  # noqa: PLC0415
+    from allocsim.analysis.compare import compare, compare_settings
+    from allocsim.recording import load
 
     files, confs = arguments.files, arguments.confs or []
     if len(files) > _TWO:

@@ -13,9 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
+from allocsim.cli.options import HINTS, Commands, UsageError, add_command, add_shared, hints_of
 from allocsim.cli.output import ProgressBar, refuse_output, write_report, write_warnings, writing
-from allocsim.cli.usage import Parser, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,17 +38,13 @@ and writes that run as PyTorch would have recorded it.  A FILE that holds only
 requests is always replayed."""
 
 
-def add_to(commands: Commands[Parser]) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(commands, "convert", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
     add_shared(parser, "file")
     add("output", metavar="OUT", help="file to write; the ending of its name selects the format")
-    add(
-        "--to",
-        metavar="FORMAT",
-        choices=FORMAT_NAMES,
-        help=f"format of OUT, whatever its name: {', '.join(FORMAT_NAMES)}",
-    )
+    form = f"format of OUT, whatever its name: {', '.join(FORMAT_NAMES)}"
+    add("--to", metavar="FORMAT", choices=FORMAT_NAMES, help=form)
     add_shared(parser, "--conf", text="write a replay under this PYTORCH_CUDA_ALLOC_CONF")
     add_shared(parser, "--device-memory", text="write a replay on a device of this size")
     add_shared(parser, "--torch", text="write a replay under this release of PyTorch, {releases}")
@@ -57,9 +52,9 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.recording import load  # noqa: PLC0415
-    from allocsim.report import convert as report  # noqa: PLC0415
-    from allocsim.report.formats import write_as  # noqa: PLC0415
+    from allocsim.recording import load
+    from allocsim.report import convert as report
+    from allocsim.report.formats import write_as
 
     output: str = arguments.output
     chosen = _format(output, arguments.to)
@@ -81,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _format(output: str, to: str | None) -> Format:
     """Return the format to write; raise UsageError for an unknown ending or a missing package."""
-    from allocsim.report.formats import endings, format_of  # noqa: PLC0415
+    from allocsim.report.formats import endings, format_of
 
     chosen = format_of(output, to)
     if chosen is None:
@@ -112,7 +107,7 @@ def _is_simulated(arguments: argparse.Namespace, recording: Recording, chosen: F
 def _simulated(
     arguments: argparse.Namespace, recording: Recording, bar: ProgressBar
 ) -> tuple[Recording, Sequence[Run]]:
-    from allocsim.export import simulate  # noqa: PLC0415
+    from allocsim.export import simulate
 
     made = simulate(
         recording,

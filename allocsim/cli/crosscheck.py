@@ -10,9 +10,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.options import Commands, UsageError, add_command, add_shared, count, processes
 from allocsim.cli.output import ProgressBar, write_report
-from allocsim.cli.usage import Parser, UsageError, count, processes
 
 if TYPE_CHECKING:
     from allocsim.verify import Source
@@ -35,7 +34,7 @@ Each one mostly waits for the driver, which creates several contexts at a time.
 """
 
 
-def add_to(commands: Commands[Parser]) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(commands, "crosscheck", _SUMMARY, _DESCRIPTION, run)
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--phantom", action="store_true", help="use a phantom GPU (default)")
@@ -43,11 +42,8 @@ def add_to(commands: Commands[Parser]) -> None:
     add = parser.add_argument
     releases = "releases whose allocator is taken from the cache, or 'all' that it holds"
     add("--torch", metavar="RELEASE", nargs="+", help=releases)
-    add(
-        "--python",
-        metavar="PATH",
-        help="Python interpreter with a CUDA build of torch (default: this one)",
-    )
+    python = "Python interpreter with a CUDA build of torch (default: this one)"
+    add("--python", metavar="PATH", help=python)
     add("--host", action="store_true", help="compare the allocator of pinned host memory")
     add("--seed", metavar="N", type=count, default=0, help="first seed (default: 0)")
     ops = "minimum number of operations for each release (default: 100000)"
@@ -60,9 +56,9 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.core import find_release, parse_conf  # noqa: PLC0415
-    from allocsim.report import crosscheck as report  # noqa: PLC0415
-    from allocsim.verify import CrossCheck, crosscheck  # noqa: PLC0415
+    from allocsim.core import find_release, parse_conf
+    from allocsim.report import crosscheck as report
+    from allocsim.verify import CrossCheck, crosscheck
 
     jobs = arguments.jobs or (_JOBS_ON_GPU if arguments.gpu else 1)
     sources, route = _sources(arguments, jobs)
@@ -91,9 +87,9 @@ def _sources(arguments: argparse.Namespace, jobs: int) -> tuple[tuple[Source, ..
                 "--torch takes the allocator from the cache and needs neither --gpu nor --python"
             )
         return _wheels(arguments.torch), "the allocator of each release, over the phantom GPU"
-    from allocsim.core import find_release  # noqa: PLC0415
-    from allocsim.phantom import find_torch  # noqa: PLC0415
-    from allocsim.verify import InstalledSource  # noqa: PLC0415
+    from allocsim.core import find_release
+    from allocsim.phantom import find_torch
+    from allocsim.verify import InstalledSource
 
     install = find_torch(arguments.python or sys.executable)
     release = find_release(install.version)
@@ -110,9 +106,9 @@ def _sources(arguments: argparse.Namespace, jobs: int) -> tuple[tuple[Source, ..
 
 
 def _wheels(releases: list[str]) -> tuple[Source, ...]:
-    from allocsim.core import NEWEST, RELEASES, find_release  # noqa: PLC0415
-    from allocsim.phantom import cached_wheel  # noqa: PLC0415
-    from allocsim.verify import WheelSource  # noqa: PLC0415
+    from allocsim.core import NEWEST, RELEASES, find_release
+    from allocsim.phantom import cached_wheel
+    from allocsim.verify import WheelSource
 
     if releases == ["all"]:
         releases = [release for release in RELEASES if cached_wheel(release) is not None]

@@ -13,12 +13,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
+from allocsim.cli.options import (
+    HINTS,
+    Commands,
+    UsageError,
+    add_command,
+    add_shared,
+    hints_of,
+    is_there,
+    memory_size,
+)
 from allocsim.cli.output import ProgressBar, write_report
-from allocsim.cli.usage import Parser, UsageError, is_there, memory_size
 
 if TYPE_CHECKING:
-    from allocsim.recording import LogFigures, Recording
+    from allocsim.recording import Recording
 
 _SUMMARY = "explain an out-of-memory error: a text, a log or a recording"
 _DESCRIPTION = """\
@@ -34,7 +42,7 @@ _FILE_NAME = re.compile(
 )
 
 
-def add_to(commands: Commands[Parser]) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(commands, "explain", _SUMMARY, _DESCRIPTION, run)
     text = "an error's text, a log, or a recording"
     parser.add_argument("text", metavar="TEXT|FILE|-", nargs="?", default="-", help=text)
@@ -59,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.text == "-":
         text = _standard_input()
     elif is_there(arguments.text) and not Path(arguments.text).is_dir():
-        from allocsim.recording import read_log  # noqa: PLC0415
+        from allocsim.recording import read_log
 
         log = read_log(arguments.text)
         if log is None:
@@ -74,37 +82,30 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--request needs a snapshot; an error's text has none")
     if arguments.device is not None:
         raise UsageError("--device selects a device of a recording; an error's text has none")
-    from allocsim.analysis.explain import explain  # noqa: PLC0415
-    from allocsim.report import explain_log, explain_text  # noqa: PLC0415
+    from allocsim.analysis.explain import explain
+    from allocsim.recording import figures_in
+    from allocsim.report import explain_text
 
     verdicts = explain(
         text, arguments.conf, torch_version=arguments.torch, device_memory=arguments.device_memory
     )
     # For a text without an error, the only verdict has an empty message. A refusal of a server may
     # contain the words of an error of PyTorch, and has more figures.
-    printed = _figures_in(text)
-    if printed is not None and (printed.refusals or not verdicts[0].message.text):
-        write_report(arguments, explain_log, printed)
-    else:
-        write_report(arguments, explain_text, verdicts)
+    printed = figures_in(text)
+    is_log = printed is not None and (printed.refusals or not verdicts[0].message.text)
+    write_report(arguments, explain_text, printed if is_log else verdicts)
     return 0
 
 
 def _explain_host(arguments: argparse.Namespace) -> None:
-    from allocsim.analysis.explain import explain_host  # noqa: PLC0415
-    from allocsim.recording import load_host  # noqa: PLC0415
-    from allocsim.report import host as report  # noqa: PLC0415
+    from allocsim.analysis.explain import explain_host
+    from allocsim.recording import load_host
+    from allocsim.report import host as report
 
     if not is_there(arguments.text):
         raise UsageError(f"--host needs a recording's file; {arguments.text!r} is none")
     answer = explain_host(arguments.text, load_host(arguments.text))
     write_report(arguments, report, answer)
-
-
-def _figures_in(text: str) -> LogFigures | None:
-    from allocsim.recording import figures_in  # noqa: PLC0415
-
-    return figures_in(text)
 
 
 def _error_text(text: str) -> str:
@@ -118,14 +119,14 @@ def _error_text(text: str) -> str:
 
 
 def _standard_input() -> str:
-    from allocsim.recording import LONGEST_LOG, decoded  # noqa: PLC0415
+    from allocsim.recording import LONGEST_LOG, decoded
 
     return decoded(sys.stdin.buffer.read(LONGEST_LOG + 1), "standard input")
 
 
 def _explain_file(arguments: argparse.Namespace) -> None:
-    from allocsim.analysis.picture import shown_device  # noqa: PLC0415
-    from allocsim.recording import load  # noqa: PLC0415
+    from allocsim.analysis.picture import shown_device
+    from allocsim.recording import load
 
     recording = load(arguments.text)
     device = shown_device(recording, arguments.device)
@@ -141,10 +142,10 @@ def _explain_file(arguments: argparse.Namespace) -> None:
 
 
 def _explain_recording(arguments: argparse.Namespace, recording: Recording) -> None:
-    from allocsim.analysis.explain import explain_prepared  # noqa: PLC0415
-    from allocsim.analysis.top import top_of_replay  # noqa: PLC0415
-    from allocsim.replaying import prepare, with_proof, with_range  # noqa: PLC0415
-    from allocsim.report import explain as report  # noqa: PLC0415
+    from allocsim.analysis.explain import explain_prepared
+    from allocsim.analysis.top import top_of_replay
+    from allocsim.replaying import prepare, with_proof, with_range
+    from allocsim.report import explain as report
 
     with ProgressBar() as bar:
         prepared = prepare(recording, arguments.device, arguments.torch, hints=hints_of(arguments))
@@ -165,9 +166,9 @@ def _explain_recording(arguments: argparse.Namespace, recording: Recording) -> N
 
 
 def _explain_state(arguments: argparse.Namespace, recording: Recording, device: int) -> None:
-    from allocsim.analysis.explain import explain_state  # noqa: PLC0415
-    from allocsim.analysis.top import top  # noqa: PLC0415
-    from allocsim.report import explain_state as report  # noqa: PLC0415
+    from allocsim.analysis.explain import explain_state
+    from allocsim.analysis.top import top
+    from allocsim.report import explain_state as report
 
     if hints_of(arguments) is not None:
         raise UsageError(f"{', '.join(HINTS)} apply to a history, and the snapshot has none")

@@ -11,13 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from allocsim.cli.fit_html import prepare_html, run_html
+from allocsim.cli.fit_options import Way, gpus_of, refuse_ineffective, task_of, way_of
 from allocsim.cli.fit_parallel import add_parallel, run_by_formula
 from allocsim.cli.fit_served import add_serving, refuse_out, run_served, run_started, set_server
-from allocsim.cli.fit_ways import Way, refuse_ineffective, way_of
-from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import ProgressBar, say, write, write_json, write_report
-from allocsim.cli.usage import Parser, UsageError, count, positive
+from allocsim.cli.options import (
+    Commands,
+    Parser,
+    UsageError,
+    add_command,
+    add_shared,
+    count,
+    positive,
+)
+from allocsim.cli.output import ProgressBar, say, write, write_json, write_report, writing
 
 if TYPE_CHECKING:
     from allocsim.fitting import Estimate, Fit, Task
@@ -55,18 +61,14 @@ _STARTS = ("clean", "made")
 _PARALLEL = {"fsdp": "FSDP2, sharding each layer", "ddp": "DistributedDataParallel"}
 _SIZES = ("batch", "seq", "image", "prompt", "decode", "accumulate", "lora", "gpus")
 _OF_SERVERS = ("max-model-len", "max-num-seqs", "gpu-memory-utilization")
+_PAGE_MODEL, _PAGE_CARD = "Llama-3.2-1B", "RTX 4090"
+"""Model and card that the page of --html shows first if none is given."""
 _DOES_NOT_FIT = 3
 _USUAL = {"engine": "auto", "multiple_of": 1, "host_spill": 0}
 """Defaults applied after parsing; until then None marks an option that was not given."""
-_OF_THE_TASK = (
-    *("dtype", "optimizer", "batch", "seq", "image", "lengths", "checkpointing", "accumulate"),
-    *("lora", "lora_targets", "quant", "attention", "compiles", "channels_last", "steps"),
-    *("prompt", "checkpoint_layers", "decode", "requests", "start", "parallel", "ranks", "rank"),
-)
-"""Options that describe the work of a model, by the names of the fields of `Task`."""
 
 
-def add_to(commands: Commands[Parser]) -> None:
+def add_to(commands: Commands) -> None:
     more = {"epilog": _EPILOG, "usage": _USAGE}
     parser = add_command(commands, "fit", _SUMMARY, _DESCRIPTION, run, **more)
     parser.set_defaults(has_separator=False, needs_numpy=False)
@@ -131,9 +133,8 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--multiple-of", metavar="N", type=positive,
         help="with --find, try only multiples of N (default: 1)")  # fmt: skip
     add_shared(parser, "--conf", text="PYTORCH_CUDA_ALLOC_CONF of the program")
-    add_shared(
-        parser, "--torch", text="release of PyTorch, {releases} (default: the installed one)"
-    )
+    add_shared(parser, "--torch",
+        text="release of PyTorch, {releases} (default: the installed one)")  # fmt: skip
     add("--transformers", metavar="VERSION", help="with laws, which are for "
         "transformers 5.23: your release; a note reports a difference")  # fmt: skip
     add("--python", metavar="PATH", help="Python interpreter with PyTorch (default: this one, "
@@ -183,7 +184,7 @@ def _apply_config(arguments: argparse.Namespace) -> None:
     arguments.config_notes = ()
     if arguments.config is None:
         return
-    from allocsim.fitting import read_config  # noqa: PLC0415
+    from allocsim.fitting import read_config
 
     found = read_config(arguments.config)
     arguments.config_notes = found.sentences
@@ -207,31 +208,31 @@ def run(arguments: argparse.Namespace) -> int:
     if way is Way.LIST:
         return _print_names(arguments)
     if way in (Way.SERVER, Way.TRANSFORMERS, Way.GGML):
-        return run_served(arguments, _gpus(arguments))
+        return run_served(arguments, gpus_of(arguments))
     if way in (Way.LAYOUT, Way.PLAN):
-        return run_by_formula(arguments, _gpus(arguments))
-    from allocsim.cli import import_numpy  # noqa: PLC0415
+        return run_by_formula(arguments, gpus_of(arguments))
+    from allocsim.cli import import_numpy
 
     import_numpy()  # formulas need no arrays
     if way is Way.PAGE:
         return _write_page(arguments)
     if way is Way.ENGINE:
-        return run_started(arguments, _gpus(arguments))
+        return run_started(arguments, gpus_of(arguments))
     return _run_by_task(arguments, way)
 
 
 def _run_by_task(arguments: argparse.Namespace, way: Way) -> int:
-    from allocsim.fitting import program_of  # noqa: PLC0415
-
-    task = _parsed_task(arguments)
+    task = task_of(arguments)
     if arguments.checkpoint_layers == 0 and way is not Way.ONE:
         raise UsageError("--checkpoint-layers auto is a search of its own; expected N")
     if way is Way.SHOW:
+        from allocsim.fitting import program_of
+
         if task is None:
             raise UsageError("--show-program prints the program of a MODEL, not your own")
         write(program_of(task))
         return 0
-    gpus = _gpus(arguments)
+    gpus = gpus_of(arguments)
     if arguments.out is not None:
         refuse_out(arguments.out)
     if task is not None and way is not Way.ONE:
@@ -242,19 +243,55 @@ def _run_by_task(arguments: argparse.Namespace, way: Way) -> int:
 
 
 def _write_page(arguments: argparse.Namespace) -> int:
-    prepare_html(arguments)
-    task, (gpu,) = _parsed_task(arguments), _gpus(arguments)
+    from allocsim.fitting import law_cards, law_families, law_models, opening_at, page_laws
+    from allocsim.report.calculator import calculator_page, packed_laws
+
+    out = arguments.html
+    _refuse_page(arguments)
+    # The page opens at this model and card.
+    arguments.words = arguments.words or [_PAGE_MODEL]
+    if not arguments.gpus and arguments.device_memory is None:
+        arguments.gpus = [_PAGE_CARD]
+    task, (gpu,) = task_of(arguments), gpus_of(arguments)
     assert task is not None
-    return run_html(arguments.html, task, gpu)
+    opening, packed = opening_at(task, gpu), []
+    with ProgressBar() as bar:
+        watch, families = bar.stage("packing laws"), law_families()
+        for number, family in enumerate(families):
+            if watch:
+                watch(number, len(families))
+            packed.append(packed_laws(page_laws(family)))
+    page = calculator_page(packed, law_models(), law_cards(), opening).encode()
+    with writing(out):
+        out.write_bytes(page)
+    n_laws = sum(each.n_laws for each in packed)
+    n_programs = sum(len(each.programs) for each in packed)
+    size = f"{len(page) / 1e6:.1f} MB"
+    write(f"{out}: {size}, {n_laws} laws of {n_programs} programs; opens without a network\n")
+    return 0
+
+
+def _refuse_page(arguments: argparse.Namespace) -> None:
+    if len(arguments.words) > 1:
+        raise UsageError("--html is for a MODEL; there is no law for a program of your own")
+    if len(arguments.gpus or ()) > 1 or "all" in (arguments.gpus or ()):
+        raise UsageError(
+            "the page has every card; expected at most one --gpu, the card that it opens at"
+        )
+    out = arguments.html
+    if out.is_dir() or not out.absolute().parent.is_dir():
+        raise UsageError(
+            f"{out} cannot be a page; expected the name of a file in an existing folder"
+        )
 
 
 def _print_names(arguments: argparse.Namespace) -> int:
     if arguments.list_models:
-        from allocsim.fitting import CONFIGURATIONS, TORCHVISION  # noqa: PLC0415
+        from allocsim.fitting import CONFIGURATIONS, TORCHVISION
 
         key, names = "models", [*CONFIGURATIONS, *TORCHVISION]
     else:
-        from allocsim.phantom import CARDS  # noqa: PLC0415
+        from allocsim.phantom import CARDS
 
         key, names = "gpus", list(CARDS)
     if arguments.json:
@@ -264,60 +301,9 @@ def _print_names(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _parsed_task(arguments: argparse.Namespace) -> Task | None:
-    from allocsim.fitting import Task, lengths_of, model_of, usual_lengths  # noqa: PLC0415
-
-    words = arguments.words
-    given = {name: getattr(arguments, name) for name in _OF_THE_TASK}
-    given = {name: value for name, value in given.items() if value is not None}
-    if not words:
-        raise UsageError("fit needs a model, or a program after --: allocsim fit gpt2 --gpu T4")
-    if len(words) > 1 or arguments.has_separator:
-        return None
-    if "lora_targets" in given:
-        given["lora_targets"] = tuple(filter(None, given["lora_targets"].split(",")))
-        if not given.get("lora"):
-            raise UsageError("--lora-targets needs --lora RANK")
-    if "lengths" in given:
-        n_batches = given.get("requests", 2) if arguments.serve else given.get("steps", 4)
-        n_batches *= 1 if arguments.serve else given.get("accumulate", 1)
-        given["lengths"] = lengths_of(given["lengths"], given.get("batch", 1) * n_batches)
-    if "checkpoint_layers" in given:
-        given["checkpointing"] = True
-    _refuse_option_of_other_mode(arguments, given)
-    model = model_of(words[0])
-    usual = usual_lengths(model, **{name: given[name] for name in ("decode",) if name in given})
-    return Task(model=model, is_training=not arguments.serve, **(usual | given))
-
-
-def _refuse_option_of_other_mode(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
-    training = {"seq", "optimizer", "checkpointing", "accumulate", "lora", "lora_targets", "steps"}
-    training |= {"ranks", "rank", "image", "channels_last", "quant", "checkpoint_layers"}
-    serving = {"prompt", "decode", "requests"}
-    wrong = sorted((training if arguments.serve else serving) & given.keys())
-    if wrong:
-        name, kind = wrong[0].replace("_", "-"), "training" if arguments.serve else "--serve"
-        raise UsageError(f"--{name} applies to {kind} only")
-
-
-def _gpus(arguments: argparse.Namespace) -> list[Gpu]:
-    from allocsim.phantom import CARDS, Gpu, find_gpu  # noqa: PLC0415
-
-    names = arguments.gpus or []
-    if arguments.device_memory is not None:
-        if names:
-            raise UsageError("--gpu and --device-memory both select the device; expected one")
-        return [Gpu("a card of that size", arguments.device_memory)]
-    if not names:
-        raise UsageError('fit needs a card: --gpu "RTX 4090", or --device-memory 24GiB')
-    if "all" in names:
-        return list(CARDS.values())
-    return list(dict.fromkeys(map(find_gpu, names)))
-
-
 def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> int:
-    from allocsim.fitting import fewest_checkpointed, fit_cards, fit_command  # noqa: PLC0415
-    from allocsim.report import fit as report  # noqa: PLC0415
+    from allocsim.fitting import fewest_checkpointed, fit_cards, fit_command
+    from allocsim.report import fit as report
 
     if arguments.out is not None and len(gpus) > 1:
         raise UsageError("-o writes one recording; expected one card")
@@ -345,7 +331,7 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
 
 
 def _advice_and_owners(found: Fit | Estimate, how: dict[str, Any]) -> tuple[Any, ...]:
-    from allocsim.fitting import Fit, advise  # noqa: PLC0415
+    from allocsim.fitting import Fit, advise
 
     advice = None
     if found.task is not None:
@@ -354,14 +340,14 @@ def _advice_and_owners(found: Fit | Estimate, how: dict[str, Any]) -> tuple[Any,
             advice = advise(found, **{name: how[name] for name in how if name != "engine"})
     if not isinstance(found, Fit):
         return (advice,)
-    from allocsim.analysis.top import tops_of_fit  # noqa: PLC0415
+    from allocsim.analysis.top import tops_of_fit
 
     return (advice, *tops_of_fit(found))
 
 
 def _find(arguments: argparse.Namespace, way: Way, task: Task, gpus: list[Gpu]) -> int:
-    from allocsim.fitting import Fewest, Frontier, Largest, fewest, frontier, largest  # noqa: PLC0415
-    from allocsim.report import fit_find as report  # noqa: PLC0415
+    from allocsim.fitting import Fewest, Frontier, Largest, fewest, frontier, largest
+    from allocsim.report import fit_find as report
 
     if len(gpus) > 1:
         raise UsageError("--find searches on one card; expected one --gpu")

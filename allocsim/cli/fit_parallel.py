@@ -11,8 +11,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from allocsim.cli.options import Parser, UsageError, count
 from allocsim.cli.output import write_report
-from allocsim.cli.usage import Parser, UsageError, count
 
 if TYPE_CHECKING:
     from allocsim.fitting.formulas.training import (
@@ -79,24 +79,22 @@ def run_by_formula(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
     """Answer `allocsim fit` by formulas, for one card or several; return the exit code."""
     if len(gpus) > 1:
         raise UsageError("formulas are for one kind of card; expected one --gpu")
-    from allocsim.fitting import plan, shard  # noqa: PLC0415
-    from allocsim.report import fit_plan as report  # noqa: PLC0415
+    from allocsim.fitting import plan, shard
+    from allocsim.report import fit_plan as report
 
     training, gpu = _training(arguments), gpus[0]
     if arguments.plan:
         planned = plan(training, gpu, cards=arguments.cards, micro_batch=arguments.batch)
         write_report(arguments, report, training, gpu, planned)
         return 0 if planned.fewest is not None else _DOES_NOT_FIT
-    found = shard(training, gpu)
-    write_report(
-        arguments, report, training, gpu, found, _assumptions_unlike_a_run(arguments, training)
-    )
+    found, assumed = shard(training, gpu), _assumptions_unlike_a_run(arguments, training)
+    write_report(arguments, report, training, gpu, found, assumed)
     return 0 if found.fits else _DOES_NOT_FIT
 
 
 def _training(arguments: argparse.Namespace) -> Training:
-    from allocsim.fitting import model_of, precision_of, usual_attention  # noqa: PLC0415
-    from allocsim.fitting.formulas.training import EAGER, FUSED, Training  # noqa: PLC0415
+    from allocsim.fitting import model_of, precision_of, usual_attention
+    from allocsim.fitting.formulas.training import EAGER, FUSED, Training
 
     if arguments.grad_dtype is not None and arguments.dtype is not None:
         raise UsageError("--grad-dtype applies to mixed precision; leave --dtype out")
@@ -116,8 +114,8 @@ def _training(arguments: argparse.Namespace) -> Training:
 
 def _shape(arguments: argparse.Namespace) -> tuple[str, TransformerShape, int | None]:
     # The last value is the longest sequence that the model supports; None if it is not limited.
-    from allocsim.fitting import model_of, most_positions, shape_of  # noqa: PLC0415
-    from allocsim.fitting.formulas.training import shape_for  # noqa: PLC0415
+    from allocsim.fitting import model_of, most_positions, shape_of
+    from allocsim.fitting.formulas.training import shape_for
 
     words = arguments.words
     if arguments.parameters is not None:
@@ -132,7 +130,7 @@ def _shape(arguments: argparse.Namespace) -> tuple[str, TransformerShape, int | 
 
 
 def _layout(arguments: argparse.Namespace, most: int | None) -> ParallelLayout:
-    from allocsim.fitting.formulas.training import ParallelLayout  # noqa: PLC0415
+    from allocsim.fitting.formulas.training import ParallelLayout
 
     if arguments.checkpointing and arguments.recompute not in (None, "full"):
         raise UsageError(
@@ -149,14 +147,11 @@ def _layout(arguments: argparse.Namespace, most: int | None) -> ParallelLayout:
     layout = ParallelLayout(**{name: value for name, value in given.items() if value is not None})
     if most is not None and layout.seq > most:
         raise UsageError(f"--seq {layout.seq:,} is more than the model's {most:,} positions")
-    return replace(
-        layout,
-        sequence_parallel=not arguments.no_sequence_parallel,
-    )
+    return replace(layout, sequence_parallel=not arguments.no_sequence_parallel)
 
 
 def _assumptions_unlike_a_run(arguments: argparse.Namespace, training: Training) -> str:
-    from allocsim.fitting import model_of, precision_of, usual_lengths  # noqa: PLC0415
+    from allocsim.fitting import model_of, precision_of, usual_lengths
 
     if not arguments.words or training.layout.ranks > 1:
         return ""

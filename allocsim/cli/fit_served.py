@@ -1,6 +1,6 @@
 """Options of `allocsim fit` for serving engines such as vLLM, and the answers to them.
 
-Rule: `fit_ways.py` decides which options have an effect on a serving engine.
+Rule: `fit_options.py` decides which options have an effect on a serving engine.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import add_shared
+from allocsim.cli.options import Parser, UsageError, add_shared, count
 from allocsim.cli.output import ProgressBar, write_report
-from allocsim.cli.usage import Parser, UsageError, count
 
 if TYPE_CHECKING:
     from allocsim.fitting.formulas import Logged, ServerOptions
@@ -62,8 +61,8 @@ def set_server(arguments: argparse.Namespace) -> None:
 
 def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
     """Print the answer for each card, and return the exit code."""
-    from allocsim.fitting import held_of, serve  # noqa: PLC0415
-    from allocsim.report import fit_served as report  # noqa: PLC0415
+    from allocsim.fitting import held_of, serve
+    from allocsim.report import fit_served as report
 
     if len(arguments.words) != 1:
         raise UsageError("--server needs one MODEL: allocsim fit Qwen2.5-7B --server vllm")
@@ -92,10 +91,10 @@ def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
 
 def run_started(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
     """Start the engine on one card, print the answer, and return the exit code."""
-    import shlex  # noqa: PLC0415
+    import shlex
 
-    from allocsim.fitting import start, start_largest  # noqa: PLC0415
-    from allocsim.report import fit_started as report  # noqa: PLC0415
+    from allocsim.fitting import start, start_largest
+    from allocsim.report import fit_started as report
 
     if len(arguments.words) != 1:
         raise UsageError("--server needs one MODEL: allocsim fit Qwen2.5-7B --server vllm")
@@ -138,7 +137,7 @@ def refuse_out(out: Path) -> None:
 
 
 def _server_options(arguments: argparse.Namespace) -> ServerOptions:
-    from allocsim.fitting.formulas import ServerOptions, options_in, version_of  # noqa: PLC0415
+    from allocsim.fitting.formulas import ServerOptions, options_in, version_of
 
     for option in ("server-version", "offline"):
         if getattr(arguments, option.replace("-", "_")) and arguments.server != "vllm":
@@ -157,8 +156,8 @@ def _server_options(arguments: argparse.Namespace) -> ServerOptions:
 
 
 def _logged(path: str, server: str) -> Logged:
-    from allocsim.fitting.formulas import logged_in  # noqa: PLC0415
-    from allocsim.recording import figures_in, read_log  # noqa: PLC0415
+    from allocsim.fitting.formulas import logged_in
+    from allocsim.recording import figures_in, read_log
 
     log = read_log(path)
     if log is None:

@@ -10,9 +10,17 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.options import (
+    Commands,
+    UsageError,
+    add_command,
+    add_shared,
+    count,
+    fraction,
+    memory_size,
+    share,
+)
 from allocsim.cli.output import ProgressBar, refuse_input, write_report, write_warnings, writing
-from allocsim.cli.usage import Parser, UsageError, count, fraction, memory_size, share
 
 if TYPE_CHECKING:
     from allocsim.analysis.gate import Baseline, Budget, Gate, Measured
@@ -33,18 +41,14 @@ _PEAKS = {
 }
 
 
-def add_to(commands: Commands[Parser]) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(commands, "gate", _SUMMARY, _DESCRIPTION, run, epilog=_EPILOG)
     add = parser.add_argument
     add_shared(parser, "file")
     for what, text in _PEAKS.items():
         add(f"--max-{what}", metavar="SIZE", type=memory_size, help=text)
-    add(
-        "--max-driver-calls",
-        metavar="N",
-        type=count,
-        help="limit of calls to the driver for memory",
-    )
+    max_driver_calls = "limit of calls to the driver for memory"
+    add("--max-driver-calls", metavar="N", type=count, help=max_driver_calls)
     fragments = "limit of the unallocated share of reserved memory, e.g. 10%% or 0.1"
     add("--max-fragmentation", metavar="SHARE", type=fraction, help=fragments)
     add("--baseline", metavar="FILE", help="figures of an earlier run, written by --update")
@@ -66,8 +70,8 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.analysis.gate import Budget  # noqa: PLC0415
-    from allocsim.report import gate as report  # noqa: PLC0415
+    from allocsim.analysis.gate import Budget
+    from allocsim.report import gate as report
 
     budget = Budget(
         max_reserved=arguments.max_reserved,
@@ -83,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _refuse(arguments: argparse.Namespace, *, is_empty: bool) -> None:
-    from allocsim.analysis.gate import PLACES  # noqa: PLC0415
+    from allocsim.analysis.gate import PLACES
 
     path = arguments.baseline
     if arguments.at is not None and arguments.at[0] not in PLACES:
@@ -104,21 +108,23 @@ def _refuse(arguments: argparse.Namespace, *, is_empty: bool) -> None:
 
 
 def _gated(arguments: argparse.Namespace, budget: Budget) -> Gate:
-    from allocsim.analysis.gate import gate, read_baseline  # noqa: PLC0415
+    from allocsim.analysis.gate import gate, read_baseline, write_baseline
 
     baseline: Baseline | None = None
     if arguments.baseline is not None and not arguments.update:
         baseline = read_baseline(arguments.baseline)
     found = _measured(arguments, baseline)
     if arguments.update:
-        _write(arguments.baseline, found)
+        with writing(arguments.baseline):
+            write_baseline(arguments.baseline, found)
+        write_warnings([f"wrote {arguments.baseline}"])
         baseline = read_baseline(arguments.baseline)
     return gate(found, budget, baseline=baseline, tolerance=arguments.tolerance)
 
 
 def _measured(arguments: argparse.Namespace, baseline: Baseline | None) -> Measured:
-    from allocsim.analysis.gate import measured  # noqa: PLC0415
-    from allocsim.recording import load  # noqa: PLC0415
+    from allocsim.analysis.gate import measured
+    from allocsim.recording import load
 
     at = None if arguments.at is None else (arguments.at[0], arguments.at[1])
     counts_held = not arguments.own
@@ -134,11 +140,3 @@ def _measured(arguments: argparse.Namespace, baseline: Baseline | None) -> Measu
             torch_version=arguments.torch,
             progress=bar.stage("replaying"),
         )
-
-
-def _write(path: str, found: Measured) -> None:
-    from allocsim.analysis.gate import write_baseline  # noqa: PLC0415
-
-    with writing(path):
-        write_baseline(path, found)
-    write_warnings([f"wrote {path}"])

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import argparse
 
-from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.options import Commands, UsageError, add_command, add_shared
 from allocsim.cli.output import write_report
-from allocsim.cli.usage import Parser, UsageError
 
 _SUMMARY = "report problems of a recording or an option string"
 _DESCRIPTION = """\
@@ -29,7 +28,7 @@ option is wrong"""
 _FAILED = 1
 
 
-def add_to(commands: Commands[Parser]) -> None:
+def add_to(commands: Commands) -> None:
     usage = "allocsim lint [FILE] [--conf CONF] [--torch VERSION] [--json]"
     parser = add_command(
         commands, "lint", _SUMMARY, _DESCRIPTION, run, epilog=_EXAMPLE, usage=usage
@@ -44,9 +43,9 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.analysis.lint import lint, lint_conf  # noqa: PLC0415
-    from allocsim.recording import load  # noqa: PLC0415
-    from allocsim.report import lint as report  # noqa: PLC0415
+    from allocsim.analysis.lint import lint, lint_conf
+    from allocsim.recording import load
+    from allocsim.report import lint as report
 
     if arguments.file is not None:
         found = lint(load(arguments.file), arguments.conf, torch_version=arguments.torch)

@@ -1,4 +1,4 @@
-"""Arguments that several commands share: FILE, --conf, --device-memory, --torch and others.
+"""Parser of the command line, types of option values, and arguments that several commands share.
 
 Rule: an argument has the same meaning in every command; only its help text may differ. The
 supported releases are imported only when a help text is printed.
@@ -7,10 +7,13 @@ supported releases are imported only when a help text is printed.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from allocsim.cli.usage import Parser, UsageError, change, count, device_size, fraction, memory_size
+from allocsim.units import parse_size
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -20,7 +23,206 @@ if TYPE_CHECKING:
     from allocsim.replaying import Prepared
     from allocsim.simulation import Hints
 
-Commands = argparse._SubParsersAction  # argparse has no public name for it
+
+_LARGEST_DEVICE = 1 << 60
+_MOST_DIGITS = 9
+_LEAST_DEVICE = 1024
+_MOMENTS = ("peak", "oom", "end")
+_LONGEST_SENTENCE = 1000
+_MOST_PROCESSES = 1024
+_MOST_SHARE = 100.0
+_LONGEST_WAIT = 86_400.0
+
+
+class UsageError(Exception):
+    """Invalid command line: its sentence is printed, and the exit code is 2."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Argument parser that raises UsageError instead of exiting, and suggests similar options.
+
+    argparse suggests commands and choices from Python 3.14 on, but no options; this parser gives
+    the same sentences on every version.
+
+    with_dashes: options whose value may begin with a dash.
+    """
+
+    suggest_on_error = False
+    with_dashes: frozenset[str] = frozenset()
+    _given: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does, but report unknown arguments under the command's name."""
+        self._given = sys.argv[1:] if args is None else args
+        known, unknown = super().parse_known_args(self._joined(self._given), namespace)
+        if hasattr(known, "has_separator"):  # set by a command that uses it
+            known.has_separator = "--" in self._given
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
+
+    def _joined(self, words: Sequence[str]) -> list[str]:
+        # argparse takes a word that begins with a dash for an option, unless it follows a "=".
+        joined: list[str] = []
+        for word in words:
+            if joined and joined[-1] in self.with_dashes and "--" not in joined:
+                joined[-1] += f"={word}"
+            else:
+                joined.append(word)
+        return joined
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError; argparse calls this with a sentence about the first wrong argument."""
+        raise UsageError(f"{message}{self._meant(message)} (see {self.prog} --help)")
+
+    def _meant(self, message: str) -> str:
+        options = [option for option in self._option_string_actions if option.startswith("--")]
+        for word in takewhile(lambda word: word != "--", self._given):
+            name = word.partition("=")[0]
+            if name.startswith("--") and name not in options:
+                of_what = "" if name in message else f"; {name} is not an option"
+                near = _suggestion(name, options)
+                return f"{of_what}{near}" if near else ""
+        return ""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            near = _suggestion(str(value), [str(choice) for choice in action.choices or ()])
+            raise argparse.ArgumentError(action, f"{error.message}{near}") from None
+
+
+if TYPE_CHECKING:  # argparse has no public name for it, and the class is not generic when it runs
+    Commands = argparse._SubParsersAction[Parser]
+else:
+    Commands = argparse._SubParsersAction
+
+
+def _suggestion(word: str, words: Sequence[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, words, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def memory_size(text: str) -> int:
+    """Parse a size in bytes: "24GiB", "5600 MiB", "512"."""
+    try:
+        size = parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if not 0 < size <= _LARGEST_DEVICE:
+        raise argparse.ArgumentTypeError(
+            f"size {text[:80]!r} is out of range; expected 1 to 2**60 bytes"
+        )
+    return size
+
+
+def device_size(text: str) -> int:
+    """Parse the memory of a device; refuse a small number that lacks its unit."""
+    size = memory_size(text)
+    if text.strip().isdigit() and size < _LEAST_DEVICE:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is {size} bytes; did you mean {size}GiB?")
+    return size
+
+
+def count(text: str) -> int:
+    """Parse a whole number from 0 to 999,999,999."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a whole number, 0 or more")
+    if len(text.lstrip("0")) > _MOST_DIGITS:
+        most = 10**_MOST_DIGITS - 1
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is too large; expected 0 to {most:,}")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """Parse a whole number from 1 to 999,999,999."""
+    found = count(text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is too small; expected 1 or more")
+    return found
+
+
+def moment(text: str) -> str | int:
+    """Parse a moment: "peak", "oom", "end", or the number of an entry."""
+    if text in _MOMENTS:
+        return text
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    raise argparse.ArgumentTypeError(
+        f"{text[:80]!r} is not a moment; expected peak, oom, end or the number of an entry"
+    )
+
+
+def fraction(text: str) -> float:
+    """Parse a share from 0 to 1, e.g. "0.9" or "90%"."""
+    found = _share(text)
+    if not 0.0 <= found <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a fraction; expected 0 to 1")
+    return found
+
+
+def share(text: str) -> float:
+    """Parse a share of 0 or more: "1%", "0.01", "150%"."""
+    found = _share(text)
+    if not 0.0 <= found <= _MOST_SHARE:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a share; expected e.g. 1% or 0.01")
+    return found
+
+
+def seconds(text: str) -> float:
+    """Parse a time in seconds, above 0 and at most a day."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0.0 < found <= _LONGEST_WAIT:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a time; expected seconds above 0")
+    return found
+
+
+def _share(text: str) -> float:
+    """Parse a number or a percentage as a share; return -1 for other text."""
+    digits = text.removesuffix("%")
+    try:
+        # "1%" must equal 0.01 exactly, which a division by 100 would not give.
+        return float(f"{digits}e-2") if digits != text else float(text)
+    except ValueError:
+        return -1.0
+
+
+def change(text: str) -> tuple[int, str]:
+    """Parse "ENTRY:CONF", e.g. "1200:max_split_size_mb:64"; return the entry and the conf."""
+    entry, colon, conf = text.partition(":")
+    if not colon:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not ENTRY:CONF")
+    return count(entry), conf
+
+
+def processes(text: str) -> int:
+    """Parse a number of processes, at least 1."""
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= _MOST_PROCESSES):
+        what = f"{text[:80]!r} is not a number of processes; expected 1 to {_MOST_PROCESSES}"
+        raise argparse.ArgumentTypeError(what)
+    return int(text)
+
+
+def is_there(name: str) -> bool:
+    """Return True if a file or folder has this name."""
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):  # a name that is too long, or contains NUL
+        return False
+
+
+def one_line(text: str) -> str:
+    """Return `text` for a message: one line, shortened, with control characters escaped."""
+    if len(text) > _LONGEST_SENTENCE:
+        text = f"{text[:_LONGEST_SENTENCE]}..."
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
+
 
 _FILE = "a snapshot, a profiler trace or rows of requests (docs/reference/formats.md)"
 _SHARED: dict[str, dict[str, Any]] = {
@@ -101,7 +303,7 @@ HINTS = ("--memory-fraction", "--empty-cache", "--set")
 
 def hints_of(arguments: argparse.Namespace) -> Hints | None:
     """Return the facts about the recorded run that the user gave by options; None without any."""
-    from allocsim.simulation import Hints  # noqa: PLC0415
+    from allocsim.simulation import Hints
 
     settings = tuple(arguments.settings or ())
     hints = Hints(arguments.memory_fraction, arguments.empty_cache, settings)
@@ -114,7 +316,7 @@ def edited_by(
     """Return the devices with the edits that the user gave by --edit; empty without any."""
     if not arguments.edits:
         return ()
-    from allocsim.editing import edit_devices  # noqa: PLC0415
+    from allocsim.editing import edit_devices
 
     return edit_devices(devices, arguments.edits)
 
@@ -123,7 +325,7 @@ def expanded(text: str) -> str:
     """Return a help text with `{releases}` replaced by the supported releases of PyTorch."""
     if "{releases}" not in text:
         return text
-    from allocsim.core import RELEASES  # noqa: PLC0415
+    from allocsim.core import RELEASES
 
     versions = list(RELEASES)
     return text.replace("{releases}", f"{versions[0]} to {versions[-1]}")
@@ -137,7 +339,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 
 def add_command(
-    commands: Commands[Parser],
+    commands: Commands,
     name: str,
     summary: str,
     description: str,
@@ -170,7 +372,7 @@ def dask_executor(address: str, stack: ExitStack) -> Executor:
     The connection is closed with `stack`. Raises UsageError if Dask is not installed, or no
     scheduler answers.
     """
-    from importlib import import_module  # noqa: PLC0415
+    from importlib import import_module
 
     try:
         distributed = import_module("distributed")

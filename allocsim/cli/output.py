@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, TextIO, cast
 
-from allocsim.cli.usage import UsageError
+from allocsim.cli.options import UsageError
 
 if TYPE_CHECKING:
     from allocsim.recording import Recording
@@ -139,7 +139,7 @@ def write_json(document: object, *, indent: int | None = 2) -> None:
 
 def write_other_json(document: object, *, indent: int | None = 2) -> None:
     """Write a JSON document in the format of another tool, without `schema_version`."""
-    import json  # noqa: PLC0415
+    import json
 
     write(json.dumps(document, indent=indent) + "\n")
 
@@ -161,8 +161,8 @@ def write_screen(answer: Answer) -> None:
     if not sys.stdout.isatty():
         write(str(answer))
         return
-    from rich.console import Console  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.console import Console
+    from rich.text import Text
 
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     for line, tone in answer.lines:
@@ -223,7 +223,7 @@ def refuse_name(output: str, read: Iterable[str] = ()) -> None:
 
     read: files that the command will read.
     """
-    from allocsim.workload import SUFFIXES  # noqa: PLC0415
+    from allocsim.workload import SUFFIXES
 
     refuse_output(output, read, SUFFIXES)
     if not Path(output).absolute().parent.is_dir():
@@ -232,7 +232,7 @@ def refuse_name(output: str, read: Iterable[str] = ()) -> None:
 
 def save_recording(recording: Recording, output: str) -> None:
     """Write a recording to the file `output`, which `refuse_name` has checked."""
-    from allocsim.workload import write_recording  # noqa: PLC0415
+    from allocsim.workload import write_recording
 
     with writing(output):
         write_recording(recording, output)
@@ -253,7 +253,7 @@ _PATIENCE = 0.5
 
 
 class ProgressBar:
-    """Context manager of a bar on one line, with the name of the stage; removed at the end."""
+    """Progress bar on one line of a terminal, with the name of the stage; a context manager."""
 
     def __init__(self) -> None:
         self._is_wanted = sys.stderr.isatty()
@@ -298,8 +298,8 @@ class ProgressBar:
         return show
 
     def _open(self) -> None:
-        from rich.console import Console  # noqa: PLC0415
-        from rich.progress import BarColumn, Progress, TaskProgressColumn  # noqa: PLC0415
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn
 
         columns = ("{task.description}", BarColumn(bar_width=16), TaskProgressColumn())
         bar = Progress(*columns, console=Console(stderr=True), transient=True)

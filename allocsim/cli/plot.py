@@ -8,9 +8,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.options import Commands, UsageError, add_command, add_shared, moment
 from allocsim.cli.output import ProgressBar, refuse_output, write_warnings
-from allocsim.cli.usage import Parser, UsageError, moment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,7 +44,7 @@ _OF_A_STATE = ("segments", "sizes")
 """Kinds, besides flame, that need no history."""
 
 
-def add_to(commands: Commands[Parser]) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(commands, "plot", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
     add("kind", metavar="KIND", choices=_KINDS, help=", ".join(_KINDS))
@@ -65,12 +64,7 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.report.figures import (  # noqa: PLC0415
-        DARK,
-        LIGHT,
-        require_matplotlib,
-        save_figure,
-    )
+    from allocsim.report.figures import DARK, LIGHT, require_matplotlib, save_figure
 
     if not arguments.output.lower().endswith((".png", ".svg")):
         raise UsageError(f"{arguments.output}: a figure's name must end in .png or .svg")
@@ -82,18 +76,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
-    from allocsim.analysis.picture import others_of, picture_prepared, shown_device  # noqa: PLC0415
-    from allocsim.analysis.top import answers_of_run  # noqa: PLC0415
-    from allocsim.recording import load  # noqa: PLC0415
-    from allocsim.replaying import prepare  # noqa: PLC0415
-    from allocsim.report import shown_of  # noqa: PLC0415
-    from allocsim.report.figures import (  # noqa: PLC0415
+    from allocsim.analysis.picture import others_of, picture_prepared, shown_device
+    from allocsim.analysis.top import answers_of_run
+    from allocsim.recording import load
+    from allocsim.replaying import prepare
+    from allocsim.report import shown_of
+    from allocsim.report.figures import (
         address_map_figure,
         block_sizes_figure,
         memory_figure,
         segments_figure,
     )
-    from allocsim.simulation import Setting  # noqa: PLC0415
+    from allocsim.simulation import Setting
 
     if arguments.kind in _OF_ANSWERS:
         return _of_an_answer(arguments, theme)
@@ -128,13 +122,9 @@ def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
 
 
 def _of_an_answer(arguments: argparse.Namespace, theme: Theme) -> Figure:
-    from allocsim.analysis.tune import read_tried  # noqa: PLC0415
-    from allocsim.fitting import read_answers, read_frontier  # noqa: PLC0415
-    from allocsim.report.figures import (  # noqa: PLC0415
-        cards_figure,
-        front_figure,
-        frontier_figure,
-    )
+    from allocsim.analysis.tune import read_tried
+    from allocsim.fitting import read_answers, read_frontier
+    from allocsim.report.figures import cards_figure, front_figure, frontier_figure
 
     if arguments.kind == "front":
         return front_figure(read_tried(arguments.file), theme)
@@ -144,7 +134,7 @@ def _of_an_answer(arguments: argparse.Namespace, theme: Theme) -> Figure:
 
 
 def _snapshot_without_history(arguments: argparse.Namespace, recording: Recording) -> Still | None:
-    from allocsim.analysis.picture import shown_device, still_of  # noqa: PLC0415
+    from allocsim.analysis.picture import shown_device, still_of
 
     device = shown_device(recording, arguments.device)
     if (
@@ -162,11 +152,11 @@ def _snapshot_without_history(arguments: argparse.Namespace, recording: Recordin
 
 
 def _flame(arguments: argparse.Namespace, theme: Theme) -> Figure:
-    from allocsim.analysis.picture import shown_device  # noqa: PLC0415
-    from allocsim.analysis.top import top  # noqa: PLC0415
-    from allocsim.recording import load  # noqa: PLC0415
-    from allocsim.report import others_text  # noqa: PLC0415
-    from allocsim.report.figures import flame_figure  # noqa: PLC0415
+    from allocsim.analysis.picture import shown_device
+    from allocsim.analysis.top import top
+    from allocsim.recording import load
+    from allocsim.report import others_text
+    from allocsim.report.figures import flame_figure
 
     if arguments.conf is not None or arguments.device_memory is not None:
         raise UsageError(

@@ -8,9 +8,8 @@ from __future__ import annotations
 import argparse
 from contextlib import ExitStack
 
-from allocsim.cli.options import Commands, add_command, add_shared, dask_executor
+from allocsim.cli.options import Commands, add_command, add_shared, dask_executor, processes
 from allocsim.cli.output import ProgressBar, refuse_output, save_page, write_report
-from allocsim.cli.usage import Parser, processes
 
 _SUMMARY = "compare the ranks of a job, and find the rank that needs the most memory"
 _DESCRIPTION = """\
@@ -22,7 +21,7 @@ finds the smallest device for the job, -o writes a page with the memory curve of
 each rank.  allocsim tune FILE FILE ... finds one setting for all ranks."""
 
 
-def add_to(commands: Commands[Parser]) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(commands, "ranks", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
     add("files", metavar="FILE", nargs="+", help="a folder of recordings, or a recording")
@@ -39,8 +38,8 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.analysis.ranks import ranks  # noqa: PLC0415
-    from allocsim.report import ranks as report  # noqa: PLC0415
+    from allocsim.analysis.ranks import ranks
+    from allocsim.report import ranks as report
 
     if arguments.output is not None:
         refuse_output(arguments.output, arguments.files, (".html",))
@@ -58,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
             watch=bar.stage("replaying"),
         )
     if arguments.output is not None:
-        from allocsim.report.html import ranks_page  # noqa: PLC0415
+        from allocsim.report.html import ranks_page
 
         save_page(ranks_page(found), arguments.output)
     write_report(arguments, report, found, count=arguments.count)

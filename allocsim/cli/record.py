@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.options import Commands, UsageError, add_command, add_shared, count, memory_size
 from allocsim.cli.output import say, shown, write_json
-from allocsim.cli.usage import Parser, UsageError, count, memory_size
 
 if TYPE_CHECKING:
     from allocsim.phantom import Gpu
@@ -34,7 +33,7 @@ The exit code is the program's own."""
 _DEFAULT_CARD = "RTX 4090"
 
 
-def add_to(commands: Commands[Parser]) -> None:
+def add_to(commands: Commands) -> None:
     more = {"epilog": _EPILOG, "usage": "allocsim record [options] -- PROGRAM [ARGUMENT ...]"}
     parser = add_command(commands, "record", _SUMMARY, _DESCRIPTION, run, **more)
     add = parser.add_argument
@@ -62,8 +61,8 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.phantom import RecordedProgram, record  # noqa: PLC0415
-    from allocsim.report import record as report  # noqa: PLC0415
+    from allocsim.phantom import RecordedProgram, record
+    from allocsim.report import record as report
 
     if not arguments.program:
         raise UsageError("record needs a program to run: allocsim record -- python train.py")
@@ -96,9 +95,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _gpu(arguments: argparse.Namespace) -> Gpu | None:
-    from dataclasses import replace  # noqa: PLC0415
+    from dataclasses import replace
 
-    from allocsim.phantom import Gpu, find_gpu, has_gpu  # noqa: PLC0415
+    from allocsim.phantom import Gpu, find_gpu, has_gpu
 
     if arguments.gpu is None and arguments.device_memory is None:
         if has_gpu():

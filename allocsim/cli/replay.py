@@ -10,9 +10,17 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import HINTS, Commands, add_command, add_shared, edited_by, hints_of
+from allocsim.cli.options import (
+    HINTS,
+    Commands,
+    UsageError,
+    add_command,
+    add_shared,
+    count,
+    edited_by,
+    hints_of,
+)
 from allocsim.cli.output import ProgressBar, write_report
-from allocsim.cli.usage import Parser, UsageError, count
 from allocsim.errors import InvariantError
 
 if TYPE_CHECKING:
@@ -34,7 +42,7 @@ proves to help is printed as a line to paste."""
 _STRICT, _OUT_OF_MEMORY = 1, 3
 
 
-def add_to(commands: Commands[Parser]) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(commands, "replay", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
     add_shared(parser, "file", "--conf", "--device-memory", "--torch", "--device")
@@ -50,17 +58,12 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.analysis.explain import OomWatch, shortages_of  # noqa: PLC0415
-    from allocsim.analysis.top import top_of_replay, top_of_spill  # noqa: PLC0415
-    from allocsim.recording import load  # noqa: PLC0415
-    from allocsim.replaying import (  # noqa: PLC0415
-        prepare,
-        replay_prepared,
-        with_proof,
-        with_range,
-    )
-    from allocsim.report import replay as report  # noqa: PLC0415
-    from allocsim.simulation import Setting  # noqa: PLC0415
+    from allocsim.analysis.explain import OomWatch, shortages_of
+    from allocsim.analysis.top import top_of_replay, top_of_spill
+    from allocsim.recording import load
+    from allocsim.replaying import prepare, replay_prepared, with_proof, with_range
+    from allocsim.report import replay as report
+    from allocsim.simulation import Setting
 
     with ProgressBar() as bar:
         recording, hints = load(arguments.file), hints_of(arguments)
@@ -93,13 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
             wants_cure = not any(others)
         found = None
         if wants_cure:
-            found = _recommended(
-                devices,
-                result,
-                bar,
-                insists=bool(arguments.cure),
-                in_full=arguments.json or arguments.verbose,
-            )
+            found = _recommended(arguments, devices, result, bar)
         top = None if arguments.json or edited else top_of_replay(devices, result)
         if arguments.host_spill:
             top = top_of_spill(devices, result.devices)
@@ -118,7 +115,7 @@ def _compare_strictly(devices: Sequence[Prepared], result: Run) -> None:
     Raises InvariantError at the first difference, and UsageError if `result` is a what-if replay or
     the recording has no addresses to compare.
     """
-    from allocsim.replaying import difference_step_by_step  # noqa: PLC0415
+    from allocsim.replaying import difference_step_by_step
 
     for device_run in result.devices:
         if device_run.fidelity is not None and not device_run.fidelity.is_compared:
@@ -139,18 +136,22 @@ def _compare_strictly(devices: Sequence[Prepared], result: Run) -> None:
 
 
 def _recommended(
-    devices: Sequence[Prepared], result: Run, bar: ProgressBar, *, insists: bool, in_full: bool
+    arguments: argparse.Namespace, devices: Sequence[Prepared], result: Run, bar: ProgressBar
 ) -> tuple[Recommendation, tuple[Cure, ...]]:
-    # insists: try settings even if the replay differs from the recorded run.
-    from allocsim.analysis.explain import cures_of  # noqa: PLC0415
-    from allocsim.recommend import Case, recommend  # noqa: PLC0415
-    from allocsim.replaying import Trials, effects_on  # noqa: PLC0415
-    from allocsim.simulation import Setting  # noqa: PLC0415
+    from allocsim.analysis.explain import cures_of
+    from allocsim.recommend import Case, recommend
+    from allocsim.replaying import Trials, effects_on
+    from allocsim.simulation import Setting
 
     watch = partial(bar.trying, more=" (--no-cure skips)")
     cases = [
         Case(Trials(prepared, watch, effects_on(prepared)), device_run)
         for prepared, device_run in zip(devices, result.devices, strict=True)
     ]
-    found = recommend(cases, Setting(result.conf), insists=insists, in_full=in_full)
+    found = recommend(
+        cases,
+        Setting(result.conf),
+        insists=bool(arguments.cure),  # then even if the replay differs from the recorded run
+        in_full=arguments.json or arguments.verbose,
+    )
     return found, cures_of(found, cases)

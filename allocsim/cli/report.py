@@ -6,17 +6,14 @@ Rule: the file is written once, after the whole page was built.
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
+from allocsim.cli.options import HINTS, Commands, UsageError, add_command, add_shared, hints_of
 from allocsim.cli.output import ProgressBar, refuse_output, save_page, write_warnings
-from allocsim.cli.usage import Parser, UsageError
 
 if TYPE_CHECKING:
-    from allocsim.analysis.explain import Shortage
-    from allocsim.analysis.picture import Picture, WhatIf
     from allocsim.recommend import Case, Recommendation
     from allocsim.recording import Recording
     from allocsim.replaying import Prepared
@@ -34,7 +31,7 @@ _WHAT_IF_UP_TO = 100_000
 """Largest number of entries for which other settings are replayed by default."""
 
 
-def add_to(commands: Commands[Parser]) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(commands, "report", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
     add_shared(parser, "file")
@@ -49,8 +46,8 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.analysis.picture import shown_device  # noqa: PLC0415
-    from allocsim.recording import load  # noqa: PLC0415
+    from allocsim.analysis.picture import shown_device
+    from allocsim.recording import load
 
     refuse_output(arguments.output, [arguments.file])
     recording = load(arguments.file)
@@ -64,11 +61,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _page_of_state(arguments: argparse.Namespace, recording: Recording, device: int) -> str:
-    from allocsim.analysis.picture import still_of  # noqa: PLC0415
-    from allocsim.analysis.top import top  # noqa: PLC0415
-    from allocsim.replaying import state_source  # noqa: PLC0415
-    from allocsim.report import shown_of  # noqa: PLC0415
-    from allocsim.report.html import still_report  # noqa: PLC0415
+    from allocsim.analysis.picture import still_of
+    from allocsim.analysis.top import top
+    from allocsim.replaying import state_source
+    from allocsim.report import shown_of
+    from allocsim.report.html import still_report
 
     tries = arguments.conf is not None or arguments.confs or arguments.what_if
     if tries or hints_of(arguments) is not None:
@@ -87,17 +84,17 @@ def _page_of_state(arguments: argparse.Namespace, recording: Recording, device: 
 
 
 def _page_of_run(arguments: argparse.Namespace, recording: Recording) -> str:
-    from allocsim.analysis.picture import what_if  # noqa: PLC0415
-    from allocsim.recommend import recommend  # noqa: PLC0415
-    from allocsim.replaying import prepare  # noqa: PLC0415
-    from allocsim.report import shown_of  # noqa: PLC0415
-    from allocsim.report.html import html_report  # noqa: PLC0415
-    from allocsim.simulation import Setting  # noqa: PLC0415
+    from allocsim.analysis.picture import what_if
+    from allocsim.recommend import recommend
+    from allocsim.replaying import prepare
+    from allocsim.report import shown_of
+    from allocsim.report.html import html_report
+    from allocsim.simulation import Setting
 
     with ProgressBar() as bar:
         hints = hints_of(arguments)
         if arguments.edits:
-            from allocsim.editing import edited_recording  # noqa: PLC0415
+            from allocsim.editing import edited_recording
 
             recording = edited_recording(
                 recording, arguments.edits, torch_version=arguments.torch, hints=hints
@@ -108,42 +105,37 @@ def _page_of_run(arguments: argparse.Namespace, recording: Recording) -> str:
         shown = [each for each in devices if len(each.trace)] or devices[:1]
         numbers = {each.trace.device for each in shown}
         others = tuple(t.device for t in recording.devices if t.device not in numbers)
-        looked = [_looked_at(arguments, each, others, bar) for each in shown]
+        replayed = [_replayed(arguments, each, others, bar) for each in shown]
         wants = arguments.what_if
         if wants is None:
-            entries = sum(each.picture.device_run.entries for each in looked)
+            entries = sum(page.picture.device_run.entries for page, _ in replayed)
             wants = entries <= _WHAT_IF_UP_TO and not arguments.confs
         # First these replays, which keep their curves; the search below then reuses them.
         confs = [Setting(conf) for conf in arguments.confs or ()]
-        runs = [
-            what_if(each.case.trials, each.picture.run, confs) if wants or confs else ()
-            for each in looked
-        ]
+        if wants or confs:
+            replayed = [
+                (replace(page, runs=what_if(case.trials, page.picture.run, confs)), case)
+                for page, case in replayed
+            ]
         found = None
         if wants:
-            conf = looked[0].picture.run.conf
-            found = recommend([each.case for each in looked], Setting(conf))
-        pages = [_device_page(*each, found) for each in zip(looked, runs, strict=True)]
+            conf = replayed[0][0].picture.run.conf
+            found = recommend([case for _, case in replayed], Setting(conf))
+        pages = [_explained(page, case, found) for page, case in replayed]
         page = html_report(pages)
     write_warnings(dict.fromkeys(said for each in pages for said in shown_of(each.picture)))
     return page
 
 
-@dataclass(frozen=True, slots=True)
-class _ReplayedDevice:
-    picture: Picture
-    shortages: tuple[Shortage, ...]
-    case: Case
-
-
-def _looked_at(
+def _replayed(
     arguments: argparse.Namespace, prepared: Prepared, others: tuple[int, ...], bar: ProgressBar
-) -> _ReplayedDevice:
-    from allocsim.analysis.explain import OomWatch, shortages_of  # noqa: PLC0415
-    from allocsim.analysis.picture import picture_prepared  # noqa: PLC0415
-    from allocsim.recommend import Case  # noqa: PLC0415
-    from allocsim.replaying import Trials, effects_on  # noqa: PLC0415
-    from allocsim.simulation import Setting  # noqa: PLC0415
+) -> tuple[DevicePage, Case]:
+    from allocsim.analysis.explain import OomWatch, shortages_of
+    from allocsim.analysis.picture import picture_prepared
+    from allocsim.recommend import Case
+    from allocsim.replaying import Trials, effects_on
+    from allocsim.report.html import DevicePage
+    from allocsim.simulation import Setting
 
     watch = OomWatch((prepared.on(arguments.device_memory),))
     picture = picture_prepared(
@@ -157,21 +149,16 @@ def _looked_at(
     shortages = shortages_of(picture.device_run, picture.trace, watch)
     trying = partial(bar.trying, more=" (--no-what-if skips)")
     case = Case(Trials(prepared, trying, effects_on(prepared)), picture.device_run)
-    return _ReplayedDevice(picture, shortages, case)
+    return DevicePage(picture, shortages), case
 
 
-def _device_page(
-    looked: _ReplayedDevice, runs: tuple[WhatIf, ...], found: Recommendation | None
-) -> DevicePage:
-    from allocsim.analysis.explain import explain_device  # noqa: PLC0415
-    from allocsim.analysis.top import answers_of_run  # noqa: PLC0415
-    from allocsim.report.html import DevicePage  # noqa: PLC0415
+def _explained(page: DevicePage, case: Case, found: Recommendation | None) -> DevicePage:
+    from allocsim.analysis.explain import explain_device
+    from allocsim.analysis.top import answers_of_run
 
-    picture, case = looked.picture, looked.case
-    explanation = None
+    picture, explanation, answers = page.picture, None, None
     if found is not None:
-        explanation = explain_device(case, picture.run, looked.shortages, found)
-    answers = None
+        explanation = explain_device(case, picture.run, page.shortages, found)
     if picture.device_run.fidelity is not None:
         answers = answers_of_run(case.prepared, picture.device_run)
-    return DevicePage(picture, looked.shortages, explanation, runs, answers)
+    return replace(page, explanation=explanation, answers=answers)

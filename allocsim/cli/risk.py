@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import ProgressBar, write_report
-from allocsim.cli.usage import Parser
 
 _SUMMARY = "report how close a run comes to running out of memory"
 _DESCRIPTION = """\
@@ -21,7 +20,7 @@ fragmentation.  Every size is proved by replays."""
 _OUT_OF_MEMORY = 3
 
 
-def add_to(commands: Commands[Parser]) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(commands, "risk", _SUMMARY, _DESCRIPTION, run)
     add_shared(parser, "file", "--device-memory", "--conf")
     settings = "find the smallest device for this setting; may be repeated (default: a few)"
@@ -32,11 +31,11 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.analysis.risk import risk_of  # noqa: PLC0415
-    from allocsim.analysis.top import top_of_replay  # noqa: PLC0415
-    from allocsim.recording import load  # noqa: PLC0415
-    from allocsim.replaying import with_proof, with_range  # noqa: PLC0415
-    from allocsim.report import risk as report  # noqa: PLC0415
+    from allocsim.analysis.risk import risk_of
+    from allocsim.analysis.top import top_of_replay
+    from allocsim.recording import load
+    from allocsim.replaying import with_proof, with_range
+    from allocsim.report import risk as report
 
     with ProgressBar() as bar:
         risk = risk_of(

@@ -10,9 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.options import Commands, UsageError, add_command, add_shared, is_there
 from allocsim.cli.output import ProgressBar, refuse_name, save_recording, write_report
-from allocsim.cli.usage import Parser, UsageError, is_there
 
 if TYPE_CHECKING:
     from allocsim.fitting.scale import LargestSize, Scaled, ScaleFrontier, Scaling
@@ -42,14 +41,13 @@ _NUMBER = re.compile(r"\d{1,12}")
 _OUT_OF_MEMORY = 3
 
 
-def add_to(commands: Commands[Parser]) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(
         commands, "scale", _SUMMARY, _DESCRIPTION, run, epilog=_EPILOG, usage=_USAGE
     )
     add = parser.add_argument
-    add_shared(
-        parser, "file", text="a recording; each further one follows the sizes of the one before"
-    )
+    file = "a recording; each further one follows the sizes of the one before"
+    add_shared(parser, "file", text=file)
     sizes = "sizes of the recording before, e.g. batch=2, then the next recording"
     add("--at", metavar="NAME=N", nargs="+", action="append", required=True, help=sizes)
     goal = parser.add_mutually_exclusive_group(required=True)
@@ -63,14 +61,10 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--with", metavar="NAME=N", nargs="+", dest="others", default=[], help=also)
     memory = "memory of the device, e.g. 24GiB (default: unlimited)"
     add_shared(parser, "--device-memory", text=memory)
-    add(
-        "--gpu",
-        metavar="NAME",
-        help='name of a card instead, e.g. "RTX 4090", without the memory of its context',
-    )
-    add_shared(
-        parser, "--conf", text="PYTORCH_CUDA_ALLOC_CONF of the prediction (default: as recorded)"
-    )
+    gpu = 'name of a card instead, e.g. "RTX 4090", without the memory of its context'
+    add("--gpu", metavar="NAME", help=gpu)
+    conf = "PYTORCH_CUDA_ALLOC_CONF of the prediction (default: as recorded)"
+    add_shared(parser, "--conf", text=conf)
     torch = "release of PyTorch, {releases} (default: detected from the recordings)"
     add_shared(parser, "--torch", text=torch)
     add_shared(parser, "--device", text="device to predict, if several are recorded")
@@ -79,9 +73,9 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.fitting.scale import recording_at, scaling_of  # noqa: PLC0415
-    from allocsim.recording import load  # noqa: PLC0415
-    from allocsim.report import scale as report  # noqa: PLC0415
+    from allocsim.fitting.scale import recording_at, scaling_of
+    from allocsim.recording import load
+    from allocsim.report import scale as report
 
     runs = _files_with_sizes(arguments.file, arguments.at)
     _refuse_confused(arguments)
@@ -128,7 +122,7 @@ def _refuse_confused(arguments: argparse.Namespace) -> None:
 
 
 def _reported_prediction(answer: Scaled | LargestSize | ScaleFrontier) -> Scaled | None:
-    from allocsim.fitting.scale import LargestSize, ScaleFrontier  # noqa: PLC0415
+    from allocsim.fitting.scale import LargestSize, ScaleFrontier
 
     if isinstance(answer, LargestSize):
         return answer.fitting or answer.failing
@@ -206,7 +200,7 @@ def _allocator_limit(arguments: argparse.Namespace, scaling: Scaling) -> int | N
         return memory
     if arguments.device_memory is not None:
         raise UsageError("--gpu and --device-memory both select the device; expected one")
-    from allocsim.phantom import find_gpu  # noqa: PLC0415
+    from allocsim.phantom import find_gpu
 
     card = find_gpu(arguments.gpu)
     return card.memory if scaling.context_memory else card.room

@@ -9,7 +9,6 @@ import argparse
 
 from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import write_report
-from allocsim.cli.usage import Parser
 
 _SUMMARY = "summarize a file in ten lines"
 _DESCRIPTION = """\
@@ -19,15 +18,15 @@ device, the peaks, the memory in use at the end, and the number of stacks.
 Nothing is replayed; allocsim lint reports problems of a file."""
 
 
-def add_to(commands: Commands[Parser]) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(commands, "stats", _SUMMARY, _DESCRIPTION, run)
     add_shared(parser, "file", "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.analysis.stats import stats  # noqa: PLC0415
-    from allocsim.recording import load  # noqa: PLC0415
-    from allocsim.report import stats as report  # noqa: PLC0415
+    from allocsim.analysis.stats import stats
+    from allocsim.recording import load
+    from allocsim.report import stats as report
 
     write_report(arguments, report, stats(load(arguments.file)))
     return 0

@@ -15,9 +15,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.options import Commands, UsageError, add_command, add_shared, count
 from allocsim.cli.output import write, write_json
-from allocsim.cli.usage import Parser, UsageError, count
 from allocsim.units import parse_size
 
 if TYPE_CHECKING:
@@ -36,19 +35,14 @@ FILE is a recording, or an op script (JSON with "ops"); KIND is a kind of
 or piped: malloc 3MiB, free 1, empty_cache; `help` lists them."""
 
 
-def add_to(commands: Commands[Parser]) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(commands, "step", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
-    add(
-        "what", metavar="FILE|KIND", nargs="?", help="a recording, an op script, or a kind of synth"
-    )
+    source = "a recording, an op script, or a kind of synth"
+    add("what", metavar="FILE|KIND", nargs="?", help=source)
     add("--at", metavar="N", type=count, default=0, help="first entry or op (default: 0)")
-    add(
-        "--count",
-        metavar="N",
-        type=count,
-        help="number of requests (default: 1 for a recording, all of a script)",
-    )
+    number = "number of requests (default: 1 for a recording, all of a script)"
+    add("--count", metavar="N", type=count, help=number)
     add_shared(parser, "--device", text="device of a recording (default: its first)")
     add_shared(parser, "--device-memory", text="memory of a session's device (default: 16GiB)")
     add("--conf", metavar="CONF", default="", help="PYTORCH_CUDA_ALLOC_CONF of a session")
@@ -70,10 +64,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _recording(what: str) -> Recording:
-    from allocsim.recording import load  # noqa: PLC0415
+    from allocsim.recording import load
 
     if not Path(what).exists() and "." not in what and "/" not in what:
-        from allocsim.workload import KINDS  # noqa: PLC0415
+        from allocsim.workload import KINDS
 
         if what not in KINDS:
             raise UsageError(
@@ -84,10 +78,10 @@ def _recording(what: str) -> Recording:
 
 
 def _walk(arguments: argparse.Namespace, recording: Recording) -> None:
-    from allocsim.analysis.step import walk_on  # noqa: PLC0415
-    from allocsim.replaying import Walk, prepare  # noqa: PLC0415
-    from allocsim.report import step as report  # noqa: PLC0415
-    from allocsim.report import warned  # noqa: PLC0415
+    from allocsim.analysis.step import walk_on
+    from allocsim.replaying import Walk, prepare
+    from allocsim.report import step as report
+    from allocsim.report import warned
 
     if not recording.devices:
         raise UsageError(f"{recording.path}: holds neither segments nor entries")
@@ -129,7 +123,7 @@ def _asked(request: Any) -> str:
 
 def _script(what: str) -> dict[str, Any] | None:
     """Return the script of requests in a file; None if the file is no such script."""
-    import json  # noqa: PLC0415
+    import json
 
     path = Path(what)
     if not what.endswith(".json") or not path.is_file():
@@ -155,7 +149,7 @@ def _play_script(arguments: argparse.Namespace, script: dict[str, Any]) -> None:
 def _session(
     arguments: argparse.Namespace, memory: int | str, conf: str, policy: str = "bump"
 ) -> Session:
-    from allocsim.core import NEWEST, CachingAllocator  # noqa: PLC0415
+    from allocsim.core import NEWEST, CachingAllocator
 
     release = arguments.torch or NEWEST
     made = CachingAllocator(memory, conf, release, address_policy=policy, record_history=True)
@@ -190,7 +184,7 @@ def _typed() -> Iterator[str]:
 def _answer_all(
     session: Session, lines: Iterable[str], arguments: argparse.Namespace, *, echo: bool = True
 ) -> None:
-    from allocsim.report import step as report  # noqa: PLC0415
+    from allocsim.report import step as report
 
     documents = []
     for raw in lines:
@@ -214,7 +208,7 @@ def _answer_all(
 
 
 def _shown(session: Session, line: str) -> str | None:
-    from allocsim.report import step as report  # noqa: PLC0415
+    from allocsim.report import step as report
 
     if line == "help":
         return HELP
@@ -257,7 +251,7 @@ class Session:
 
         Raises UsageError for a wrong line.
         """
-        from allocsim.analysis.step import step  # noqa: PLC0415
+        from allocsim.analysis.step import step
 
         try:
             request = self._request(line.split())
@@ -274,7 +268,7 @@ class Session:
         return decision
 
     def _request(self, words: list[str]) -> Request:
-        from allocsim.analysis.step import Request  # noqa: PLC0415
+        from allocsim.analysis.step import Request
 
         plain = [word for word in words[1:] if not word.startswith("stream=")]
         named = [word.removeprefix("stream=") for word in words if word.startswith("stream=")]

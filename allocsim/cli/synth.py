@@ -10,9 +10,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from allocsim.cli.options import Commands, add_command
+from allocsim.cli.options import Commands, Parser, add_command, count, memory_size
 from allocsim.cli.output import refuse_name, save_recording, write
-from allocsim.cli.usage import Parser, count, memory_size
 
 _SUMMARY = "write a recording of a synthetic program"
 _DESCRIPTION = """\
@@ -122,7 +121,7 @@ SYNTH_KINDS = {
 _MEMORY = {"oom": "60MiB"}
 
 
-def add_to(commands: Commands[Parser]) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(commands, "synth", _SUMMARY, _DESCRIPTION, run)
     kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True)
     for name, kind in SYNTH_KINDS.items():
@@ -134,13 +133,8 @@ def add_to(commands: Commands[Parser]) -> None:
 
 def _add_options(parser: Parser, name: str, kind: SynthKind) -> None:
     add = parser.add_argument
-    add(
-        "-o",
-        "--output",
-        metavar="FILE",
-        required=True,
-        help="recording to write: .pickle, .pickle.gz or .npz",
-    )
+    output = "recording to write: .pickle, .pickle.gz or .npz"
+    add("-o", "--output", metavar="FILE", required=True, help=output)
     seed: tuple[Option, ...] = (("seed", 0, "seed of the random numbers"),) if kind.options else ()
     memory: Option = ("device_memory", _MEMORY.get(name, "24GiB"), "memory of the device")
     conf: Option = ("conf", "", "PYTORCH_CUDA_ALLOC_CONF of the program")
@@ -160,7 +154,7 @@ def _add_options(parser: Parser, name: str, kind: SynthKind) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.workload import KINDS  # noqa: PLC0415
+    from allocsim.workload import KINDS
 
     options = dict(vars(arguments))
     output, kind = options.pop("output"), options.pop("kind")

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import argparse
 
-from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.options import Commands, UsageError, add_command, add_shared, count, moment
 from allocsim.cli.output import ProgressBar, write, write_other_json, write_report
-from allocsim.cli.usage import Parser, UsageError, count, moment
 
 _SUMMARY = "list the owners of the memory at one moment"
 _DESCRIPTION = """\
@@ -20,7 +19,7 @@ the allocated memory.  A snapshot without a history has one moment and fewer
 categories."""
 
 
-def add_to(commands: Commands[Parser]) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(commands, "top", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
     add_shared(parser, "file")
@@ -33,50 +32,36 @@ def add_to(commands: Commands[Parser]) -> None:
     )
     add_shared(parser, "--by")
     add("--host", action="store_true", help="list pinned host memory instead of a device")
-    add(
-        "--frames",
-        metavar="N",
-        type=count,
-        help="number of frames that identify an owner (default: line 1, stack 8, module 3)",
-    )
+    frames = "number of frames that identify an owner (default: line 1, stack 8, module 3)"
+    add("--frames", metavar="N", type=count, help=frames)
     add_shared(parser, "-n")
-    add(
-        "--format",
-        choices=("speedscope", "collapsed"),
-        help="print stacks for a flame graph viewer instead; with --by category, by category first",
-    )
+    shown = "print stacks for a flame graph viewer instead; with --by category, by category first"
+    add("--format", choices=("speedscope", "collapsed"), help=shown)
     add_shared(parser, "--torch", text="release of PyTorch, {releases} (default: as recorded)")
     add_shared(parser, "--device", text="device to list, if several are recorded")
     add_shared(parser, "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.analysis.top import top, top_host  # noqa: PLC0415
-    from allocsim.recording import load, load_host  # noqa: PLC0415
-    from allocsim.report import top as report  # noqa: PLC0415
+    from allocsim.analysis.top import top, top_host
+    from allocsim.recording import load, load_host
+    from allocsim.report import top as report
 
     if arguments.host and (arguments.device is not None or arguments.torch is not None):
         raise UsageError("--host is of no device and no release; leave out --device and --torch")
+    named = {"by": arguments.by, "frames": arguments.frames or None}
     with ProgressBar() as bar:
-        answer = (
-            top_host(
-                arguments.file,
-                load_host(arguments.file),
-                arguments.at,
-                by=arguments.by,
-                frames=arguments.frames or None,
-            )
-            if arguments.host
-            else top(
+        if arguments.host:
+            answer = top_host(arguments.file, load_host(arguments.file), arguments.at, **named)
+        else:
+            answer = top(
                 load(arguments.file),
                 arguments.at,
-                by=arguments.by,
-                frames=arguments.frames or None,
                 device=arguments.device,
                 torch_version=arguments.torch,
                 progress=bar.stage("replaying"),
+                **named,
             )
-        )
     if arguments.format == "speedscope":
         write_other_json(report.speedscope_document(answer))
     elif arguments.format == "collapsed":

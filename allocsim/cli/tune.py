@@ -9,9 +9,17 @@ import argparse
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import HINTS, Commands, add_command, add_shared, dask_executor, hints_of
+from allocsim.cli.options import (
+    HINTS,
+    Commands,
+    UsageError,
+    add_command,
+    add_shared,
+    dask_executor,
+    hints_of,
+    processes,
+)
 from allocsim.cli.output import ProgressBar, write_report
-from allocsim.cli.usage import Parser, UsageError, processes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +37,7 @@ the best setting, its saving, its cost in driver calls, and the line to paste.
 With --find-device, the best setting is the one with the smallest device."""
 
 
-def add_to(commands: Commands[Parser]) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(commands, "tune", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
     add_shared(parser, "files")
@@ -42,30 +50,20 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--find-device", action="store_true", help="find the smallest device for each setting")
     add("--jobs", metavar="N", type=processes, default=1, help="number of processes (default: 1)")
     add_shared(parser, "--dask")
-    add(
-        "--results",
-        metavar="FILE",
-        help="JSON Lines file to append results to; results in it are not computed again",
-    )
+    results = "JSON Lines file to append results to; results in it are not computed again"
+    add("--results", metavar="FILE", help=results)
     add("--costs", metavar="FILE", help="JSON file with the microseconds of each driver call")
-    add(
-        "--exhaustive",
-        action="store_true",
-        help="replay every setting to its end, without shortcuts",
-    )
-    add(
-        "--edits",
-        action="store_true",
-        dest="tries_edits",
-        help="also try edits of the program, such as calls of empty_cache in the training loop",
-    )
+    exhaustive = "replay every setting to its end, without shortcuts"
+    add("--exhaustive", action="store_true", help=exhaustive)
+    edits = "also try edits of the program, such as calls of empty_cache in the training loop"
+    add("--edits", action="store_true", dest="tries_edits", help=edits)
     add_shared(parser, "--verbose", "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.analysis.tune import EXHAUSTIVE, tune  # noqa: PLC0415
-    from allocsim.recommend import read_costs  # noqa: PLC0415
-    from allocsim.report import tune as report  # noqa: PLC0415
+    from allocsim.analysis.tune import EXHAUSTIVE, tune
+    from allocsim.recommend import read_costs
+    from allocsim.report import tune as report
 
     loan = _loan(arguments)
     with ExitStack() as stack:
@@ -100,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _loan(arguments: argparse.Namespace) -> Loan | None:
-    from allocsim.report import Loan  # noqa: PLC0415
+    from allocsim.report import Loan
 
     if not arguments.host_spill:
         return None
@@ -118,7 +116,7 @@ def _tried_edits(arguments: argparse.Namespace, tuning: Tuning) -> Sequence[Edit
             "--edits tries edits of one device of one recording; leave --edit and --host-spill "
             "out, and give --device N"
         )
-    from allocsim.editing import try_edits  # noqa: PLC0415
+    from allocsim.editing import try_edits
 
     return try_edits([tuning.prepared], device_memory=arguments.device_memory)
 
@@ -126,8 +124,8 @@ def _tried_edits(arguments: argparse.Namespace, tuning: Tuning) -> Sequence[Edit
 def _owners(tuning: Tuning) -> Top | None:
     if tuning.prepared is None:
         return None
-    from allocsim.analysis.top import top_of_replay  # noqa: PLC0415
-    from allocsim.replaying import replay_prepared  # noqa: PLC0415
+    from allocsim.analysis.top import top_of_replay
+    from allocsim.replaying import replay_prepared
 
     return top_of_replay([tuning.prepared], replay_prepared([tuning.prepared]))
 

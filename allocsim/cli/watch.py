@@ -12,9 +12,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.options import Commands, UsageError, add_command, add_shared, seconds
 from allocsim.cli.output import write, write_json
-from allocsim.cli.usage import Parser, UsageError, seconds
 from allocsim.errors import AllocsimError, InvariantError
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ A file is read when it stops growing; an unreadable file is named once.  Ctrl-C
 ends the command with exit code 0."""
 
 
-def add_to(commands: Commands[Parser]) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(commands, "watch", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
     add("folder", metavar="DIR", help="folder where recordings are written")
@@ -40,7 +39,7 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.analysis.watch import Arrivals  # noqa: PLC0415
+    from allocsim.analysis.watch import Arrivals
 
     folder: str = arguments.folder
     if not folder or not Path(folder).is_dir():
@@ -58,9 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _report(arrived: Arrival | Unreadable, *, as_json: bool) -> None:
-    from allocsim.analysis.explain import explain, explain_recording  # noqa: PLC0415
-    from allocsim.analysis.watch import Arrival  # noqa: PLC0415
-    from allocsim.report import watch as report  # noqa: PLC0415
+    from allocsim.analysis.explain import explain, explain_recording
+    from allocsim.analysis.watch import Arrival
+    from allocsim.report import watch as report
 
     explained, problem = None, ""
     verdicts: tuple[Verdict, ...] = ()

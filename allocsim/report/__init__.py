@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer", "Loan", "Tone", "colocate", "compare", "convert", "crosscheck", "explain",
-    "explain_log", "explain_state", "explain_text", "fit", "fit_find", "fit_plan", "fit_served",
-    "fit_started", "gate", "host", "lint", "others_text", "ranks", "record", "replay", "risk",
-    "scale", "shown_of", "stats", "step", "top", "tune", "warned", "watch",
+    "explain_state", "explain_text", "fit", "fit_find", "fit_plan", "fit_served", "fit_started",
+    "gate", "host", "lint", "others_text", "ranks", "record", "replay", "risk", "scale", "shown_of",
+    "stats", "step", "top", "tune", "warned", "watch",
 ]  # fmt: skip
 
 _HOMES = {"answer": "Answer Tone", "layout": "others_text shown_of warned", "run_sections": "Loan"}

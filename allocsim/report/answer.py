@@ -13,16 +13,17 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from allocsim._repr import printable
-from allocsim.report.layout import WIDTH, paragraph, plural, row, shortened, warned
+from allocsim.report.layout import WIDTH, clipped, fields, paragraph, plural, row, shortened, warned
 from allocsim.report.recommendation import paste_line, paste_notes
-from allocsim.units import format_size
+from allocsim.units import format_range, format_size
 
 if TYPE_CHECKING:
     from allocsim.analysis.explain import Cure, DeviceExplanation
     from allocsim.analysis.top import Top
+    from allocsim.editing import Saving
     from allocsim.recommend import Recommendation
     from allocsim.simulation import DeviceRun, Run
 
@@ -140,15 +141,12 @@ def said_first(warnings: Sequence[str], notes: Sequence[str]) -> Part:
 
 
 def named(label: str, run: Run, device: DeviceRun) -> tuple[str, str]:
-    """Return a row's label and the beginning of its text, such as "device 1: ".
-
-    The beginning is "" if `run` has one device.
-    """
+    """Return `label`, and the text that begins its row: "device 1: ", or "" for a single device."""
     return label, f"device {device.device}: " if len(run.devices) > 1 else ""
 
 
 def others(run: Run, shown: Sequence[DeviceRun]) -> Part:
-    """Return a line with the number of devices not in `shown`, and how many ran out of memory."""
+    """Return a line that counts the devices of `run` that are not shown, and the failed ones."""
     hidden = [device for device in run.devices if device not in shown]
     if not hidden:
         return Part(())
@@ -192,3 +190,29 @@ def to_paste(
     tone = Tone.PLAIN if found.best is None else Tone.PASTE
     notes = " ".join(paste_notes(found, devices))
     return [Part(lines, tone, starts=True), Part(paragraph(notes) if notes else ())]
+
+
+def savings_part(savings: Sequence[Saving], missing: int | None = None) -> Part:
+    """Return a line for each change of the program that needs less memory, with what it saves.
+
+    A saving that no replay proved is called an estimate.
+    missing: bytes that the failed request lacks; None if unknown.
+    """
+    if not savings:
+        return Part(())
+    head = "estimates of what each change saves then, from the categories"
+    if missing is not None:
+        head = f"{format_size(missing)} less, by one change or several (estimates):"
+    lines = row("To fit", head)
+    for each in savings:
+        enough = ", enough" if each.is_enough else ""
+        figures = "a replay serves every request"
+        if each.low_bytes is not None and each.high_bytes is not None:
+            figures = format_range(each.low_bytes, each.high_bytes)
+        lines.append(clipped(f"{figures:>26}  {each.change}{enough}", WIDTH))
+    return Part(lines, starts=True)
+
+
+def savings_document(savings: Sequence[Saving]) -> list[dict[str, Any]]:
+    keys = "change low_bytes high_bytes is_enough is_proved"
+    return [fields(each, keys) for each in savings]

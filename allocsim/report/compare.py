@@ -110,20 +110,17 @@ def _counts(a: Side, b: Side) -> list[str]:
 
 
 def _row(each: Change, *, is_long: bool) -> list[str]:
-    sizes = [format_size(each.a_bytes) if each.a_blocks else "", ""]
-    sizes[1] = format_size(each.b_bytes) if each.b_blocks else ""
-    figures = _FIGURES.format(format_change(each.bytes), *sizes)
-    was = f" (was {_line_numbers(each.was)})" if each.was != each.owner else ""
+    a = format_size(each.a_bytes) if each.a_blocks else ""
+    b = format_size(each.b_bytes) if each.b_blocks else ""
+    figures = _FIGURES.format(format_change(each.bytes), a, b)
+    numbers = ", ".join(match[0] for match in LINE.finditer(each.was))
+    was = f" (was {numbers})" if each.was != each.owner else ""
     if is_long:
         return [
             figures + with_status(each.status, _blocks(each)),
             " " * _BELOW + clipped(each.owner, WIDTH - _BELOW),
         ]
     return [figures + clipped(with_status(each.status, f"{each.owner}{was}"), WIDTH - len(figures))]
-
-
-def _line_numbers(owner: str) -> str:
-    return ", ".join(match[0] for match in LINE.finditer(owner))
 
 
 def _blocks(each: Change) -> str:
@@ -138,13 +135,9 @@ def _rest(rest: list[Change], same: int, by: str) -> list[str]:
         size = format_change(sum(each.bytes for each in rest))
         lines.append(f"{_FIGURES.format(size, '', '')}{and_more(len(rest))}")
     if same:
-        lines.append(f"{_FIGURES.format('', '', '')}{_unchanged(same, by)}")
+        owners = by if same == 1 else {"category": "categories"}.get(by, f"{by}s")
+        lines.append(f"{_FIGURES.format('', '', '')}{same:,} other {owners} unchanged")
     return lines
-
-
-def _unchanged(same: int, by: str) -> str:
-    more = {"category": "categories"}.get(by, f"{by}s")
-    return f"{same:,} other {by if same == 1 else more} unchanged"
 
 
 def document(found: Comparison) -> dict[str, Any]:
@@ -161,15 +154,10 @@ def document(found: Comparison) -> dict[str, Any]:
 
 def _side_document(side: Side) -> dict[str, Any]:
     return {
-        "path": side.path,
-        "device": side.device,
-        "conf": side.conf,
-        "peak_reserved_bytes": side.reserved.reserved,
+        **fields(side, "path device conf peak_reserved_bytes=reserved.reserved"),
         "parts": asdict(side.reserved),
         "at": moment_document(side.at),
-        "allocated_bytes": side.allocated_bytes,
-        "num_alloc_retries": side.retries,
-        "num_ooms": side.ooms,
+        **fields(side, "allocated_bytes num_alloc_retries=retries num_ooms=ooms"),
         "num_device_alloc": side.driver_calls,
         "notes": list(side.notes),
     }

@@ -1,8 +1,8 @@
 """Explanation of out-of-memory errors in a recording: text, JSON and first screen.
 
 Rule: the name of the cause comes first. `allocsim.analysis.explain` computes all numbers. The
-answers for an error text are in `explain_text.py`, for a log in `explain_log.py`, and for a
-snapshot without a history in `explain_state.py`.
+answers for the text of an error or a log are in `explain_text.py`, and for a snapshot without a
+history in `explain_state.py`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from allocsim.report.answer import (
     named,
     of_owners,
     others,
+    savings_document,
+    savings_part,
     to_paste,
     warnings,
 )
@@ -56,7 +58,6 @@ from allocsim.report.recommendation import (
     recommendation_document,
     trial_document,
 )
-from allocsim.report.savings import savings_document, savings_part
 from allocsim.simulation import Run, SimulatedOom
 from allocsim.units import format_size
 

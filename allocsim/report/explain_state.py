@@ -1,4 +1,6 @@
-"""Result of a request in the state of a snapshot without a history, as text and as JSON.
+"""Answer of `allocsim explain` for a snapshot without a history, as text and as JSON.
+
+It says if a request would succeed in the recorded state, and why not.
 
 Rule: success or failure comes first, with the assumptions. `allocsim.analysis.explain` computes all
 numbers.

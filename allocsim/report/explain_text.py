@@ -1,19 +1,26 @@
-"""Explanation of the out-of-memory errors in a text: text, JSON and first screen.
+"""Explanation of a text: its out-of-memory errors, or the memory sizes in a server's log.
 
-Equal consecutive errors are shown once. `allocsim.analysis.explain` computes all numbers.
+Equal consecutive errors are shown once. `allocsim.analysis.explain` computes all numbers about
+them. The sizes of a log, or of a table of PyTorch, are shown as printed there, and are never added
+up. Reasons why a server refused to start come first, each with the change that helps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from allocsim._repr import printable
 from allocsim.analysis.explain import Verdict
 from allocsim.report.answer import Answer, Part, Tone, answer_of
 from allocsim.report.explain import CAUSES, figures_document
-from allocsim.report.layout import paragraph, plural, row, rows
+from allocsim.report.layout import fields, paragraph, plural, row, rows
 from allocsim.units import format_size
+
+if TYPE_CHECKING:
+    from allocsim.recording import LogFigure, LogFigures
 
 _ADVICE_LINES = 15
 _SHOWN_ERRORS = 4
@@ -34,6 +41,18 @@ _SIZES = {
     "largest": "the most that one allocation may have",
 }
 """Words for each size of a text, by its name in `Figures` without "_bytes"."""
+_SHOWN_FIGURES = 18
+_SHOWN_REFUSALS = 3
+_INSTEAD = "figures instead of assumptions"
+_USES = {
+    "memory_summary": "reserved minus allocated is idle; a recording shows what keeps it: allocsim "
+    "record, or torch.cuda.memory._record_memory_history()",
+    "vllm": f"allocsim fit MODEL --server vllm --gpu NAME --log FILE uses these {_INSTEAD}",
+    "sglang": f"allocsim fit MODEL --server sglang --gpu NAME --log FILE uses these {_INSTEAD}",
+    "llama.cpp": "allocsim fit MODEL.gguf --server llama.cpp --gpu NAME --log FILE uses the "
+    "compute buffer instead of an assumption",
+}
+"""Advice on the use of the figures in a text, by its kind."""
 
 
 def repeats_of(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
@@ -41,10 +60,17 @@ def repeats_of(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
     return [list(run) for _, run in groupby(verdicts, lambda v: (v.figures, v.cause, v.advice))]
 
 
-def text(verdicts: Sequence[Verdict]) -> str:
-    """Return the output of `allocsim explain -v` for an error text; equal errors are shown once."""
-    runs = repeats_of(verdicts)
-    parts = [_verdict(run, is_alone=len(verdicts) == 1) for run in runs[:_SHOWN]]
+def text(found: Sequence[Verdict] | LogFigures) -> str:
+    """Return the output of `allocsim explain -v` for a text.
+
+    found: explanation of each error in the text, or the sizes in a log.
+    """
+    if not isinstance(found, Sequence):
+        lines = _log_rows(found, found.figures)
+        lines += row("Read", "of each size the last line about its device, as the log prints it")
+        return "\n".join(lines) + "\n"
+    runs = repeats_of(found)
+    parts = [_verdict(run, is_alone=len(found) == 1) for run in runs[:_SHOWN]]
     if len(runs) > _SHOWN:
         hidden = sum(len(run) for run in runs[_SHOWN:])
         parts.append([f"{plural(hidden, 'more error')}; --json lists them all."])
@@ -83,15 +109,30 @@ def _shown_text(verdict: Verdict) -> str:
     return text[:_SHOWN_LETTERS] + ("..." if text[_SHOWN_LETTERS:] else "")
 
 
-def document(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Return the document of `allocsim explain --json` for an error text.
+def _log_rows(found: LogFigures, figures: Sequence[LogFigure]) -> list[str]:
+    lines = []
+    for refusal in found.refusals:
+        lines += row("Verdict", f"did not start: {refusal.what} (line {refusal.line:,})")
+        lines += row("Helps", refusal.helps)
+    lines += row("Text", f"{found.what} {found.version}".rstrip())
+    sizes = []
+    for each in figures:
+        device = f" of {printable(each.device)}" if each.device else ""
+        sizes.append(f"{each} {each.label}{device}, line {each.line:,}")
+    return [*lines, *rows("Figures", sizes), *row("Advice", _USES[found.kind])]
 
-    It describes one error, or has the form {"ooms": [...]} for several errors.
+
+def document(found: Sequence[Verdict] | LogFigures) -> dict[str, Any]:
+    """Return the document of `allocsim explain --json` for a text.
+
+    It describes one error, has the form {"ooms": [...]} for several errors, or {"log": ...}.
     """
-    if len(verdicts) == 1:
-        return _object(verdicts[0])
+    if not isinstance(found, Sequence):
+        return {"log": _log_document(found)}
+    if len(found) == 1:
+        return _object(found[0])
     unknown = dict.fromkeys(("entry", "kinds", "blockers", "cures"))
-    return {"ooms": [{**_object(verdict), **unknown} for verdict in verdicts]}
+    return {"ooms": [{**_object(verdict), **unknown} for verdict in found]}
 
 
 def _object(verdict: Verdict) -> dict[str, Any]:
@@ -104,9 +145,32 @@ def _object(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def screen(verdicts: Sequence[Verdict]) -> Answer:
-    listed = _listed(repeats_of(verdicts)) if len(verdicts) > 1 else ()
-    return answer_of([Part(listed), *verdict_of_text(verdicts)], _HIDDEN)
+def _log_document(found: LogFigures) -> dict[str, Any]:
+    return {
+        **fields(found, "kind what"),
+        "version": found.version or None,
+        "refusals": [fields(each, "what helps line") for each in found.refusals],
+        "figures": [
+            {
+                **fields(each, "name label"),
+                "value": int(each.value) if each.value == int(each.value) else each.value,
+                **fields(each, "device line"),
+            }
+            for each in found.figures
+        ],
+    }
+
+
+def screen(found: Sequence[Verdict] | LogFigures) -> Answer:
+    if isinstance(found, Sequence):
+        listed = _listed(repeats_of(found)) if len(found) > 1 else ()
+        return answer_of([Part(listed), *verdict_of_text(found)], _HIDDEN)
+    refusals = found.refusals[:_SHOWN_REFUSALS]
+    shown = found.figures[: _SHOWN_FIGURES - 3 * len(refusals)]
+    lines = _log_rows(replace(found, refusals=refusals), shown)
+    if (hidden := len(found.figures) - len(shown)) > 0:
+        lines += row("", f"({hidden} more; -v shows them)")
+    return answer_of([Part(lines)])
 
 
 def verdict_of_text(verdicts: Sequence[Verdict]) -> list[Part]:

@@ -14,11 +14,12 @@ from allocsim.analysis.top import Top
 from allocsim.fitting import BY_LAW, Advice, Change, Estimate, Fit, Ran
 from allocsim.report.answer import Part, answer_of
 from allocsim.report.fit_served import NO_RUN
-from allocsim.report.layout import LABEL, WIDTH, exact_size, plural, row, table
+from allocsim.report.layout import LABEL, WIDTH, exact_size, fields, plural, row, rows, table
 from allocsim.report.recommendation import paste_line
 from allocsim.report.run_sections import spill_document, spill_rows
 from allocsim.units import format_range, format_size
 
+_CARD = "gpu=gpu.name device_memory=gpu.memory context_memory=gpu.context_memory"
 _IDLE = "reserved and not allocated"
 _BAR = WIDTH - LABEL - 26
 _VISIBLE = 100
@@ -65,7 +66,7 @@ def text(
         Part([*row("Memory", memory + retries(ran)), bar]),
         Part([] if fit.lent is None else spill_rows(fit.lent, spilled)),
         Part(row("Process", f"{format_range(*fit.process_bytes)} with the CUDA context"), rank=4),
-        Part(_held_by(fit, top) if failed is None else _held_at_failure(fit, failed), rank=3),
+        Part(_held_by(fit, top, failed), rank=3),
     ]
     parts.append(changes)
     if not fit.fits and fit.recommendation is not None and fit.recommendation.best is not None:
@@ -84,13 +85,12 @@ def _stored(advice: Advice) -> str:
 
 
 def _changes(advice: Advice) -> list[str]:
-    lines: list[str] = []
+    texts = []
     for change in advice.changes:
         size = format_size(change.peak_reserved_bytes)
         by = ", by formula" * (change.engine == "formula")
-        text = f"{change.options}: {size}{by}, {change.effect}"
-        lines += row("" if lines else "Make it fit", text)
-    return lines
+        texts.append(f"{change.options}: {size}{by}, {change.effect}")
+    return rows("Make it fit", texts)
 
 
 def _remarks(notes: Sequence[str]) -> list[Part]:
@@ -147,25 +147,17 @@ def bar_of(used: int, room: int) -> str:
     return "█" * full + "░" * (_BAR - full) + f" {of}"
 
 
-def _held_by(fit: Fit, top: Top) -> list[str]:
-    what = f"{_where(top) or 'at the peak, '}{format_size(top.allocated_bytes)} allocated:"
-    return _held(what, _breakdown(fit.ran.peak_reserved_bytes, top))
-
-
-def _held_at_failure(fit: Fit, failed: Top) -> list[str]:
-    assert fit.failure is not None
-    what = (
-        f"at the failed request, {_where(failed)}{format_size(failed.allocated_bytes)} allocated:"
-    )
-    return _held(what, _breakdown(fit.failure.reserved_bytes, failed))
-
-
-def _held(what: str, breakdown: dict[str, int]) -> list[str]:
-    lines = row("Held by", what)
-    reserved = max(sum(breakdown.values()), 1)
-    for name, size in breakdown.items():
-        if size * _VISIBLE >= reserved:
-            lines.append(f"{format_size(size):>{LABEL + 10}} {size / reserved:5.0%}  {name}")
+def _held_by(fit: Fit, top: Top, failed: Top | None) -> list[str]:
+    at, held, reserved = _where(top) or "at the peak, ", top, fit.ran.peak_reserved_bytes
+    if fit.failure is not None and failed is not None:
+        at, held = f"at the failed request, {_where(failed)}", failed
+        reserved = fit.failure.reserved_bytes
+    lines = row("Held by", f"{at}{format_size(held.allocated_bytes)} allocated:")
+    parts = _breakdown(reserved, held)
+    total = max(sum(parts.values()), 1)
+    for name, size in parts.items():
+        if size * _VISIBLE >= total:
+            lines.append(f"{format_size(size):>{LABEL + 10}} {size / total:5.0%}  {name}")
     return lines
 
 
@@ -209,17 +201,19 @@ def document(
         unknown = {"failure": None, "at": {"step": None, "phase": None}}
         return _document(fit) | unknown | {"program": fit.task.text} | _advice(advice)
     assert top is not None
-    return (
-        _document(fit)
-        | _advice(advice)
-        | {
-            "breakdown": _breakdown(fit.ran.peak_reserved_bytes, top),
-            "failure": _failure(fit, failed),
-            **_spill(fit, spilled),
-            "at": {"step": top.at.step or None, "phase": top.at.phase or None},
-            "program": fit.program,
-        }
-    )
+    spill = {}
+    if fit.lent is not None and fit.lent.spill is not None:
+        owners = spill_document(fit.lent, fit.lent.spill, spilled)
+        spill = {"spill": {"runs": fit.runs_on_loan, **owners}}
+    return {
+        **_document(fit),
+        **_advice(advice),
+        "breakdown": _breakdown(fit.ran.peak_reserved_bytes, top),
+        "failure": _failure(fit, failed),
+        **spill,
+        "at": {"step": top.at.step or None, "phase": top.at.phase or None},
+        "program": fit.program,
+    }
 
 
 def _advice(advice: Advice | None) -> dict[str, Any]:
@@ -234,8 +228,7 @@ def _advice(advice: Advice | None) -> dict[str, Any]:
 
 
 def _change(change: Change) -> dict[str, Any]:
-    names = ("options", "effect", "fits", "peak_reserved_bytes", "spare_bytes", "engine")
-    return {name: getattr(change, name) for name in names} | {"gpu": change.gpu.name}
+    return fields(change, "options effect fits peak_reserved_bytes spare_bytes engine gpu=gpu.name")
 
 
 def _failure(fit: Fit, failed: Top | None) -> dict[str, Any] | None:
@@ -250,14 +243,6 @@ def _failure(fit: Fit, failed: Top | None) -> dict[str, Any] | None:
     }
 
 
-def _spill(fit: Fit, spilled: Top | None) -> dict[str, Any]:
-    if fit.lent is None or fit.lent.spill is None:
-        return {}
-    return {
-        "spill": {"runs": fit.runs_on_loan, **spill_document(fit.lent, fit.lent.spill, spilled)}
-    }
-
-
 def _document(fit: Fit | Estimate) -> dict[str, Any]:
     if isinstance(fit, Estimate):
         return _estimate_document(fit)
@@ -265,22 +250,17 @@ def _document(fit: Fit | Estimate) -> dict[str, Any]:
     best = None if fit.recommendation is None else fit.recommendation.best
     return {
         "fits": fit.fits,
-        "gpu": ran.gpu.name,
-        "device_memory": ran.gpu.memory,
-        "context_memory": ran.gpu.context_memory,
-        "peak_reserved_bytes": ran.peak_reserved_bytes,
-        "peak_allocated_bytes": ran.peak_allocated_bytes,
+        **fields(ran, _CARD),
+        **fields(ran, "peak_reserved_bytes peak_allocated_bytes"),
         "peak_reserved_bytes_keeping_up": _reserved(fit.keeping_up),
         "peak_reserved_bytes_skewed": _reserved(fit.skewed),
         "needed_bytes": fit.needed_bytes,
         "unlimited_peak_reserved_bytes": _reserved(fit.unlimited),
         "num_alloc_retries": ran.device_run.stats["num_alloc_retries"],
         "process_bytes": list(fit.process_bytes),
-        "engine": ran.engine,
-        "torch_version": ran.torch_version,
-        "transformers": ran.transformers,
+        **fields(ran, "engine torch_version transformers"),
         "conf": fit.conf,
-        "oom": None if oom is None else {"entry": oom.entry, "message": oom.message},
+        "oom": None if oom is None else fields(oom, "entry message"),
         "helps": None if best is None else best.setting.conf,
         "seconds": round(ran.seconds, 3),
         "notes": list(fit.notes),
@@ -291,12 +271,8 @@ def _estimate_document(found: Estimate) -> dict[str, Any]:
     # A key that cannot hold a range has its upper end.
     return NO_RUN | {
         "fits": found.fits,
-        "gpu": found.gpu.name,
-        "device_memory": found.gpu.memory,
-        "context_memory": found.gpu.context_memory,
-        "peak_reserved_bytes": found.peak_reserved_bytes,
-        "peak_allocated_bytes": found.peak_allocated_bytes,
-        "needed_bytes": found.needed_bytes,
+        **fields(found, _CARD),
+        **fields(found, "peak_reserved_bytes peak_allocated_bytes needed_bytes"),
         "process_bytes": list(found.process_bytes),
         "engine": found.engine,
         "notes": [*filter(None, [found.reason]), *found.notes],

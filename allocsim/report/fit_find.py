@@ -9,7 +9,7 @@ from typing import Any
 from allocsim.fitting import Estimate, Fewest, Frontier, Largest, Ran, Task, TriedSize
 from allocsim.phantom import Gpu
 from allocsim.report.fit import bar_of, note_rows, retries
-from allocsim.report.layout import LABEL, exact_size, plural, row, table
+from allocsim.report.layout import LABEL, exact_size, fields, plural, row, table
 from allocsim.units import format_range, format_size
 
 Found = Largest | Fewest | Frontier
@@ -26,13 +26,11 @@ def document(task: Task, gpu: Gpu, found: Found) -> dict[str, Any]:
         }
     else:
         given = {
-            "find": "gpus",
+            "find": found.name if isinstance(found, Largest) else "gpus",
             "engine": found.engine,
             "program": task.text,
             **_document_of(found),
         }
-        if isinstance(found, Largest):
-            given["find"] = found.name
     return {
         "fits": found.fits,
         "gpu": gpu.name,
@@ -43,14 +41,11 @@ def document(task: Task, gpu: Gpu, found: Found) -> dict[str, Any]:
 
 
 def _document_of(found: Largest | Fewest) -> dict[str, Any]:
-    fitting, result = found.fitting, dict[str, Any]()
-    if isinstance(found, Largest):
-        result["largest"] = found.value or None
-    else:
-        result["fewest"] = found.ranks
-    return result | {
-        "peak_reserved_bytes": None if fitting is None else fitting.peak_reserved_bytes,
-        "peak_allocated_bytes": None if fitting is None else fitting.peak_allocated_bytes,
+    answer: dict[str, Any] = (
+        {"fewest": found.ranks} if isinstance(found, Fewest) else {"largest": found.value or None}
+    )
+    return answer | {
+        **fields(found.fitting, "peak_reserved_bytes peak_allocated_bytes"),
         "tried": [asdict(each) for each in found.tried],
     }
 

@@ -19,11 +19,14 @@ from allocsim.fitting.formulas.training import (
 )
 from allocsim.phantom import Gpu
 from allocsim.report.answer import Part, answer_of
-from allocsim.report.layout import LABEL, WIDTH, exact_size, paragraph, plural, row, table
+from allocsim.report.layout import LABEL, WIDTH, exact_size, fields, paragraph, plural, row, table
 from allocsim.units import GIB, format_size
 
 _GROUPS = ("tensor", "pipeline", "data", "context", "expert")
-_LAYOUT = (*_GROUPS, "zero", "recompute", "sequence_parallel", "micro_batch", "seq")
+_LAYOUT = (
+    "tensor pipeline data context expert zero recompute sequence_parallel micro_batch seq "
+    "virtual_stages=chunks"
+)
 _SHOWN = 6
 _EXPLAINED = 0.05
 """Smallest share of the allocated memory whose arithmetic is shown; JSON has every one."""
@@ -152,14 +155,11 @@ def _practice_text(training: Training) -> str:
 
 def _document(found: Sharded) -> dict[str, Any]:
     low, likely, high = found.reserved_bytes
-    gpu = found.gpu
     outside = found.outside_bytes
     return {
         "fits": found.fits,
         "is_sure": found.fits is not None,
-        "gpu": gpu.name,
-        "device_memory": gpu.memory,
-        "context_memory": gpu.context_memory,
+        **fields(found, "gpu=gpu.name device_memory=gpu.memory context_memory=gpu.context_memory"),
         "peak_reserved_bytes": likely,
         "reserved_range": [low, high],
         "peak_allocated_bytes": found.allocated_bytes,
@@ -167,13 +167,8 @@ def _document(found: Sharded) -> dict[str, Any]:
         "process_bytes": [low + outside[0], high + outside[1]],
         "spare_bytes": found.spare_bytes,
         "engine": "formula",
-        "worst_stage": found.worst.stage,
-        "moment": found.worst.moment,
-        "ranks": found.training.layout.ranks,
-        "layout": {
-            **{name: getattr(found.training.layout, name) for name in _LAYOUT},
-            "virtual_stages": found.training.layout.chunks,
-        },
+        **fields(found, "worst_stage=worst.stage moment=worst.moment ranks=training.layout.ranks"),
+        "layout": fields(found.training.layout, _LAYOUT),
     }
 
 

@@ -7,15 +7,12 @@ Rule: an unknown size is shown as a range with its reason. The JSON has the keys
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from allocsim.fitting import Served
 from allocsim.report.answer import Answer, Part, Tone, answer_of
-from allocsim.report.layout import LABEL, row, table
+from allocsim.report.layout import LABEL, fields, row, table
 from allocsim.units import format_range, format_size
-
-if TYPE_CHECKING:
-    from allocsim.fitting.formulas import Largest
 
 NO_RUN: dict[str, Any] = {
     **dict.fromkeys(("peak_reserved_bytes_keeping_up", "peak_reserved_bytes_skewed")),
@@ -136,11 +133,12 @@ def document(answers: Sequence[Served]) -> dict[str, Any]:
 def _document(found: Served) -> dict[str, Any]:
     needs = found.needs
     context = next(part for part in needs.parts if part.name == "CUDA context")
+    largest = None
+    if needs.largest is not None:
+        keys = "option value room_tokens=room longest_request=longest"
+        largest = fields(needs.largest, keys)
     return NO_RUN | {
-        "fits": found.fits,
-        "may_fit": found.may_fit,
-        "gpu": found.gpu.name,
-        "device_memory": found.gpu.memory,
+        **fields(found, "fits may_fit gpu=gpu.name device_memory=gpu.memory"),
         "context_memory": context.high,
         "peak_reserved_bytes": needs.high - context.high,
         "peak_allocated_bytes": needs.high - context.high,
@@ -155,22 +153,11 @@ def _document(found: Served) -> dict[str, Any]:
         "host": {part.name: [part.low, part.high] for part in needs.host},
         "taken_bytes": needs.taken and list(needs.taken),
         "room_tokens": needs.room and list(needs.room),
-        "largest": _largest(needs.largest),
+        "largest": largest,
         "paste": needs.paste or None,
         "least": needs.least or None,
         "tensor_parallel": found.work.cards,
         "weights": {"format": found.held.weights.name, "bytes": found.held.weights.size},
         "source": needs.source,
         "program": f"{needs.engine} {found.held.name}, {_work(found)}",
-    }
-
-
-def _largest(largest: Largest | None) -> dict[str, Any] | None:
-    if largest is None:
-        return None
-    return {
-        "option": largest.option,
-        "value": largest.value,
-        "room_tokens": list(largest.room),
-        "longest_request": largest.longest,
     }

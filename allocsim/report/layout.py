@@ -50,7 +50,7 @@ def warned(warnings: Sequence[str]) -> list[str]:
 
 
 def fields(value: object, keys: str) -> dict[str, Any]:
-    """Return attributes of `value` by their keys in a JSON document.
+    """Return attributes of `value` by their keys in a JSON document; None for each if it is None.
 
     keys: keys separated by spaces; "num_ooms=ooms" is the attribute `ooms` under another key, and
         "size_bytes=form.size" an attribute of an attribute, or None if that is None.
@@ -58,7 +58,7 @@ def fields(value: object, keys: str) -> dict[str, Any]:
     found = {}
     for each in keys.split():
         key, _, path = each.partition("=")
-        part: Any = value
+        part = value
         for name in (path or key).split("."):
             part = None if part is None else getattr(part, name)
         found[key] = part

@@ -91,7 +91,7 @@ _USUAL = 20 << 20
 
 
 def driver_note(costs: Costs) -> str:
-    """Return a clause on the card whose times the estimate uses, and how far they were off."""
+    """Return a clause on the source of the estimated times: a measured card, and its errors."""
     table = costs.table
     if not costs.uses_table:
         return "with the given times"

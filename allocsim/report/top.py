@@ -13,8 +13,8 @@ from allocsim._repr import printable
 from allocsim.analysis.top import Holding, Top, TopRow
 from allocsim.ownership import Moment
 from allocsim.recording import HOST, Frame
+from allocsim.report.answer import savings_document, savings_part
 from allocsim.report.layout import WIDTH, and_more, clipped, fields, paragraph, plural
-from allocsim.report.savings import savings_document, savings_part
 from allocsim.units import format_size
 
 _ROWS = 12
@@ -49,7 +49,8 @@ def text(top: Top, count: int | None = None, frames: int | None = None) -> str:
     lines = [*_heading(top), "", _FIGURES.format("bytes", "share", "blocks", "largest") + named]
     for row in shown:
         beside, below = _name_and_detail(row, top.by)
-        lines.append(_figures(row, top, beside))
+        figures = _figures(top, row.bytes, row.blocks, row.largest_bytes)
+        lines.append(figures + clipped(beside, WIDTH - len(figures)))
         parts = row.owner.split(" < ") if top.by == "stack" and frames else [below]
         lines += [" " * _BELOW + clipped(part, WIDTH - _BELOW) for part in parts if part]
     lines += _rest(top, len(shown))
@@ -97,26 +98,18 @@ def _name_and_detail(row: TopRow, by: str) -> tuple[str, str]:
     return row.owner.replace("backward (autograd) of", "backward of"), ""
 
 
-def _figures(row: TopRow, top: Top, beside: str) -> str:
-    share = f"{row.bytes / max(top.allocated_bytes, 1):.1%}"
-    figures = _FIGURES.format(
-        format_size(row.bytes), share, f"{row.blocks:,}", format_size(row.largest_bytes)
-    )
-    return figures + clipped(beside, WIDTH - len(figures))
+def _figures(top: Top, size: int, blocks: int, largest: int) -> str:
+    share = f"{size / max(top.allocated_bytes, 1):.1%}"
+    return _FIGURES.format(format_size(size), share, f"{blocks:,}", format_size(largest))
 
 
 def _rest(top: Top, shown: int) -> list[str]:
     rest = top.rows[shown:]
     if not rest:
         return []
-    held = sum(row.bytes for row in rest)
-    figures = _FIGURES.format(
-        format_size(held),
-        f"{held / max(top.allocated_bytes, 1):.1%}",
-        f"{sum(row.blocks for row in rest):,}",
-        format_size(max(row.largest_bytes for row in rest)),
-    )
-    return [f"{figures}{and_more(len(rest))}"]
+    size, blocks = sum(row.bytes for row in rest), sum(row.blocks for row in rest)
+    largest = max(row.largest_bytes for row in rest)
+    return [f"{_figures(top, size, blocks, largest)}{and_more(len(rest))}"]
 
 
 def _categories(top: Top) -> list[str]:

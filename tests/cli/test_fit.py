@@ -12,6 +12,7 @@ import pytest
 
 from allocsim import CachingAllocator, load
 from allocsim.cli import fit as of_command
+from allocsim.cli import fit_options
 from allocsim.fitting import (
     ATTENTION,
     CONFIGURATIONS,
@@ -307,7 +308,7 @@ def test_the_options_know_what_the_package_knows() -> None:
     assert (*SIZES, "gpus") == of_command._SIZES
     assert tuple(of_command._PARALLEL) == PARALLEL
     fields = {each.name for each in dataclasses.fields(Task)}
-    assert set(of_command._OF_THE_TASK) == fields - {"model", "is_training"}
+    assert set(fit_options._OF_THE_TASK) == fields - {"model", "is_training"}
 
 
 def test_the_program_and_the_presets_can_be_looked_at(cli: Cli) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.cli.usage import UsageError
+from allocsim.cli.options import UsageError
 from tests.reference import INDEX, commands, main, page, rewritten, section
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -12,7 +12,7 @@ import pytest
 from allocsim import load
 from allocsim.analysis.picture import Instant
 from allocsim.plot import picture_of
-from allocsim.report.html.fallback import packed_strip, state_legend
+from allocsim.report.html.markup import packed_strip, state_legend
 from allocsim.report.packing import pool_text
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import GIB, MIB

@@ -16,8 +16,15 @@ from allocsim.analysis.picture import Picture, WhatIf
 from allocsim.analysis.top import Course, StackAnswers, Top
 from allocsim.report.html import sections
 from allocsim.report.html.embedding import embedded
-from allocsim.report.html.fallback import packed_strip, state_legend, still_curve
-from allocsim.report.html.markup import json_text, page_part, stylesheet, text
+from allocsim.report.html.markup import (
+    json_text,
+    packed_strip,
+    page_part,
+    state_legend,
+    still_curve,
+    stylesheet,
+    text,
+)
 from allocsim.report.html.panels import device_tabs, flame_panel, labelled, owners_tables, to_paste
 from allocsim.report.layout import plural, shown_of
 from allocsim.report.run_sections import verdict_sentence

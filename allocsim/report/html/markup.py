@@ -1,20 +1,39 @@
-"""HTML helpers: escaped text, tables, lists, sparklines.
+"""Parts of a page that need no script: escaped text, tables, memory curves, strips of segments.
 
 All text from a recording must pass through `text` or `json_text`.
+
+A strip shows the segments of a pool one after another, with the allocated share of each pixel.
+Allocated memory is visible however small it is; strip.js draws the same strips. If a run has more
+than `_STRETCHES` entries, each point of its curve is the maximum of several entries.
 """
 
 from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
+from itertools import groupby
 
 from allocsim._repr import printable
-from allocsim.metrics import Extremes
+from allocsim.analysis.picture import Instant, Picture
+from allocsim.analysis.top import Course
+from allocsim.metrics import Extremes, extremes_of
+from allocsim.report.packing import WIDTH, PackedPool, packed, pieces_of
+from allocsim.state import ALLOCATED, INACTIVE, PENDING, SegmentState
+from allocsim.units import format_size
 
-_WIDTH, _HEIGHT = 220, 40
-"""Size of a sparkline, in pixels."""
+CURVES = ("reserved", "allocated")
+"""Curves of a page without scripts."""
+_STRETCHES = 300
+_WIDE, _HIGH = 1000, 240
+"""Size of a curve in image units; the image is scaled to the width of the page."""
+_SPARK = (220, 40)
+"""Width and height of a sparkline, in pixels."""
+_MOST_BANDS = 1000
+_ROW, _ROW_GAP = 16, 3
+_SHADES = 16
+"""Number of distinct column heights, so that equal neighbours can be joined."""
 
 
 def page_part(name: str) -> str:
@@ -40,7 +59,7 @@ def text(words: object) -> str:
 
 
 def json_text(document: object) -> str:
-    """Return JSON that cannot end the surrounding script element."""
+    """Return `document` as JSON for a script element of a page; no text in it ends the element."""
     plain = json.dumps(document, separators=(",", ":"))
     return plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -65,8 +84,14 @@ def table(
     )
 
 
+def sizes_table(caption: str, sizes: Mapping[str, int], total: int) -> str:
+    """Return a table of memory sizes in bytes by name, with their sum as its last row."""
+    rows = [[text(name), text(format_size(size))] for name, size in sizes.items()]
+    return table(caption, ("memory", "size"), [*rows, ["total", text(format_size(total))]])
+
+
 def legend(items: Iterable[tuple[str, str]]) -> str:
-    """Return a legend; `items` are pairs of label and CSS class."""
+    """Return a legend; `items` are pairs of label and CSS variable of the colour."""
     shown = (
         f'<span><i style="color: var({paint})"></i>{text(name)}</span>' for name, paint in items
     )
@@ -94,12 +119,13 @@ def sparkline(extremes: Extremes, top: int, length: int) -> str:
     top: value at the upper edge.
     length: number of ranges in the full width; equal for all curves of a table.
     """
-    width = _WIDTH * len(extremes.high) / max(length, 1)
-    high = steps(extremes.high.tolist(), width, _HEIGHT - 1, (_HEIGHT - 2) / max(top, 1))
-    area = f"0,{_HEIGHT} {high} {width:.1f},{_HEIGHT}"
+    wide, high = _SPARK
+    width = wide * len(extremes.high) / max(length, 1)
+    points = steps(extremes.high.tolist(), width, high - 1, (high - 2) / max(top, 1))
+    area = f"0,{high} {points} {width:.1f},{high}"
     return (
-        f'<svg class="spark" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" '
-        f'aria-hidden="true"><polygon points="{area}"/><polyline points="{high}"/></svg>'
+        f'<svg class="spark" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" '
+        f'aria-hidden="true"><polygon points="{area}"/><polyline points="{points}"/></svg>'
     )
 
 
@@ -113,3 +139,119 @@ def steps(values: Sequence[int], width: float, bottom: int, scale: float) -> str
     x = width / len(values)
     heights = enumerate(bottom - value * scale for value in values)
     return " ".join(f"{i * x:.1f},{y:.1f} {(i + 1) * x:.1f},{y:.1f}" for i, y in heights)
+
+
+def still_curve(picture: Picture, course: Course | None) -> str:
+    """Return the HTML of a run's memory curve.
+
+    course: steps and phases to draw in the background; None if unknown.
+    """
+    curve, n = picture.curve, len(picture.curve)
+    step = max(1, -(-n // _STRETCHES))
+    top = max(int(curve.reserved.max(initial=0)), 1)
+    highs = {name: extremes_of(getattr(curve, name), step).high.tolist() for name in CURVES}
+    lines = "".join(
+        f'<polyline points="{steps(high, _WIDE, _HIGH, _HIGH / top)}" '
+        f'fill="none" stroke="var(--{name})" stroke-width="1.5"/>'
+        for name, high in highs.items()
+    )
+    ends = "".join(
+        f'<line x1="{oom.entry * _WIDE / n:.1f}" x2="{oom.entry * _WIDE / n:.1f}" y1="0" '
+        f'y2="{_HIGH}" stroke="var(--alarm)" stroke-dasharray="6 4"/>'
+        for oom in picture.device_run.ooms[-_STRETCHES:]
+    )
+    items = [(name, f"--{name}") for name in CURVES]
+    bands = "" if course is None else "".join(_phase_bands(course, n))
+    if course is not None and bands:
+        kinds = sorted({int(kind) for kind in course.phase} - {0})
+        items += [(course.phases[kind], f"--phase-{kind}") for kind in kinds]
+    of_each = f", the highest of every {step:,}" if step > 1 else ""
+    return (
+        f'<div class="still">{legend(items)}'
+        f'<svg class="curve" viewBox="0 0 {_WIDE} {_HIGH}" preserveAspectRatio="none" '
+        f'aria-hidden="true">{bands}{lines}{ends}</svg>\n'
+        f'<p class="note">0 to {format_size(top)} upwards; entries 0 to {n:,} from left to '
+        f"right{of_each}. The tables below hold the numbers.</p></div>\n"
+    )
+
+
+def _phase_bands(course: Course, n: int) -> Iterator[str]:
+    starts = [*course.phase_starts.tolist(), n]
+    if len(starts) > _MOST_BANDS:
+        return
+    for kind, start, end in zip(course.phase.tolist(), starts, starts[1:], strict=False):
+        if kind:
+            yield (
+                f'<rect x="{start * _WIDE / n:.2f}" width="{(end - start) * _WIDE / n:.2f}" '
+                f'height="100%" fill="var(--phase-{kind})" opacity="0.25"/>'
+            )
+
+
+def state_legend(instant: Instant) -> str:
+    states = (
+        ("allocated", ALLOCATED, "--kind-0"),
+        ("waiting", PENDING, "--kind-1"),
+        ("free", INACTIVE, "--free"),
+    )
+    return legend(
+        (f"{name} {format_size(instant.held(state))}", paint) for name, state, paint in states
+    )
+
+
+def packed_strip(instant: Instant) -> str:
+    """Return the HTML of strips that show the segments of each pool, with its name and bytes."""
+    return "".join(map(_pool, packed(instant)))
+
+
+def _pool(pool: PackedPool) -> str:
+    shapes: dict[str, list[str]] = {}
+    for segment, (at, wide) in zip(pool.segments, pool.places, strict=True):
+        for paint, shape in _shapes(segment, at, wide):
+            shapes.setdefault(paint, []).append(shape)
+    paths = "".join(
+        f'<path d="{"".join(each)}" style="fill: var({paint})"/>' for paint, each in shapes.items()
+    )
+    return (
+        f'<figure class="pool"><figcaption>{text(pool.text)}</figcaption>'
+        f'<svg class="strip" viewBox="0 0 {WIDTH} {pool.rows * (_ROW + _ROW_GAP)}" '
+        f'aria-hidden="true">{paths}</svg></figure>\n'
+    )
+
+
+def _shapes(segment: SegmentState, at: int, wide: int) -> Iterator[tuple[str, str]]:
+    # Pairs of colour and path; `at` and `wide` are pixel columns of the strip.
+    for row, first, last in pieces_of(at, at + wide):
+        yield "--free", _box(first, row, last - first, 0, _SHADES)
+    columns = zip(*(_shares(segment, state, wide) for state in (ALLOCATED, PENDING)), strict=True)
+    start = at
+    for (allocated, pending), equal in groupby(columns):
+        end = start + len(list(equal))
+        bottom = 0
+        for paint, top in (
+            ("--kind-0", allocated),
+            ("--kind-1", min(allocated + pending, _SHADES)),
+        ):
+            if top > bottom:
+                for row, first, last in pieces_of(start, end):
+                    yield paint, _box(first, row, last - first, bottom, top)
+            bottom = top
+        start = end
+
+
+def _box(x: int, row: int, wide: int, bottom: int, top: int) -> str:
+    high = (top - bottom) * _ROW // _SHADES
+    y = row * (_ROW + _ROW_GAP) + _ROW - top * _ROW // _SHADES
+    return f"M{x} {y}h{wide}v{high}h-{wide}z"
+
+
+def _shares(segment: SegmentState, state: str, wide: int) -> list[int]:
+    share = [0.0] * wide
+    scale = wide / segment.total_size
+    for block in segment.blocks:
+        if block.state != state:
+            continue
+        left = (block.address - segment.address) * scale
+        right = left + block.size * scale
+        for column in range(int(left), min(int(right) + 1, wide)):
+            share[column] += max(min(right, column + 1) - max(left, column), 0.0)
+    return [0 if each <= 0 else max(round(each * _SHADES), 1) for each in share]

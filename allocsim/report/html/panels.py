@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from allocsim.analysis.explain import DeviceExplanation
 from allocsim.analysis.picture import Picture
 from allocsim.analysis.top import CATEGORIES, FlameBox, FlameGraph, Top, TopRow, flame_of
-from allocsim.ownership import Moment
 from allocsim.report.html.markup import legend, moment_link, text
 from allocsim.report.layout import plural
 from allocsim.report.recommendation import paste_lines, paste_notes
@@ -24,6 +23,7 @@ _SHELLS = {
     "python": "Python, before torch is imported",
     "call": "Python, once torch is imported",
 }
+_NOTHING = "<p>Nothing was allocated.</p>\n"
 _UNASKED = "not looked for; --what-if replays other settings."
 
 
@@ -100,17 +100,17 @@ _FIGURES = ("size", "share", "blocks", "largest")
 def owners_tables(tops: Sequence[Top]) -> str:
     """Return the HTML of a table for each kind of owner; with scripts, one is shown at a time."""
     top = tops[0]
-    held = f"{format_size(top.allocated_bytes)} in {plural(top.blocks, 'block')}"
-    more = ""
+    more, link = "", ""
     if top.at.requested_bytes is not None:
         more = f"; {format_size(top.at.requested_bytes)} more were requested"
-    heading = f"<p>{text(f'{held}, {moment_text(top.at)}{more}.')}{_shown(top.at)}</p>\n"
-    notes = "".join(f'<p class="note">{text(note)}</p>\n' for note in top.notes)
+    if top.at.entry is not None:
+        link = f" {moment_link(top.at.entry, 'Show this moment', is_button=True)}"
+    heading = _heading(top, more, link)
     if not top.rows:
-        return f"{heading}{notes}<p>Nothing was allocated.</p>\n"
+        return heading + _NOTHING
     choices = "".join(f'<option value="{each.by}">{each.by}</option>' for each in tops)
     return (
-        f'<div class="owners">{heading}{notes}'
+        f'<div class="owners">{heading}'
         f'<div class="tools js"><label>By <select class="owners-by">{choices}</select></label>\n'
         '<label>Search <input class="owners-find" type="search"></label>\n'
         '<span class="owners-text" role="status" aria-live="polite"></span></div>\n'
@@ -118,10 +118,11 @@ def owners_tables(tops: Sequence[Top]) -> str:
     )
 
 
-def _shown(at: Moment) -> str:
-    return (
-        "" if at.entry is None else f" {moment_link(at.entry, 'Show this moment', is_button=True)}"
-    )
+def _heading(top: Top, more: str = "", link: str = "") -> str:
+    held = f"{format_size(top.allocated_bytes)} in {plural(top.blocks, 'block')}"
+    heading = f"<p>{text(f'{held}, {moment_text(top.at)}{more}.')}{link}</p>\n"
+    notes = "".join(f'<p class="note">{text(note)}</p>\n' for note in top.notes)
+    return heading + notes
 
 
 def _table(top: Top) -> str:
@@ -181,14 +182,11 @@ def flame_panel(top: Top, name: str = "flame") -> str:
     name: prefix of the HTML ids; each graph of a page needs another prefix.
     """
     flame = flame_of(top, least_share=_LEAST_SHARE)
-    held = f"{format_size(top.allocated_bytes)} in {plural(top.blocks, 'block')}"
-    heading = f"<p>{text(f'{held}, {moment_text(top.at)}.')}</p>\n"
-    notes = "".join(f'<p class="note">{text(note)}</p>\n' for note in top.notes)
     if not flame.boxes:
-        return f"{heading}{notes}<p>Nothing was allocated.</p>\n"
+        return _heading(top) + _NOTHING
     boxes = "\n".join(_svg_of_frame(box, flame) for box in flame.boxes)
     return (
-        f"{heading}{notes}{_legend(flame, top)}"
+        f"{_heading(top)}{_legend(flame, top)}"
         f'<div class="tools js"><label>Find <input id="{name}-find" type="search">'
         f'</label>\n<button type="button" id="{name}-whole">Whole graph</button>\n'
         f'<span id="{name}-text" role="status" aria-live="polite"></span></div>\n'

@@ -11,7 +11,14 @@ from allocsim.analysis.picture import Picture, WhatIf
 from allocsim.metrics import extremes_of
 from allocsim.report.explain import CAUSES, because, blockers_text, code_text
 from allocsim.report.html.embedding import SERIES
-from allocsim.report.html.markup import definitions, moment_link, sparkline, table, text
+from allocsim.report.html.markup import (
+    definitions,
+    moment_link,
+    sizes_table,
+    sparkline,
+    table,
+    text,
+)
 from allocsim.report.layout import exact_size, known_text, plural, unproved, when
 from allocsim.report.packing import SEGMENT_HEADS, segment_cells
 from allocsim.report.recommendation import peak_text
@@ -142,14 +149,11 @@ def _oom(shortage: Shortage, advice: Sequence[str], parting: Parting | None) -> 
         ),
     ]
     if shortage.findings is not None:
-        parts += [_kinds(shortage.findings.kinds), _blockers(shortage)]
+        kinds = shortage.findings.kinds
+        named = {KINDS[kind]: size for kind, size in kinds.items() if size}
+        uses = sizes_table("Use of the device's memory", named, sum(kinds.values()))
+        parts += [uses, _blockers(shortage)]
     return "".join(parts) + "</article>\n"
-
-
-def _kinds(kinds: dict[str, int]) -> str:
-    rows = [[text(KINDS[kind]), text(format_size(size))] for kind, size in kinds.items() if size]
-    rows.append(["total", text(format_size(sum(kinds.values())))])
-    return table("Use of the device's memory", ("memory", "size"), rows)
 
 
 def _blockers(shortage: Shortage) -> str:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from allocsim.metrics import Outline
 from allocsim.report.compare import COUNTS, PARTS
-from allocsim.report.html.fallback import SERIES
 from allocsim.report.html.markup import (
+    CURVES,
     definitions,
     legend,
     page_part,
@@ -63,7 +63,7 @@ class Scale:
         """Return the HTML of a legend, and a sentence on the scale that begins with `what`."""
         size, entries = format_size(self.top), f"{self.entries:,}"
         note = f"{what} from 0 to {size} upwards and over {entries} entries."
-        shown = legend((name, f"--{name}") for name in SERIES)
+        shown = legend((name, f"--{name}") for name in CURVES)
         return f'{shown}<p class="note">{text(note)}</p>\n'
 
     def figure(self, outline: Outline, size: tuple[int, int], caption: str, kind: str = "") -> str:
@@ -78,7 +78,7 @@ class Scale:
         lines = "".join(
             f'<polyline points="{steps(getattr(outline, name), wide, height - 1, scale)}" '
             f'fill="none" stroke="var(--{name})"/>'
-            for name in SERIES
+            for name in CURVES
         )
         of_kind = f' class="{kind}"' if kind else ""
         return (

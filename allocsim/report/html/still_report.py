@@ -14,8 +14,16 @@ from allocsim.analysis.picture import STILL_KINDS, Still
 from allocsim.analysis.top import Top
 from allocsim.metrics import code_of
 from allocsim.replaying import StateSource
-from allocsim.report.html.fallback import packed_strip, state_legend
-from allocsim.report.html.markup import definitions, page_part, stylesheet, table, text
+from allocsim.report.html.markup import (
+    definitions,
+    packed_strip,
+    page_part,
+    sizes_table,
+    state_legend,
+    stylesheet,
+    table,
+    text,
+)
 from allocsim.report.html.panels import flame_panel, labelled, owners_tables
 from allocsim.report.layout import exact_size, plural, shown_of
 from allocsim.report.packing import SEGMENT_HEADS, segment_cells, segment_pool
@@ -104,11 +112,8 @@ def _of_stream(stream: int, fitting: Mapping[int, int]) -> str:
 
 
 def _kinds(still: Still) -> str:
-    rows = [
-        [text(STILL_KINDS[kind]), text(format_size(size))] for kind, size in still.kinds.items()
-    ]
-    rows.append(["total", text(format_size(still.instant.reserved))])
-    return table("Where the reserved memory is", ("memory", "size"), rows)
+    named = {STILL_KINDS[kind]: size for kind, size in still.kinds.items()}
+    return sizes_table("Where the reserved memory is", named, still.instant.reserved)
 
 
 def _holes_table(still: Still) -> str:

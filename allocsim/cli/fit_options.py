@@ -1,15 +1,22 @@
-"""Table of the ways to answer `allocsim fit` (run, laws, formulas …), and the options of each.
+"""Options of `allocsim fit`: the effect of each on every way to answer, and the task they describe.
 
-Rule: every option has a row here. An option without effect on the chosen way is refused, never
-ignored. A test tries every option with every way.
+Ways to answer are a run of the program, laws, formulas and others.
+
+Rule: every option has a row in `EFFECTS`. An option without effect on the chosen way is refused,
+never ignored. A test tries every option with every way.
 """
 
 from __future__ import annotations
 
 import argparse
 from enum import Enum
+from typing import TYPE_CHECKING, Any
 
-from allocsim.cli.usage import UsageError
+from allocsim.cli.options import UsageError
+
+if TYPE_CHECKING:
+    from allocsim.fitting import Task
+    from allocsim.phantom import Gpu
 
 
 class Way(Enum):
@@ -223,3 +230,64 @@ def _engine_refusal(engine: str, way: Way, arguments: argparse.Namespace) -> str
         return f"--engine {engine} has no effect with --server, which answers by formula"
     name = next(name for name in _OF_FORMULAS if _is_given(getattr(arguments, name)))
     return f"--{_option(name)} needs --engine formula; --engine {engine} does not use it"
+
+
+_OF_THE_TASK = (
+    *("dtype", "optimizer", "batch", "seq", "image", "lengths", "checkpointing", "accumulate"),
+    *("lora", "lora_targets", "quant", "attention", "compiles", "channels_last", "steps"),
+    *("prompt", "checkpoint_layers", "decode", "requests", "start", "parallel", "ranks", "rank"),
+)
+"""Options that describe the work of a model, by the names of the fields of `Task`."""
+
+
+def task_of(arguments: argparse.Namespace) -> Task | None:
+    """Return the task that the options describe; None for a program of the user's own."""
+    from allocsim.fitting import Task, lengths_of, model_of, usual_lengths
+
+    words = arguments.words
+    given = {name: getattr(arguments, name) for name in _OF_THE_TASK}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not words:
+        raise UsageError("fit needs a model, or a program after --: allocsim fit gpt2 --gpu T4")
+    if len(words) > 1 or arguments.has_separator:
+        return None
+    if "lora_targets" in given:
+        given["lora_targets"] = tuple(filter(None, given["lora_targets"].split(",")))
+        if not given.get("lora"):
+            raise UsageError("--lora-targets needs --lora RANK")
+    if "lengths" in given:
+        n_batches = given.get("requests", 2) if arguments.serve else given.get("steps", 4)
+        n_batches *= 1 if arguments.serve else given.get("accumulate", 1)
+        given["lengths"] = lengths_of(given["lengths"], given.get("batch", 1) * n_batches)
+    if "checkpoint_layers" in given:
+        given["checkpointing"] = True
+    _refuse_option_of_other_mode(arguments, given)
+    model = model_of(words[0])
+    usual = usual_lengths(model, **{name: given[name] for name in ("decode",) if name in given})
+    return Task(model=model, is_training=not arguments.serve, **(usual | given))
+
+
+def _refuse_option_of_other_mode(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
+    training = {"seq", "optimizer", "checkpointing", "accumulate", "lora", "lora_targets", "steps"}
+    training |= {"ranks", "rank", "image", "channels_last", "quant", "checkpoint_layers"}
+    serving = {"prompt", "decode", "requests"}
+    wrong = sorted((training if arguments.serve else serving) & given.keys())
+    if wrong:
+        name, kind = wrong[0].replace("_", "-"), "training" if arguments.serve else "--serve"
+        raise UsageError(f"--{name} applies to {kind} only")
+
+
+def gpus_of(arguments: argparse.Namespace) -> list[Gpu]:
+    """Return the cards that --gpu and --device-memory select."""
+    from allocsim.phantom import CARDS, Gpu, find_gpu
+
+    names = arguments.gpus or []
+    if arguments.device_memory is not None:
+        if names:
+            raise UsageError("--gpu and --device-memory both select the device; expected one")
+        return [Gpu("a card of that size", arguments.device_memory)]
+    if not names:
+        raise UsageError('fit needs a card: --gpu "RTX 4090", or --device-memory 24GiB')
+    if "all" in names:
+        return list(CARDS.values())
+    return list(dict.fromkeys(map(find_gpu, names)))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from allocsim.cli import build_parser
-from allocsim.cli.fit_ways import EFFECTS, ENGINES_OF, Way, way_of
+from allocsim.cli.fit_options import EFFECTS, ENGINES_OF, Way, way_of
 from tests.cli.conftest import Done
 
 Cli = Callable[..., Done]
