@@ -223,10 +223,11 @@ class RecordedSettings:
 
 def read_settings(fields: Fields) -> RecordedSettings:
     """Return the settings in a snapshot's dictionary, with PyTorch's defaults for missing keys."""
-    limit = fields.integer(_LIMIT, -1, UINT64_MAX) if _LIMIT in fields else -1
+    limit = fields.integer(_LIMIT, -INT64_MAX - 1, UINT64_MAX) if _LIMIT in fields else -1
     return RecordedSettings(
         conf=fields.text(_CONF) if _CONF in fields else "",
-        # "No limit" is the largest unsigned integer, which upstream may convert to -1.
+        # "No limit" is the largest unsigned integer, or its MiB as vLLM sets it; a snapshot of
+        # some releases has unsigned integers as signed ones.
         max_split_size=limit if 0 <= limit <= INT64_MAX else None,
         garbage_collection_threshold=fields.number(_THRESHOLD) if _THRESHOLD in fields else 0.0,
         expandable_segments=_EXPANDABLE in fields and fields.boolean(_EXPANDABLE),

@@ -79,6 +79,16 @@ def test_snapshot_gives_settings_and_annotations(tmp_path: Path) -> None:
     assert [mark.name for mark in recording.annotations] == ["step"]
 
 
+@pytest.mark.parametrize("written", [-1, (1 << 64) - 1, -MIB])
+def test_no_limit_of_splits_may_be_written_signed_and_in_mib(tmp_path: Path, written: int) -> None:
+    """Engines such as vLLM set the limit to the largest unsigned integer, rounded down to MiB."""
+    snapshot = training_step().snapshot("2.9")
+    snapshot["allocator_settings"]["max_split_size"] = written
+    settings = load(write(snapshot, tmp_path / "a.pickle")).settings
+    assert settings is not None
+    assert settings.max_split_size is None
+
+
 def test_oom_entry_has_free_bytes_in_place_of_an_address(tmp_path: Path) -> None:
     history = training_step()
     history.oom(512 * MIB, 7 * MIB)
