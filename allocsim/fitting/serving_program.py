@@ -196,6 +196,7 @@ def start(
         described = folder / (found.name.replace("/", "-") or "model")
         described.mkdir()
         (described / "config.json").write_text(json.dumps(_config(found, model)))
+        _copy_beside(found, described)
         played = ",".join(map(str, requests))
         command = (interpreter, str(starter.script), str(described), played, *arguments)
         recorded, log = record_in(
@@ -313,6 +314,17 @@ def _config(model: Configured, text: str) -> dict[str, Any]:
     if model.path is None and "quantization_config" not in config:
         config |= published_quantization(text)
     return config
+
+
+_BESIDE = ("*processor_config.json", "tokenizer*", "merges.txt", "vocab.json")
+"""Files beside config.json that an engine needs to profile images."""
+
+
+def _copy_beside(model: Configured, folder: Path) -> None:
+    if model.path is not None:
+        for pattern in _BESIDE:
+            for file in Path(model.path).parent.glob(pattern):
+                shutil.copyfile(file, folder / file.name)
 
 
 def _keep(recorded: Recorded, keep: Path) -> None:

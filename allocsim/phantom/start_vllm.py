@@ -5,10 +5,10 @@ imports only the standard library.  Arguments: the folder of the model's config.
 requests to play, tokens of each prompt and tokens to generate, such as "2,1024,64", or ""; then the
 arguments of `vllm serve`.
 
-Weights have no values, the tokenizer is not loaded, and the network is not used.  The engine runs
-in this process.  The API server, which uses no GPU, is not started.  With tensor parallelism, all
-GPUs allocate the same, so only the first rank is started.  It receives its own messages in place of
-those of the other ranks.
+Weights have no values, and the network is not used.  The tokenizer is loaded if the folder has it,
+which models with images need.  The engine runs in this process.  The API server, which uses no GPU,
+is not started.  With tensor parallelism, all GPUs allocate the same, so only the first rank is
+started.  It receives its own messages in place of those of the other ranks.
 
 Once the engine is ready, requests are played, all at once, and an engine with sleep mode sleeps at
 levels 1 and 2.  A line gives the memory of the card after each stage.
@@ -152,7 +152,9 @@ def main(folder: str, requests: str, words: list[str]) -> None:
         os.environ[name] = "1"
     name_architecture(Path(folder))
     parser = _find("make_arg_parser")(_find("FlexibleArgumentParser")())
-    fixed = ["--model", folder, "--load-format", "dummy", "--skip-tokenizer-init"]
+    fixed = ["--model", folder, "--load-format", "dummy"]
+    if not (Path(folder) / "tokenizer_config.json").exists():
+        fixed.append("--skip-tokenizer-init")
     engine_arguments = _find("AsyncEngineArgs").from_cli_args(parser.parse_args([*fixed, *words]))
     config = engine_arguments.create_engine_config(
         usage_context=_find("UsageContext").OPENAI_API_SERVER

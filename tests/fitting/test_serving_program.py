@@ -265,6 +265,21 @@ def test_published_quantised_weights_are_described_to_the_engine(
     assert (quantised["quant_method"], quantised["bits"]) == ("awq", 4)
 
 
+def test_the_tokenizer_and_processors_beside_a_configuration_are_used(
+    engine: Callable[..., Path], tmp_path: Path
+) -> None:
+    """A model with images profiles its encoder, for which the engine needs both."""
+    seen = engine(_UP)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 10}))
+    start(str(folder), "vllm", H100, python=sys.executable)
+    assert "--skip-tokenizer-init" in json.loads(seen.read_text())[1]
+    (folder / "tokenizer_config.json").write_text("{}")
+    start(str(folder), "vllm", H100, python=sys.executable)
+    assert "--skip-tokenizer-init" not in json.loads(seen.read_text())[1]
+
+
 def test_arguments_that_the_engine_does_not_know_are_an_error(
     engine: Callable[..., Path],
 ) -> None:
