@@ -34,12 +34,7 @@ _ROUNDED = 0.0051
 """Largest error of a figure with two decimals."""
 Row = dict[str, str]
 
-_UNQUOTED = range(74, 104)
 CAUSES = {
-    **{
-        f"V{number:03}": "the source does not give all settings, and the profiling run has images"
-        for number in _UNQUOTED
-    },
     "V045": "a draft model for speculative decoding is loaded with the weights",
     "V114": "probably padding of the experts' 360 rows per card for the kernel of MXFP4",
     "V064": "probably Unsloth's changes of the engine: the peak is that without the sampler",

@@ -103,6 +103,7 @@ class ServingWork:
     options: options of the server that were given or logged.
     card: name of the card, for defaults that depend on it.
     capability: compute capability of the card.
+    threads: number of threads that the card runs at once.
     encoder: lowest and highest bytes of an image encoder that is loaded with the model.
     drivers: lowest and highest difference, in bytes, of the memory that drivers report for the card
         from `memory`.
@@ -124,6 +125,7 @@ class ServingWork:
     options: ServerOptions = DEFAULTS
     card: str = ""
     capability: tuple[int, int] = (8, 0)
+    threads: int = 0
     encoder: tuple[int, int] = (0, 0)
     drivers: tuple[int, int] = (0, 0)
 

@@ -150,6 +150,11 @@ _ESTIMATED = (2 * MIB, 26 * MIB)
 """Bytes that vLLM estimates for each captured batch size."""
 _MADE_AT_LOAD = 144 * MIB
 """Most bytes of buffers that are made while weights are loaded, beside the rotary table."""
+_TUNED_STACK = 11_912 - 1024
+"""Most bytes of a thread's local memory, beside the context's, of the kernels of linear attention.
+
+The first start launches each variant of them for sm_80, and the driver keeps the largest's memory.
+"""
 _KERNELS, _OLD_KERNELS = (20 * MIB, 360 * MIB), (20 * MIB, 1200 * MIB)
 """Bytes beside PyTorch that vLLM measures on one card, from 0.7 on and before."""
 
@@ -185,6 +190,8 @@ class _Start:
     @cached_property
     def tables(self) -> MemoryPart:
         low, high = _OLD_KERNELS if (self.options.version or (0, 0)) < OLD_MEMORY else _KERNELS
+        if self.work.sizes.linear is not None and self.work.logged.consumed is None:
+            high += _TUNED_STACK * self.work.threads
         if self.work.logged.beside_torch is not None:
             low = high = round(self.work.logged.beside_torch)
         if self.work.logged.weights is None and self.work.logged.consumed is None:
