@@ -152,11 +152,32 @@ def _find_stubs(module: Any) -> None:
     module.find_loaded_library = lambda name: next((each for each in stubs if name in each), None)
 
 
+_SCALES = ("q_scale", "k_scale", "v_scale", "prob_scale")
+
+
+def _leave_scales_out(module: Any) -> None:
+    """Give vLLM the scales that a checkpoint without scales of the KV cache has, -1."""
+    method = module.BaseKVCacheMethod
+    process = method.process_weights_after_loading
+
+    @functools.wraps(process)
+    def processed(self: Any, layer: Any) -> None:
+        for name in _SCALES:
+            if hasattr(layer, name):
+                scale = module.torch.tensor(-1.0, device="cpu")
+                setattr(layer, name, module.torch.nn.Parameter(scale, requires_grad=False))
+                _invented.add("scales of the KV cache")
+        process(self, layer)
+
+    method.process_weights_after_loading = processed
+
+
 PATCHES = {
     "flashinfer.jit.core": _hollow_flashinfer,
     "triton.backends.nvidia.compiler": _hollow_triton,
     "sglang.kernels.jit.utils.compile.loader": _hollow_sglang,
     "vllm.distributed.device_communicators.cuda_wrapper": _find_stubs,
     "vllm.v1.worker.gpu.model_runner": _know_samples,
+    "vllm.model_executor.layers.quantization.kv_cache": _leave_scales_out,
 }
 """Function that patches each module once it is loaded."""

@@ -87,3 +87,22 @@ def test_init_of_a_hollow_module_returns_a_hollow_object() -> None:
     assert list(range(runner.get_tactic_num())) == []
     assert runner.run_moe(1, 2) is None
     assert hollow.invented_values() == "get_tactic_num of flashinfer fused_moe"
+
+
+def test_scales_of_the_cache_are_those_of_a_checkpoint_without_scales() -> None:
+    """Otherwise vLLM would refuse the scales, whose values it reads from the device."""
+    seen = []
+
+    class Method:
+        def process_weights_after_loading(self, layer: Any) -> None:
+            seen.append(vars(layer))
+
+    torch = SimpleNamespace(
+        tensor=lambda value, **_: value,
+        nn=SimpleNamespace(Parameter=lambda value, **_: value),
+    )
+    module = SimpleNamespace(BaseKVCacheMethod=Method, torch=torch)
+    hollow.PATCHES["vllm.model_executor.layers.quantization.kv_cache"](module)
+    module.BaseKVCacheMethod().process_weights_after_loading(SimpleNamespace(k_scale=0, bias=1))
+    assert seen == [{"k_scale": -1, "bias": 1}]
+    assert hollow.invented_values() == "scales of the KV cache"
