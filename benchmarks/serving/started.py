@@ -18,17 +18,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from allocsim.errors import AllocsimError
 from allocsim.fitting import start
 from allocsim.fitting.formulas import version_of
 from allocsim.phantom import Gpu
+from allocsim.phantom.wheel import cache_root
 from allocsim.units import GIB
 from benchmarks.serving.__main__ import HERE, Row, gpu_of, rows
 from tests.reference import between_marks
 
 _RESULTS = HERE.parent / "results" / "serving_started.json"
+_MODELS = HERE / "models.json"
 _PAGE = HERE.parents[1] / "docs" / "evidence" / "serving.md"
 _COMMAND = "python -m benchmarks.serving.started --docs"
 
@@ -45,6 +48,7 @@ _FIGURES = {
 _LORA = "--enable-lora --disable-custom-all-reduce"
 _MORE = {
     **{f"V{number:03}": "--attention-backend FLASHINFER" for number in range(74, 104)},
+    "V039": "--enable-prefix-caching",
     "V044": "--no-enable-prefix-caching",
     "V104": "--no-enable-prefix-caching",
     "V105": "--no-enable-prefix-caching",
@@ -56,6 +60,22 @@ _MORE = {
 }
 """Options of a log that logs.csv does not have, because formulas do not use them.  The logs do not
 print the rank of adapters; it is the default."""
+
+
+_TUNED = frozenset(("V083", "V086", "V092", "V093", "V095", "V100", "V101", "V103"))
+"""Rows of V074 to V103 whose engine was up within three minutes; each other row took longer.
+
+Triton launches every variant of a kernel at the first start, and keeps the fastest for later ones.
+The driver keeps the local memory of the largest, 11,912 bytes for each thread, so rows of a first
+start have 2.2 GiB less.
+"""
+
+
+def forget_tuning(row: Row) -> None:
+    """Remove the kept choices of kernels if the row's engine was started for the first time."""
+    if row["row"] not in _TUNED:
+        for file in (cache_root() / "engines").glob("*/triton/*/*.autotune.json"):
+            file.unlink()
 
 
 _BEFORE = 0.03
@@ -79,11 +99,63 @@ def arguments_of(row: Row) -> list[str]:
     return [*words, "--dtype", "half"] if card_of(row).capability < (8, 0) else words
 
 
+def described_in(folder: Path, name: str) -> str:
+    """Write the configuration of a model that is no preset to `folder`; return what to start.
+
+    Text has no tokens but those that stand for images, so a tokenizer needs no others.
+    """
+    known = json.loads(_MODELS.read_text())
+    if name not in known:
+        return name
+    model = known[name]
+    while "like" in model:
+        base = known[model.pop("like")]
+        model = base | model | {"config": base["config"] | model["config"]}
+    tokens = {"<unk>": 0, "<eos>": 1, **model.get("tokens", {})}
+    special = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    files = {
+        "config.json": _for_each_layer(model["config"]),
+        "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast",
+                                  "unk_token": "<unk>", "eos_token": "<eos>"},
+        "tokenizer.json": {
+            "version": "1.0",
+            "added_tokens": [{"id": number, "content": text, "special": True, **special}
+                             for text, number in tokens.items()],
+            "model": {"type": "WordLevel", "vocab": tokens, "unk_token": "<unk>"},
+        },
+        **model.get("files", {}),
+    }  # fmt: skip
+    for file, content in files.items():
+        (folder / file).write_text(json.dumps(content))
+    return str(folder)
+
+
+def _for_each_layer(value: Any) -> Any:
+    # A module's name with "#" is that of a module in each layer.
+    if isinstance(value, dict):
+        return {key: _for_each_layer(each) for key, each in value.items()}
+    if isinstance(value, list):
+        counts = [range(_LAYERS if isinstance(each, str) and "#" in each else 1) for each in value]
+        return [
+            each.replace("#", str(number)) if isinstance(each, str) else each
+            for each, numbers in zip(value, counts, strict=True)
+            for number in numbers
+        ]
+    return value
+
+
+_LAYERS = 64
+"""Number of layers of the deepest model in models.json."""
+
+
 def started(row: Row, python: str) -> dict[str, Any]:
     """Start the engine of a row, and return the figures by name, or the error."""
+    forget_tuning(row)
     try:
-        found = start(row["model"], "vllm", card_of(row), arguments=_single(row), python=python,
-                      cards=_cards(row))  # fmt: skip
+        with TemporaryDirectory() as folder:
+            model = described_in(Path(folder), row["model"])
+            found = start(model, "vllm", card_of(row), arguments=_single(row), python=python,
+                          cards=_cards(row))  # fmt: skip
     except AllocsimError as error:
         return {"row": row["row"], "error": str(error)}
     figures = {
