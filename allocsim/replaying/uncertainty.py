@@ -22,7 +22,6 @@ range.  If the recording marks its empty_cache calls, there are no other calls.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 from itertools import dropwhile
 
 from allocsim.collector import collector_paused
@@ -48,19 +47,6 @@ from allocsim.state import DEFAULT_POOL
 _NO_RUN = (ConfigError, UndefinedBehaviorError, UpstreamError)
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """Finished what-if, whose peak is also the peak of plans whose extra calls release nothing.
-
-    peak: its peak reserved bytes; None if it did not complete.
-    loud: numbers of the steps of `free_plan` after which a call of empty_cache would have released
-        memory in it; contains no other step than those of `moments_of_calls`.
-    """
-
-    peak: int | None
-    loud: frozenset[int]
-
-
 def moments_of_calls(prepared: Prepared, setting: Setting) -> list[int] | None:
     """Return the steps of `free_plan` after which plans of `open_plans` may call empty_cache.
 
@@ -82,13 +68,16 @@ def peaks_left_open(
     prepared: Prepared,
     setting: Setting,
     device_memory: int | None,
-    known: Known | None = None,
+    loud: frozenset[int] | None = None,
+    peak: int | None = None,
 ) -> tuple[int, int] | None:
     """Return the lowest and highest peak reserved bytes over plans that fit the recording.
 
     The plans are `prepared.open_plans`.  None for the recorded setting, without such plans, and if
     none of their replays completes.
-    known: the what-if with `free_plan`, if it was replayed.
+    loud: steps of `moments_of_calls` after which a call of empty_cache would have released memory
+        in a replay of `free_plan`; None if it was not replayed.
+    peak: peak reserved bytes of that replay; None if it did not complete.
     """
     if prepared.is_recorded(setting):
         return None
@@ -98,11 +87,11 @@ def peaks_left_open(
     for other in prepared.open_plans:
         base, calls = other.base, other.calls
         limit = prepared.limit_for(setting, device_memory, base)
-        if known is not None and base.steps is plan.steps and limit == own_limit:
-            # Up to the first call that releases memory, the replay has the course of `known`.
-            calls = tuple(dropwhile(lambda at: at not in known.loud, calls))
+        if loud is not None and base.steps is plan.steps and limit == own_limit:
+            # Up to the first call that releases memory, this replay equals that of `free_plan`.
+            calls = tuple(dropwhile(lambda at: at not in loud, calls))
             if not calls:
-                found[()] = known.peak
+                found[()] = peak
                 continue
         key = id(base.steps), limit, calls
         if key not in found:
@@ -197,8 +186,7 @@ def left_open(
 
     None if all of them have the peak of `run`.
     run: finished what-if under `setting`.
-    loud: steps after which empty_cache would have released memory in `run`; see `Known`.  None if
-        they are unknown.
+    loud: steps after which empty_cache would have released memory in `run`; None if unknown.
     tries_addresses: replay with other plausible addresses too.
     """
     if needs_probe(prepared):
@@ -206,8 +194,7 @@ def left_open(
     peak = None if run.stopped_at is not None else run.peak_reserved_bytes
     ranges: list[tuple[int, int]] = []
     notes: list[str] = []
-    known = None if loud is None else Known(peak, loud)
-    hidden = peaks_left_open(prepared, setting, run.device_memory, known)
+    hidden = peaks_left_open(prepared, setting, run.device_memory, loud, peak)
     # A range of one value equal to the peak is noted only if calls or a limit are known
     # to be uncertain.
     if hidden is not None and (hidden != (peak, peak) or leaves_open(prepared, prepared.plan)):

@@ -15,7 +15,7 @@ from allocsim.inference import hidden_calls
 from allocsim.inference.hidden_calls import with_calls
 from allocsim.recording import Mark, MarkKind, Provenance, Recording
 from allocsim.replaying import Prepared, baseline, prepare, uncertainty, with_proof, with_range
-from allocsim.replaying.uncertainty import Known, peaks_left_open
+from allocsim.replaying.uncertainty import peaks_left_open
 from allocsim.simulation import Setting, StepKind
 from allocsim.simulation.plan import Plan
 from allocsim.units import GIB, MIB, format_size
@@ -65,9 +65,15 @@ def test_range_is_computed_on_first_use(
 ) -> None:
     ranges: list[Setting] = []
 
-    def counted(prepared: Prepared, setting: Setting, memory: int | None, known: Known) -> object:
+    def counted(
+        prepared: Prepared,
+        setting: Setting,
+        memory: int | None,
+        loud: frozenset[int] | None,
+        peak: int | None,
+    ) -> object:
         ranges.append(setting)
-        return peaks_left_open(prepared, setting, memory, known)
+        return peaks_left_open(prepared, setting, memory, loud, peak)
 
     monkeypatch.setattr(uncertainty, "peaks_left_open", counted)
     (run,) = replay(recorded(two_calls), UNCUT).devices

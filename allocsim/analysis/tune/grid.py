@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from allocsim.analysis.tune.lower_bound import Bounds
-from allocsim.analysis.tune.results import Results, SettingRow, row_of
+from allocsim.analysis.tune.results import Results, SettingRow
 from allocsim.analysis.tune.target import Target
 from allocsim.analysis.tune.worker import Job, Tricks, bounds_for, parting_for, run_job
 from allocsim.core import LARGE_BUFFER, Release
 from allocsim.errors import ConfigError
-from allocsim.recommend import Costs, front, is_hopeless
+from allocsim.recommend import Costs, cost_of, front, is_hopeless
 from allocsim.replaying import Trial, effect_of, is_recorded_device
 from allocsim.simulation import Setting
 from allocsim.workers import Crew, WorkerDiedError
@@ -282,7 +282,9 @@ class Search:
     def _row(
         self, setting: Setting, parts: Sequence[Trial], same_as: Setting | None = None
     ) -> SettingRow:
-        return row_of(setting, self.release, parts, self.costs, same_as)
+        every = [cost_of(part, self.costs) for part in parts]
+        cost = max(every, key=lambda cost: (cost.is_thrashing, cost.total))
+        return SettingRow(setting, setting.fraction(self.release), tuple(parts), cost, same_as)
 
 
 def lost_trial(job: Job, error: BaseException) -> Trial:

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from allocsim.core import Release
 from allocsim.errors import ConfigError
-from allocsim.recommend import Cost, Costs, cost_of, front
+from allocsim.recommend import Cost, front
 from allocsim.replaying import Point, Trial
 from allocsim.simulation import Setting
 
@@ -170,19 +169,6 @@ class SettingRow:
 def _highest(sizes: list[int | None]) -> int | None:
     known = [size for size in sizes if size is not None]
     return max(known) if len(known) == len(sizes) else None
-
-
-def row_of(
-    setting: Setting,
-    release: Release,
-    parts: Sequence[Trial],
-    costs: Costs,
-    same_as: Setting | None = None,
-) -> SettingRow:
-    """Return the results of a setting from its trial on each device."""
-    every = [cost_of(part, costs) for part in parts]
-    cost = max(every, key=lambda cost: (cost.is_thrashing, cost.total))
-    return SettingRow(setting, setting.fraction(release), tuple(parts), cost, same_as)
 
 
 _FORMAT = "allocsim tune 2"
