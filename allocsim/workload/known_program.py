@@ -118,7 +118,7 @@ def play_known(program: KnownProgram, allocator: ReplayAllocator) -> Played:
         with collector_paused():  # it took a third of the time
             player.play()
     except OutOfMemoryError as error:
-        player.end_with(str(error))
+        player.oom_text = str(error)
     return player.result()
 
 
@@ -126,7 +126,7 @@ class _Player:
     def __init__(self, program: KnownProgram, allocator: ReplayAllocator) -> None:
         self._program, self._allocator = program, allocator
         self._watch = PeakWatch()
-        self._oom_text = ""
+        self.oom_text = ""
         self._kept = KeptHistory()
         self._rows: list[_Ints] = []
         """Row of each history entry, in one array for each call of `_keep`."""
@@ -158,7 +158,7 @@ class _Player:
     def _play_stretch(self, number: int) -> int:
         # Returns the number of stretches played; two may be copied together.
         starts, repeats = self._program.stretches, self._repeats
-        repeats.store(number, small_places(self._allocator))
+        repeats.places[number] = small_places(self._allocator)
         span = repeats.span(number)
         if not span:
             self._play_all(starts[number], starts[number + 1])
@@ -260,9 +260,6 @@ class _Player:
             self._stat_moves[:, moves] = records
             self._records.clear()
 
-    def end_with(self, text: str) -> None:
-        self._oom_text = text
-
     def result(self) -> Played:
         if self._copied:
             self._put_in(np.concatenate(self._copied))
@@ -279,7 +276,7 @@ class _Player:
             self._stat_moves[0, kind != EMPTY_CACHE],
             peak,
             self._watch.device_bytes,
-            self._oom_text,
+            self.oom_text,
             row,
             self._kept,
         )
@@ -319,18 +316,16 @@ class _Repeats:
         self._freed = np.full(len(self.requested), len(asks))
         """Row that frees each block."""
         self._freed[program.block[frees]] = np.flatnonzero(frees)
-        self._found: dict[int, object] = {}
+        self.places: dict[int, object] = {}
+        """State of the small pool at the beginning of each stretch, to compare."""
         self._keys: dict[int, tuple[bytes, ...]] = {}
         counts_objects = allocator.release.free_block_order is FreeBlockOrder.CREATION
         self._may = allocator.collects_garbage_above is None and not counts_objects
 
-    def store(self, number: int, places: object) -> None:
-        self._found[number] = places
-
     def span(self, number: int) -> int:
         last = len(self._program.stretches) - 1
         for span in _SPANS if self._may else ():
-            if self._found.get(number - span) != self._found[number] or number + span > last:
+            if self.places.get(number - span) != self.places[number] or number + span > last:
                 continue
             pairs = [(number + i, number + i - span) for i in range(span)]
             if all(self._key(one) == self._key(other) for one, other in pairs):
@@ -339,7 +334,7 @@ class _Repeats:
 
     def come_back(self, number: int, span: int) -> None:
         for one in range(number + 1, number + span):
-            self._found[one] = self._found[one - span]
+            self.places[one] = self.places[one - span]
 
     def _key(self, number: int) -> tuple[bytes, ...]:
         if number not in self._keys:

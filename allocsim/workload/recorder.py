@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from allocsim.core import NEWEST, CachingAllocator, ReplayAllocator, TraceEntry
 from allocsim.errors import OutOfMemoryError
 from allocsim.recording import (
+    ACTION_CODES,
     Action,
     Frame,
     FrameInterner,
@@ -35,7 +36,6 @@ from allocsim.simulation import fold
 from allocsim.state import DEFAULT_POOL, INACTIVE, BlockState, PoolId, SegmentState
 
 _SNAPSHOT_BOUND = 1 << 40
-_CODES = {action.text: int(action) for action in Action}
 
 
 class KeptHistory:
@@ -56,16 +56,17 @@ class KeptHistory:
         actions, addresses, sizes, streams, pools = columns
         for pool in dict.fromkeys(pools):
             self._pools.setdefault(pool, len(self._pools))
-        taken: dict[str, NDArray[Any]] = {
-            "action": np.array([_CODES[action] for action in actions], dtype=np.uint8),
-            "addr": np.array(addresses, dtype=np.uint64),
-            "size": np.array(sizes, dtype=np.int64),
-            "stream": np.array(streams, dtype=np.uint64),
-            "pool_id": np.array([self._pools[pool] for pool in pools], dtype=np.int32),
-            "frames": frames.astype(np.int32),
-        }
-        self._columns.append(taken)
-        return taken
+        self._columns.append(
+            {
+                "action": np.array([ACTION_CODES[action] for action in actions], dtype=np.uint8),
+                "addr": np.array(addresses, dtype=np.uint64),
+                "size": np.array(sizes, dtype=np.int64),
+                "stream": np.array(streams, dtype=np.uint64),
+                "pool_id": np.array([self._pools[pool] for pool in pools], dtype=np.int32),
+                "frames": frames.astype(np.int32),
+            }
+        )
+        return self._columns[-1]
 
     def put_in(
         self,
@@ -78,14 +79,13 @@ class KeptHistory:
 
         frames: stack number of each entry; -1 without a stack.
         """
-        nothing = np.zeros(len(action), dtype=np.uint64)
         pool = self._pools.setdefault(DEFAULT_POOL, len(self._pools))
         self._columns.append(
             {
                 "action": action,
                 "addr": addr,
                 "size": size,
-                "stream": nothing,
+                "stream": np.zeros(len(action), dtype=np.uint64),
                 "pool_id": np.full(len(action), pool, dtype=np.int32),
                 "frames": frames.astype(np.int32),
             }
@@ -93,9 +93,11 @@ class KeptHistory:
 
     def arrange(self, order: NDArray[np.int64]) -> None:
         """Reorder all entries; `order` has the old index of each new entry."""
+        self._columns = [{name: column[order] for name, column in self._whole().items()}]
+
+    def _whole(self) -> dict[str, NDArray[Any]]:
         names = self._columns[0]
-        whole = {name: np.concatenate([each[name] for each in self._columns]) for name in names}
-        self._columns = [{name: column[order] for name, column in whole.items()}]
+        return {name: np.concatenate([each[name] for each in self._columns]) for name in names}
 
     def recording(
         self, path: str, allocator: CachingAllocator, table: FrameTable, provenance: Provenance
@@ -107,10 +109,7 @@ class KeptHistory:
         """
         empty = read_snapshot(path, allocator.snapshot(), _SNAPSHOT_BOUND)
         allocator.take_history()
-        columns = {
-            name: np.concatenate([chunk[name] for chunk in self._columns])
-            for name in self._columns[0]
-        }
+        columns = self._whole()
         segments = tuple(s for trace in empty.devices for s in trace.segments)
         actions = columns["action"]
         trace = Trace(
