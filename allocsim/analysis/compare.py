@@ -189,6 +189,7 @@ class Change:
 def changes_of(a: Held, b: Held, by: str) -> tuple[Change, ...]:
     first, second = _Owned(a, by), _Owned(b, by)
     named = moved_lines(first.indices, second.indices) if by in ("line", "stack", "module") else {}
+    # A line that only moved within its file is one owner, under its name in B.
     moved = {was: now for now, was in named.items()}
     owners = dict.fromkeys([*(moved.get(owner, owner) for owner in first.indices), *second.indices])
     made = [_change(first, second, owner, named.get(owner, owner)) for owner in owners]
@@ -233,6 +234,7 @@ def _resized(a: Mapping[str, Sequence[int]], b: Mapping[str, Sequence[int]]) -> 
     found = 0
     for stack in a.keys() & b.keys():
         ours, theirs = list(a[stack]), list(b[stack])
+        # Without this, one more block at the front would make every later pair differ in size.
         if len(ours) != len(theirs):
             same = Counter(ours) & Counter(theirs)
             ours, theirs = _without(ours, same), _without(theirs, same)

@@ -142,6 +142,7 @@ def stats(recording: Recording) -> Stats:
 def _starts(recording: Recording) -> dict[int, tuple[SegmentState, ...]]:
     starts: dict[int, tuple[SegmentState, ...]] = {}
     find_defects(recording, starts)
+    # The segments of a device without requests are its state, not a start.
     with_history = {trace.device for trace in recording.devices if len(trace.inputs())}
     return {device: start for device, start in starts.items() if device in with_history}
 

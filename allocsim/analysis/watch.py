@@ -85,6 +85,7 @@ class Arrivals:
             self._last[path] = seen
             if self._read.get(path) == seen:
                 continue
+            # A file from a machine whose clock is ahead never looks old, hence the second test.
             rests = now - stat.st_mtime >= _REST or last.get(path) == seen
             if not rests:
                 self.waits = True

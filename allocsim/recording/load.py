@@ -226,6 +226,7 @@ def _read_json(path: str, data: bytes, size: int) -> object:
     frames: dict[tuple[object, ...], dict[str, Any]] = {}
 
     def interned(value: dict[str, Any]) -> dict[str, Any]:
+        # JSON repeats each frame in each stack; a million equal dictionaries would fill the memory.
         if len(value) != 3 or "filename" not in value:
             return value
         key = (value["filename"], value.get("name"), value.get("line"))

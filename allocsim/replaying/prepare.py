@@ -98,6 +98,7 @@ def prepare(
         if not recording.is_requests:  # a file of requests requests the initial blocks itself
             found = [replace(each, start=_start_of(starts, each, recording)) for each in found]
             found = [with_learned_start(each) for each in found]
+    # One result for each recording: a second key is rare, and plans of long recordings are large.
     _LAST[recording] = key, tuple(found)
     return tuple(found)
 

@@ -263,6 +263,7 @@ def _remedies(
         fraction = smallest_fraction(trials, setting, memory)
         if fraction is not None:
             found.append(Remedy("memory_fraction", fraction[0].conf, memory, fraction[1]))
+    # The smallest device is of interest under the present setting and under the best other one.
     for conf in dict.fromkeys([setting.conf, *(each.conf for each in found[:1])]):
         capacity = smallest_device(trials, Setting(conf))
         if capacity is not None:

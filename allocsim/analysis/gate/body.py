@@ -88,6 +88,7 @@ def body_of(
     part = trimmed(trace, first, len(trace))
     asks = np.flatnonzero(part.action == Action.ALLOC)
     last = int(asks[-1]) if len(asks) else 0
+    # Memory freed only after the last request was held during the whole part.
     freed = set(part.addr[:last][any_of(part.action[:last], _FREES)].tolist())
     live = [
         (segment, block)

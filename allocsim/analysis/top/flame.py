@@ -82,6 +82,7 @@ def flame_of(
         for start, stacks in level:
             at, folded = start, []
             for called in _called(stacks, depth):
+                # The box of a folded stack has no callees: these are folded with it.
                 if _bytes(called) < least or depth == most_rows - 1:
                     folded += called
                     continue

@@ -252,6 +252,7 @@ class Search:
         fraction = "" if setting.call_fraction is None else f"{setting.call_fraction:g}"
         return [
             Job(
+                # Results files of earlier searches contain these keys.
                 key=f"{number}|{part.device}|{how}|{fraction}|{setting.conf}",
                 path=part.path,
                 device=part.device,

@@ -195,6 +195,7 @@ class Results:
             try:
                 plain = json.loads(line)
                 key = plain.pop("key")
+                # The conf is the last of the five parts of a key (`Search._jobs`).
                 self.known[key] = Trial.from_plain(key.split("|", 4)[-1], plain)
             except (ValueError, TypeError, KeyError, AttributeError):
                 raise ConfigError(
