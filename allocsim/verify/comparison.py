@@ -31,23 +31,6 @@ from allocsim.verify.script import ModelAnswer, Op, RealAnswer, Script
 _LISTS = ("addresses", "trace", "segments", "messages")
 
 
-class ScriptResults(Protocol):
-    """Fields that the results of the model and of real PyTorch share."""
-
-    @property
-    def addresses(self) -> list[int | None]: ...
-    @property
-    def trace(self) -> list[list[Any]]: ...
-    @property
-    def segments(self) -> list[dict[str, Any]]: ...
-    @property
-    def messages(self) -> list[str]: ...
-    @property
-    def stats(self) -> dict[str, Any]: ...
-    @property
-    def stopped(self) -> tuple[int, Any] | None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Difference:
     """A result of the model that differs from the result of real PyTorch.
@@ -72,7 +55,9 @@ class Difference:
         return self.field, self.at if isinstance(self.at, str) else None
 
 
-def first_difference(ours: ScriptResults, expected: ScriptResults) -> Difference | None:
+def first_difference(
+    ours: ModelAnswer | RealAnswer, expected: ModelAnswer | RealAnswer
+) -> Difference | None:
     """Return the first difference between two results; None if they are equal.
 
     The texts of the errors that stopped the scripts are not compared.
