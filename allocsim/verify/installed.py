@@ -91,43 +91,26 @@ def _next_even(match: re.Match[str]) -> str:
 
 _SIZE = r"\d+ bytes|\d+\.\d\d [KMG]iB"
 _PROCESS = re.compile(
-    r"(?:Including non-PyTorch memory, (?P<own>this process)|Process (?P<number>[1-9]\d*))"
-    rf" has (?P<size>{_SIZE}) memory in use\. "
+    r"(?:Including non-PyTorch memory, (?P<own>this process)|Process [1-9]\d*)"
+    rf" has (?:{_SIZE}) memory in use\. "
 )
 _BEFORE = re.compile(rf"of which (?:{_SIZE}) is free\. ")
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessMemory:
-    """GPU memory of a process.
-
-    number: process id; None for the process that printed the text.
-    size: memory as printed, e.g. "1.50 GiB".
-    """
-
-    number: int | None
-    size: str
-
-
-def without_processes(text: str) -> tuple[str, tuple[ProcessMemory, ...]]:
+def without_processes(text: str) -> str:
     """Remove PyTorch's sentences about processes from an error text.
 
-    Return the text and the removed processes, in order.  The sentences follow the sentence about
-    free memory.  A text without that sentence, or with two sentences about its own process, is
-    returned unchanged.
+    The sentences follow the sentence about free memory.  A text without that sentence, or with two
+    sentences about its own process, is returned unchanged.
     """
     before = _BEFORE.search(text)
     if before is None:
-        return text, ()
-    at = before.end()
-    found: list[ProcessMemory] = []
+        return text
+    at, n_own = before.end(), 0
     while (match := _PROCESS.match(text, at)) is not None:
-        number = None if match["own"] else int(match["number"])
-        found.append(ProcessMemory(number, match["size"]))
+        n_own += match["own"] is not None
         at = match.end()
-    if [process.number for process in found].count(None) > 1:
-        return text, ()
-    return text[: before.end()] + text[at:], tuple(found)
+    return text if n_own > 1 else text[: before.end()] + text[at:]
 
 
 _WITHOUT_ADDRESS = ("oom", "snapshot")
@@ -204,7 +187,7 @@ class InstalledTorch:
 
     def _messages(self, answer: dict[str, Any]) -> list[str]:
         texts: list[str] = answer["messages"]
-        return texts if self._is_phantom else [without_processes(text)[0] for text in texts]
+        return texts if self._is_phantom else [without_processes(text) for text in texts]
 
     def memory(self) -> int:
         if self._memory is None:
