@@ -55,20 +55,6 @@ class EditedDevice(Prepared):
         """First difference between the recording and the unedited replay; None if equal."""
         return [self.baseline.parting]
 
-
-@dataclass(frozen=True, slots=True)
-class UneditedDevice:
-    """Device of a recording with its recorded program, to which edits can be applied.
-
-    device: the prepared device.
-    baseline: replay under the recorded settings.
-    program: the recorded program.
-    """
-
-    device: Prepared
-    baseline: DeviceRun
-    program: Program
-
     def edited(self, edits: Sequence[Edit]) -> EditedDevice:
         """Return the device with the program edited; the edits are applied in order.
 
@@ -77,16 +63,16 @@ class UneditedDevice:
         program = self.program
         for edit in edits:
             program = edit.apply(program)
-        values = {each.name: getattr(self.device, each.name) for each in fields(self.device)}
         notes = [f"edit {edit.text!r}: it assumes that {edit.assumes}" for edit in edits]
-        values["file_notes"] = (*self.device.file_notes, *notes)
-        return EditedDevice(**values, edits=tuple(edits), baseline=self.baseline, program=program)
+        file_notes = (*self.file_notes, *notes)
+        return replace(self, program=program, edits=tuple(edits), file_notes=file_notes)
 
 
-def as_recorded(device: Prepared) -> UneditedDevice:
-    """Replay the baseline of a device, and divide its program into training steps."""
+def as_recorded(device: Prepared) -> EditedDevice:
+    """Replay the baseline of a device, and return the device with its recorded program."""
     (baseline,) = replay_prepared((device,)).devices
-    return UneditedDevice(device, baseline, program_of(device, baseline))
+    values = {each.name: getattr(device, each.name) for each in fields(device)}
+    return EditedDevice(**values, baseline=baseline, program=program_of(device, baseline))
 
 
 def edited_recording(
