@@ -1,5 +1,6 @@
 """Inference of the calls of a program that its recording does not show."""
 
+from allocsim.inference.evidence import has_unknown_sizes, learn_start
 from allocsim.inference.hidden_calls import (
     OtherPlan,
     Probe,
@@ -14,7 +15,6 @@ from allocsim.inference.hidden_calls import (
     quiet_moments,
 )
 from allocsim.inference.search import plan_of
-from allocsim.inference.start_sizes import has_unknown_sizes, learn_start
 
 __all__ = [
     "OtherPlan", "Probe", "Quiet", "entries_suffice", "has_unknown_sizes", "has_unseen_calls",
