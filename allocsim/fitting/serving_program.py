@@ -304,7 +304,8 @@ def _largest(found: Started, option: str) -> str | None:
     if option == "max-num-seqs":
         return str(max(int(sizes.get("concurrency", 1)), 1))
     spare = found.gpu.memory - found.peak_bytes - (found.driver_range[1] - found.charged)
-    return f"{math.floor((sizes.get('fraction', 0.9) + spare / found.gpu.memory) * 100) / 100:.2f}"
+    share = sizes.get("fraction", 0.9) + spare / found.gpu.memory
+    return f"{min(math.floor(share * 100) / 100, 0.99):.2f}"
 
 
 def _config(model: Configured, text: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Start vLLM with models of several architectures on a phantom GPU, and replay the recordings.
+"""Start engines with models of several architectures on a phantom GPU, and replay the recordings.
 
-    python -m benchmarks.serving.architectures --python PATH [MODEL ...]
+    python -m benchmarks.serving.architectures --python PATH [--server sglang] [MODEL ...]
     python -m benchmarks.serving.architectures --docs
 
 A start takes minutes, so results are kept in results/serving_architectures.json, and --docs writes
@@ -41,20 +41,33 @@ CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "openai/gpt-oss-20b": ("H100", 1, _EAGER),
     "deepseek-ai/DeepSeek-V2-Lite": ("H100", 1, _EAGER),
 }
+_NO_GRAPHS = tuple(f"--cuda-graph-backend-{each}=disabled" for each in ("decode", "prefill"))
+_SHORT = ("--context-length", "8192", *_NO_GRAPHS)
+_OF_LOGS = (
+    *("--mem-fraction-static", "0.85", "--context-length", "32768"),
+    *("--chunked-prefill-size", "4096", "--cuda-graph-max-bs-decode", "32"),
+)
+"""Options of the logs in rows S002 and S003 of logs.csv; the last had another name then."""
+OF_SGLANG: dict[str, tuple[str, int, tuple[str, ...]]] = {
+    "meta-llama/Llama-3.2-1B": ("H100", 1, _SHORT),
+    "Qwen/Qwen2.5-1.5B-Instruct": ("L40S", 1, _OF_LOGS),
+    "Qwen/Qwen3-0.6B": ("H100", 1, _SHORT),
+    "google/gemma-3-1b-it": ("L40S", 1, _SHORT),
+}
 """Card, number of cards and arguments of each model."""
 
 
-def started(model: str, python: str) -> dict[str, Any]:
+def started(model: str, python: str, server: str = "vllm") -> dict[str, Any]:
     """Start a model and replay its recording; return the sizes in GiB, or the error."""
-    card, cards, words = CASES[model]
+    card, cards, words = (CASES if server == "vllm" else OF_SGLANG)[model]
     result: dict[str, Any] = {"row": model, "card": card, "cards": cards, "options": list(words)}
     with TemporaryDirectory() as place:
         out = Path(place) / "start.pickle"
         try:
-            found = start(model, "vllm", find_gpu(card), arguments=words, python=python,
+            found = start(model, server, find_gpu(card), arguments=words, python=python,
                           cards=cards, keep=out)  # fmt: skip
         except AllocsimError as error:
-            return result | {"engine": "vLLM", "error": str(error)}
+            return result | {"engine": server, "error": str(error)}
         result |= {"engine": found.engine, "seconds": round(found.seconds)}
         if not found.fits:
             return result | {"error": found.failure}
@@ -70,11 +83,13 @@ def started(model: str, python: str) -> dict[str, Any]:
 
 def table() -> Iterator[str]:
     """Yield the table of all results."""
-    yield "| model | cards | options | weights | KV cache | tokens | entries, replayed |"
-    yield "|---|---|---|---:|---:|---:|---|"
+    yield "| engine | model | cards | options | weights | KV cache | tokens | entries, replayed |"
+    yield "|---|---|---|---|---:|---:|---:|---|"
     for each in kept_in(_RESULTS):
         options = " ".join(each["options"])
-        line = f"| {each['row']} | {each['cards']} x {each['card']} | {options} |"
+        line = (
+            f"| {each['engine']} | {each['row']} | {each['cards']} x {each['card']} | {options} |"
+        )
         if "error" in each:
             yield f"{line} {each['error']} | | | |"
             continue
@@ -89,10 +104,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.serving.architectures", description=__doc__)
     parser.add_argument("models", metavar="MODEL", nargs="*")
     parser.add_argument("--python", metavar="PATH")
+    parser.add_argument("--server", choices=("vllm", "sglang"), default="vllm")
     parser.add_argument("--docs", action="store_true")
     given = parser.parse_args(arguments)
-    for model in given.models or (CASES if given.python else ()):
-        result = started(model, given.python)
+    cases = CASES if given.server == "vllm" else OF_SGLANG
+    for model in given.models or (cases if given.python else ()):
+        result = started(model, given.python, given.server)
         keep_in(_RESULTS, result)
         print(json.dumps(result), flush=True)
     if given.docs:

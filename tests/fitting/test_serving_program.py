@@ -100,6 +100,8 @@ class EngineCore:
     def sleep(self, level): give(level << 19)
     def wake_up(self): pass
     def __init__(self, config, executor, log_stats):
+        if os.environ.get("TOO_HIGH") in config.words:
+            raise ValueError(os.environ["NOT_FREE"])
         print(os.environ["PRINTED"], flush=True)
         if os.environ["REFUSED"] and not set(os.environ["ACCEPTED"].split()) <= set(config.words):
             raise ValueError(os.environ["REFUSED"])
@@ -202,6 +204,25 @@ def test_as_many_requests_as_the_cache_holds_are_started(engine: Callable[..., P
     engine(_UP)
     found = start_largest("max-num-seqs", "Llama-3.1-8B", "vllm", H100, python=sys.executable)
     assert found.arguments == ("--max-num-seqs", "53")  # room for 53.16 requests
+
+
+_NOT_FREE = (
+    "ValueError: Free memory on device cuda:0 (78.57/79.1 GiB) on startup is less than desired GPU "
+    "memory utilization (0.99, 78.31 GiB)."
+)
+
+
+def test_a_utilization_that_is_refused_is_followed_by_that_of_the_refusal(
+    engine: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine takes almost nothing of this card, so 0.99 is tried first."""
+    engine(_UP)
+    monkeypatch.setenv("TOO_HIGH", "0.99")
+    monkeypatch.setenv("NOT_FREE", _NOT_FREE.replace("78.57/", "77.80/"))
+    found = start_largest("gpu-memory-utilization", "Llama-3.1-8B", "vllm", H100,
+                          python=sys.executable)  # fmt: skip
+    assert found.fits
+    assert found.arguments == ("--gpu-memory-utilization", "0.98")
 
 
 def test_requests_are_played_and_give_the_peak_at_work(engine: Callable[..., Path]) -> None:
@@ -369,31 +390,39 @@ def test_a_server_that_cannot_be_started_is_refused(engine: Callable[..., Path])
         start("Llama-3.1-8B", "ollama", H100, python=sys.executable)
 
 
-def _has_vllm(python: str) -> bool:
-    place = Path(python).absolute().parent.parent / "lib"
-    return any(place.glob("python3*/site-packages/vllm/__init__.py"))
+_OPTIONS = {
+    "vllm": ("--max-model-len", "4096", "--enforce-eager"),
+    "sglang": ("--context-length=4096", "--cuda-graph-backend-decode=disabled",
+               "--cuda-graph-backend-prefill=disabled"),
+}  # fmt: skip
 
 
-WITH_VLLM = [python for python in PYTHONS if _has_vllm(python)]
+def _with(server: str) -> str:
+    for python in PYTHONS:
+        place = Path(python).absolute().parent.parent / "lib"
+        if any(place.glob(f"python3*/site-packages/{server}/__init__.py")):
+            return python
+    pytest.skip(f"ALLOCSIM_TORCH_PYTHON names no Python with {server}")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not WITH_VLLM, reason="ALLOCSIM_TORCH_PYTHON names no Python with vLLM")
-def test_vllm_starts_and_its_recording_is_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("server", _OPTIONS)
+def test_an_installed_engine_starts_and_its_recording_is_whole(server: str, tmp_path: Path) -> None:
     """The cache is what the engine's budget leaves, and the replay has each recorded address."""
     from allocsim.recording import load  # noqa: PLC0415
     from allocsim.replaying import replay  # noqa: PLC0415
 
     out = tmp_path / "start.pickle"
-    words = ("--max-model-len", "4096", "--enforce-eager")
-    found = start(
-        "Qwen3-0.6B", "vllm", H100, arguments=words, python=WITH_VLLM[0], keep=out
-    )  # fmt: skip
+    found = start("Qwen3-0.6B", server, H100, arguments=_OPTIONS[server], python=_with(server),
+                  requests=(2, 256, 4), keep=out)  # fmt: skip
     assert found.fits, found.failure
     # 596,049,920 parameters of two bytes; a token has 28 layers of 2 x 8 x 128 numbers.
-    assert found.sizes["weights_bytes"] / GIB == pytest.approx(596_049_920 * 2 / GIB, abs=0.02)
+    # SGLang prints the decrease of the free memory, with tables, workspaces and kernels.
+    others = {"vllm": 0.02, "sglang": 0.1}[server]
+    assert found.sizes["weights_bytes"] / GIB == pytest.approx(596_049_920 * 2 / GIB, abs=others)
     a_token = 28 * 2 * 8 * 128 * 2
     in_cache = found.sizes["kv_cache_tokens"] * a_token
     assert in_cache == pytest.approx(found.sizes["kv_cache_bytes"], rel=0.001)
+    assert found.stages["requests"][1] >= in_cache
     (device,) = replay(load(out)).devices
     assert device.parting is None

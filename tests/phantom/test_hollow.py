@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from allocsim.phantom import hollow
+from allocsim.phantom import Stubs, hollow
 
 
 @pytest.fixture(autouse=True)
@@ -106,3 +107,20 @@ def test_scales_of_the_cache_are_those_of_a_checkpoint_without_scales() -> None:
     module.BaseKVCacheMethod().process_weights_after_loading(SimpleNamespace(k_scale=0, bias=1))
     assert seen == [{"k_scale": -1, "bias": 1}]
     assert hollow.invented_values() == "scales of the KV cache"
+
+
+def test_vllm_calls_the_stub_of_the_runtime_library(
+    libraries: Stubs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real library may be loaded as well. These are the functions that vLLM looks up in it."""
+    monkeypatch.setenv("LD_PRELOAD", libraries.preload)
+    module: Any = ModuleType("vllm.distributed.device_communicators.cuda_wrapper")
+    hollow.PATCHES[module.__name__](module)
+    path = module.find_loaded_library("libcudart")
+    assert path == str(libraries.cudart)
+    assert module.find_loaded_library("libmissing") is None
+    library = ctypes.CDLL(path)
+    for name in ("Malloc", "Free", "Memset", "Memcpy", "HostRegister", "HostUnregister"):
+        assert hasattr(library, f"cuda{name}")
+    for name in ("SetDevice", "DeviceSynchronize", "DeviceReset", "GetErrorString", "GetLastError"):
+        assert hasattr(library, f"cuda{name}")
