@@ -18,8 +18,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
-from allocsim.capture.about import AT_ERROR, About, described
-from allocsim.capture.files import Files, Written, rank_of
+from allocsim.capture.files import AT_ERROR, About, Files, Written, described, rank_of
 from allocsim.capture.recorder import LOG, RECORDER, Ring, quiet, say_once
 from allocsim.units import format_size, parse_size
 

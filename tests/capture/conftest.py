@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from allocsim.capture import about, recorder, session, starts
+from allocsim.capture import files, recorder, session, starts
 from tests.capture.pretend import Pretend
 
 RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
@@ -16,7 +16,7 @@ RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     own = recorder.Recorder()
-    for module in (about, recorder, session):
+    for module in (files, recorder, session):
         monkeypatch.setattr(module, "RECORDER", own)
     monkeypatch.setattr(recorder, "_said", set())
     monkeypatch.setattr(starts, "_INSTALLED", [])

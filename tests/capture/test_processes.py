@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from allocsim import OutOfMemoryError
-from allocsim.capture import about, capture
-from allocsim.capture.about import processes_memory
+from allocsim.capture import capture, files
+from allocsim.capture.files import processes_memory
 from allocsim.recording import load
 from allocsim.units import GIB, MIB
 from tests.capture.pretend import Pretend
@@ -105,7 +105,7 @@ def test_capture_separates_free_own_and_other_memory(
     vars(card).update(vars(CARD))
     library = Nvml({os.getpid(): 24 * MIB, 7: 30 * MIB})
     ask = partial(processes_memory, load=lambda _name: library)
-    monkeypatch.setattr(about, "processes_memory", ask)
+    monkeypatch.setattr(files, "processes_memory", ask)
     with capture(tmp_path / "run.pickle", on=occasion):
         torch.empty(20 * MIB)
         if occasion == "oom":
