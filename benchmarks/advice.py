@@ -1,10 +1,11 @@
 """Run every change that `fit` proposes, with real PyTorch over the phantom.
 
-    python -m benchmarks.advice --python PATH [-o FILE] [NUMBER ...]
+    python -m benchmarks.advice --python PATH [--new] [-o FILE] [NUMBER ...]
 
 Ten trainings that do not fit are answered by law, without PyTorch.  Each proposed change is then
-run as a program on its card beside the largest CUDA context, and must complete.  Half an hour of
-two cores.
+run as a program on its card beside the largest CUDA context, and must complete.  --new keeps the
+runs of results/advice.md whose change has the same options and peak.  Half an hour of two
+cores.
 """
 
 from __future__ import annotations
@@ -34,10 +35,26 @@ CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("Qwen2.5-1.5B", "RTX 3090", {"seq": 4096}),
 )
 """Model, card and options of each training."""
+_HEAD = ("case", "training", "needs GiB", "change", "peak GiB", "by a run", "completes")
 
 
-def rows(number: int, python: str) -> Iterator[tuple[str, ...]]:
+PAGE = Path(__file__).parent / "results" / "advice.md"
+
+
+def runs_on_page() -> dict[tuple[str, ...], tuple[str, str]]:
+    """Return the runs on the page: peak and end, by case, change and peak of the change."""
+    found, case = dict[tuple[str, ...], tuple[str, str]](), ""
+    for line in PAGE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(cells) == len(_HEAD) and cells[-1] in ("yes", "no"):
+            case = cells[0] or case
+            found[case, cells[3], cells[4]] = cells[5], cells[6]
+    return found
+
+
+def rows(number: int, python: str, is_new: bool = False) -> Iterator[tuple[str, ...]]:
     """Yield a row of the table for each change of one case; only the first names the case."""
+    known = runs_on_page() if is_new else {}
     name, gpu, more = CASES[number]
     found = fit(Task(model=model_of(name), **more), gpu, engine="laws")
     assert isinstance(found, Fit)
@@ -48,12 +65,11 @@ def rows(number: int, python: str) -> Iterator[tuple[str, ...]]:
         f"{(found.needed_bytes or 0) / GIB:.2f}",
     )
     for i, change in enumerate(advise(found).changes):
-        yield (
-            *(case if i == 0 else [""] * len(case)),
-            f"`{change.options}`",
-            f"{change.peak_reserved_bytes / GIB:.2f}{' (formula)' * (change.engine == 'formula')}",
-            *_confirmed(change, python),
-        )
+        options = f"`{change.options}`"
+        by = " (formula)" * (change.engine == "formula")
+        peak = f"{change.peak_reserved_bytes / GIB:.2f}{by}"
+        ran = known.get((case[0], options, peak)) or _confirmed(change, python)
+        yield (*(case if i == 0 else [""] * len(case)), options, peak, *ran)
 
 
 def _confirmed(change: Change, python: str) -> tuple[str, str]:
@@ -70,14 +86,16 @@ def _confirmed(change: Change, python: str) -> tuple[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--python", required=True, help="interpreter with PyTorch")
+    parser.add_argument("--new", action="store_true", help="keep runs that are on the page")
     parser.add_argument("-o", "--out", type=Path, help="file of the table")
     parser.add_argument("numbers", nargs="*", type=int, help="numbers of cases (default: all)")
     arguments = parser.parse_args()
     numbers = [number - 1 for number in arguments.numbers] or range(len(CASES))
-    head = ("case", "training", "needs GiB", "change", "peak GiB", "by a run", "completes")
-    lines = [f"| {' | '.join(head)} |", "|---:|---|---:|---|---:|---:|---|"]
+    lines = [f"| {' | '.join(_HEAD)} |", "|---:|---|---:|---|---:|---:|---|"]
     with ThreadPoolExecutor(2) as pool:
-        for found in pool.map(lambda number: list(rows(number, arguments.python)), numbers):
+        for found in pool.map(
+            lambda number: list(rows(number, arguments.python, arguments.new)), numbers
+        ):
             lines += [f"| {' | '.join(row)} |" for row in found]
             print("\n".join(lines[-len(found) :] if found else []), flush=True)
     if arguments.out is not None:

@@ -186,6 +186,9 @@ class _Account:
             yield self._state("optimizer", precision.optimizer, zero >= 1)
         if precision.compute < precision.weights and zero < _ALL:
             count = self.dense + self.experts
+            if self.shape.lora and self.layout.recompute == "full":
+                # Autocast keeps no copies of frozen weights; backward does, of what it computes.
+                count = self.shape.embedding + self.largest_layer
             size = count * precision.compute
             yield RankPart(_COPIES, size, f"{count:,} x {precision.compute} bytes")
         is_whole = zero < 2 and not self.shape.lora and not self.practice.keeps_gradients
