@@ -1,9 +1,9 @@
 """Changes with which a task fits a card, each tried by the engine that answered.
 
-Rule: a change is proposed only if the task with it completes beside the largest CUDA context that
-was seen; of an estimate, the upper end must fit. Changes are ordered by how little they alter the
-training. A change that the engine cannot try, such as two cards by law, is tried by formula, and
-says so. A formula skips trials that cannot succeed.
+Rule: a change is proposed only if the changed task completes beside the largest CUDA context that
+was seen; for an estimate, the upper end must fit. Changes are ordered by how little they alter the
+training run. If the engine cannot try a change (no law covers two cards), a formula tries it, and
+the change says so. The engine does not try a change that the formula shows to be hopeless.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from allocsim.fitting.task import Task, usual_attention
 from allocsim.phantom import CARDS, Gpu, UnavailableError, context_range
 
 _HOPELESS = 0.9
-"""Share of a formula's lower end above which no run was seen; less would fit."""
+"""Factor on a formula's lower end: no run was seen to need less memory than this product."""
 _LORA = 16
 _UNIT = 64
 """Multiple to which a shorter sequence is rounded."""
 _TRIALS = {"program": 3, "laws": 7, "formula": 12}
-"""Most trials of a search for the longest sequence, by engine."""
+"""Maximum number of trials of a search for the longest sequence, by engine."""
 _MOST = 5
-"""Most changes that are proposed."""
+"""Maximum number of changes that are proposed."""
 _CARDS_TRIED = 3
 _HALF = {"fp32": "bf16", "autocast-bf16": "bf16", "autocast-fp16": "fp16"}
 _FULL = {"bf16": "autocast-bf16", "fp16": "autocast-fp16"}
@@ -44,7 +44,7 @@ class Change:
     """Change of a task or its card, tried to see whether the task then fits.
 
     options: command-line options that make the change, such as "--checkpointing".
-    effect: consequence for the training, in words.
+    effect: consequence for the training run, in words.
     task, gpu: changed task, and the card on which it was tried.
     peak_reserved_bytes: peak of reserved memory with the change.
     spare_bytes: bytes left on the card beside the largest CUDA context that was seen.
@@ -64,9 +64,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Advice:
-    """Changes of a task or its card that change the answer to whether it fits.
+    """Changes with which a task fits its card.
 
-    alternative: use of the other common precision, if it changes the answer; else None.
+    stored: tensors that the task keeps in GPU memory, and their precision, as text.
+    alternative: the same task in another common precision, if then the verdict differs; else None.
     changes: changes with which the task fits; empty if it surely fits already.
     """
 
@@ -76,12 +77,12 @@ class Advice:
 
 
 def advise(found: Fit | Estimate, **how: Any) -> Advice:
-    """Find changes of the task or the card that change the answer to whether the task fits.
+    """Find changes of the task or the card with which the task fits.
 
-    found: answer of `fit` or `estimate`.
+    found: result of `fit` or `estimate`.
     how: the arguments `conf`, `python`, `torch_version` and `transformers` of `fit`.
 
-    Raises ConfigError for an answer about a user's own program.
+    Raises ConfigError for a result about a user's own program.
     """
     task = found.task
     if task is None:
@@ -92,7 +93,7 @@ def advise(found: Fit | Estimate, **how: Any) -> Advice:
 
 
 def stored_in(task: Task) -> str:
-    """Name the tensors that a task stores and their precision, such as "weights in fp32"."""
+    """Return text on the tensors that a task keeps in GPU memory, such as "weights in fp32"."""
     kind = task.dtype.removeprefix("autocast-")
     whole = "fp32" if task.autocast_dtype else kind
     if not task.is_training:

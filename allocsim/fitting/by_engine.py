@@ -1,18 +1,18 @@
-"""Answer of whether a task fits a card, with the margin and the memory that it would need.
+"""Decide whether a task fits a card, with the margin and the memory that it needs.
 
 Rule: the most exact engine that can answer does: the program on PyTorch, a law of its requests, or
 a formula. Program and law give the same bytes for the same task; a formula gives an `Estimate`, a
 range. A requested engine is never replaced by another.
 
-The answer of program and law is that of a run on the requested card. If the task does not fit, the
-same program is run on the same card without a memory limit. The memory that the task needs is that
-of the smallest card on which all requests of this unlimited run succeed. One run gives both answers
-if the program does not react to the free memory of the card: the requests of the unlimited run are
-then replayed on the limited card (`ran_on`).
+Program and law answer with a run on the requested card. If the task does not fit, the same program
+is run on the same card without a memory limit. The memory that the task needs is that of the
+smallest card on which all requests of this unlimited run succeed. One run gives both answers if the
+program does not react to the free memory of the card: the requests of the unlimited run are then
+replayed on the limited card (`ran_on`).
 
-A freed block that another stream still uses waits for that stream, for a time that depends on the
-card's speed. In the main run such blocks wait as long as possible, in a second run as briefly as
-possible.
+Memory that is freed while another stream still uses it can be allocated again only later, at a time
+that depends on the card's speed. The main run assumes the latest such time, a second run the
+earliest.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from allocsim.units import TIB
 
 _BETTER = "pip install 'allocsim[fit]' runs the program itself"
 AT_ONCE = 2
-"""Number of cards that are answered at the same time; a program occupies a processor."""
+"""Number of cards for which programs run at the same time; each occupies a processor."""
 
 
 class RunOptions(TypedDict, total=False):
@@ -98,7 +98,7 @@ def engine_for(
 
     engine: requested engine, or "auto".
     missing: result of `missing_pytorch`.
-    by_law: runs of the task by its law, which this question shares with others.
+    by_law: cache of the task's runs by law; None for a new one.
 
     Raises UnavailableError if no engine can answer.
     """
@@ -136,7 +136,8 @@ def run_exactly(
 ) -> Ran:
     """Run `task` on `gpu` with the engine "program" or "laws".
 
-    how: arguments of `run_program`; laws use `conf` and `keep`.
+    how: arguments of `run_program`; with laws, all but `conf` and `keep` are ignored.
+    transformers: intended release of transformers; only for laws.
     """
     if engine == "laws":
         return run_by_law(task, gpu, conf=how.get("conf"), keep=how.get("keep"))
@@ -203,7 +204,7 @@ def fit_cards(
     values: bool = True,
     **how: Unpack[RunOptions],
 ) -> list[Fit | Estimate]:
-    """Return the answer of `fit` for each card; the arguments are those of `fit`."""
+    """Return the result of `fit` for each card; the other arguments are those of `fit`."""
     engine = how.pop("engine", "auto")
     missing = missing_pytorch(engine, how.get("python"))
     text, conf = program_of(task), how.get("conf")
@@ -252,9 +253,10 @@ def fit_command(
 class _Setup:
     """Program of one `fit` question, with its options and its card.
 
-    run: function that runs the program on a card; it accepts `keep`, `work` and `routing` as
-        `run_program` does.
-    is_one_of_many: True if the answer is a row of a table of cards.
+    run: function that runs the program on a card. It takes the arguments `keep` (file for the
+        recording), `work` (time when the work of a stream completes) and `routing` (distribution of
+        tokens over experts) of `run_program`.
+    is_one_of_many: True if several cards are compared.
     is_law: True if `run` evaluates a law.
     """
 

@@ -1,7 +1,7 @@
 """Answer of `fit` by formula, if neither a run of the program nor a law can answer.
 
-Rule: an estimate is a range, and it fits only if the upper end fits. It always states why no more
-exact engine answered, and the one change with which one would.
+Rule: an estimate is a range, and a task fits only if the upper end does. The estimate states why no
+more exact engine answered, and the change with which a more exact engine would answer.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ and in 16 bits.
 class Estimate(Shown):
     """Memory of a task by formula, as a range.
 
-    parts: uses of the card's memory at the peak, each a range; their sum is that of the process.
+    parts: uses of the card's memory at the peak, each a range; together, they are all memory that
+        the process uses.
     source: origin of the formula.
     reason: sentence on why no more exact engine answered, and what would change that.
     notes: facts that the answer cannot know, one sentence each.
@@ -75,7 +76,7 @@ class Estimate(Shown):
 
     @property
     def process_bytes(self) -> tuple[int, int]:
-        """Lowest and highest bytes of the card that the process uses at its peak."""
+        """Range (low, high) of the card memory that the process uses at its peak, in bytes."""
         return sum(part.low for part in self.parts), sum(part.high for part in self.parts)
 
     @property
@@ -90,7 +91,7 @@ class Estimate(Shown):
 
     @property
     def runs_on_loan(self) -> bool:
-        """Always False: a formula does not know where memory that the host lends would be used."""
+        """Always False: a formula cannot model host memory that the driver lends."""
         return False
 
     @property
@@ -131,7 +132,7 @@ def estimate(task: Task, gpu: Gpu, reason: str = "", conf: str | None = None) ->
 
 
 def training_of(task: Task) -> Training:
-    """Convert a training task to the input of the training formulas.
+    """Convert a task of training to the input of the training formulas.
 
     Raises ConfigError for a model that the formulas do not describe.
     """

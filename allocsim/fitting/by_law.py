@@ -152,11 +152,12 @@ def card_of(gpu: Gpu) -> Card:
 
 
 def mask_unit(task: Task) -> int:
-    """Return the multiple, in elements, to which rows of the attention mask are padded.
+    """Return the multiple to which the length of each row of the attention mask is padded.
 
     It is 8 for fused attention, 1 for eager attention, and 0 if the program has no mask. With fused
-    attention, transformers builds a mask with checkpointing and with a sliding window that the
-    sequence fills, because over a phantom GPU it cannot read that the mask is unnecessary.
+    attention, there is a mask only with checkpointing, or if the sequence fills a sliding window.
+    On a real GPU transformers omits this mask after it has read values from the GPU, which a
+    phantom GPU does not have.
     """
     if task.attention == "eager":
         return 1
@@ -217,10 +218,10 @@ def _without_law(task: Task) -> Iterator[str]:
 
 
 def nearest_law(name: str) -> str | None:
-    """Return the name of a program with laws that resembles the program `name`, or None.
+    """Return the name of the program with laws that is most like the program `name`, or None.
 
-    If `name` trains, so does the result, and if it serves, so does the result. Programs of the same
-    model family are preferred.
+    A training program is compared only with training programs, a serving program only with serving
+    programs. Programs of the same model family are preferred.
     """
     alike = [each for each in known_laws() if _serves(each) == _serves(name)]
     family = f"{name.partition('_')[0]}_"
@@ -243,7 +244,7 @@ def _laws(task: Task) -> Laws:
 
 
 def is_fused(task: Task) -> bool:
-    """Return whether a task's attention runs FlashAttention if it has no mask."""
+    """Return whether the task's attention uses FlashAttention whenever no mask is passed."""
     return task.attention == "sdpa" and task.dtype != "fp32"
 
 

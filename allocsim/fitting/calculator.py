@@ -1,10 +1,13 @@
-"""Data of the calculator page, which answers by laws: models, cards, first question, and purposes.
+"""Data of the calculator, a web page that answers `fit` questions with laws.
 
-Rule: a model is listed if its configuration belongs to a family with laws; the laws decide whether
-a program has one, as in `by_law.py`. The page supports every family, with LoRA adapters on all
-linear modules or none. The command supports more.
+The data are models, cards, the first question, and the purpose of each request, such as
+"gradients".
 
-The purposes of requests are found by the rules of `allocsim top`. A purpose depends on stacks and
+Rule: a model is listed if its configuration belongs to a family with laws. Whether a program of the
+model has a law is checked as in `by_law.py`. The page supports LoRA adapters on all linear modules
+or none; `allocsim fit` also supports adapters on some of them.
+
+The purposes are found by the rules of `allocsim top --by category`. A purpose depends on stacks and
 lifetimes, which do not change with sizes. So it is found once for each request of a law, at sizes
 where tensors of different purposes differ in size.
 """

@@ -1,7 +1,7 @@
 """Answer of `fit` by a run or a law: the verdict, the margin and the memory of a task on a card.
 
-`read_answers` and `read_frontier` read the JSON of such answers. A file without an answer is
-refused in one sentence; byte counts are 0 or more.
+`read_answers` and `read_frontier` read the JSON of such answers. They refuse a file without an
+answer, and a negative size in place of a positive one, with an error of one sentence.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from allocsim.units import format_range, format_size
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Fit(Shown):
-    """Answer to whether a program fits a card, by what margin, and with which conf.
+    """Verdict on whether a program fits a card, with its margin and a conf that helps.
 
     task: the task, or None for a user's own program.
     program: text of the generated program, or the user's command line.
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
     ran: run on the card; the card finishes its work only when the program waits for it.
-    unlimited: run without a memory limit, if the task does not fit; None if that run fails, too.
+    unlimited: run without a memory limit, if the task does not fit; None if this run also fails.
     lent: replay with host memory lent by the driver, if the task does not fit; None if none is
         lent.
     recommendation: conf under which the task fits, if it does not fit with `conf`.
@@ -40,9 +40,9 @@ class Fit(Shown):
         `ran` spreads tokens evenly.
     notes: facts that the answer cannot know, one sentence each.
     fits: True if the program completes beside the largest CUDA context that was seen, False if it
-        fails beside the smallest, None between.
-    least_room: bytes, without the CUDA context, of the smallest card that fits the task; only if it
-        does not fit `gpu`, and None if unknown.
+        fails beside the smallest, None if it depends on the size of the context.
+    least_room: bytes, without the CUDA context, of the smallest card on which the task fits; None
+        if the task fits `gpu`, or if unknown.
     """
 
     task: Task | None
@@ -110,9 +110,9 @@ class Fit(Shown):
 
     @property
     def process_bytes(self) -> tuple[int, int]:
-        """Lowest and highest bytes of the card that the process uses at its peak.
+        """Range (low, high) of the card memory that the process uses at its peak, in bytes.
 
-        If the program completes, the highest number is at most the card's memory.
+        If `fits` is True, `high` is at most the card's memory.
         """
         low, high = context_range(self.gpu)
         peak = self.needed_bytes or self.ran.peak_reserved_bytes

@@ -1,7 +1,8 @@
-"""Options of `fit` from the configuration of a training that another tool reads.
+"""Convert the configuration of another training tool to options of `fit`.
 
 Rule: keys that decide memory become options; every other key is listed as ignored, never dropped
-silently. A key is known by its name alone, because the tools share most names: TrainingArguments of
+silently. A key is recognised by its name, for all tools alike, because the tools share most names:
+TrainingArguments of
 Hugging Face, TRL, axolotl, LLaMA-Factory, torchtune, accelerate, DeepSpeed and peft. Sources: their
 documented configuration keys.
 """

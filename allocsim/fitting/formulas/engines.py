@@ -108,12 +108,12 @@ def static_fraction(
 
     memory: bytes of the card.
     cards: number of cards that share each layer.
-    chunk: tokens of a prefill chunk; default: by the card.
-    captured: largest number of sequences with a CUDA graph; default: by the card.
+    chunk: tokens of a prefill chunk; the default depends on the memory of the card.
+    captured: largest number of sequences with a CUDA graph; its default depends on it too.
 
-    The bytes outside are 512 MiB, 1.5 MiB for each token of a prefill chunk, 2 MiB for each
-    sequence of the largest graph and 128 MiB for each card, and at least 10 GiB on cards above
-    60 GiB.
+    The bytes outside are the sum of 512 MiB, 1.5 MiB for each token of a prefill chunk, 2 MiB for
+    each sequence of the largest graph, and 128 MiB for each card. On cards above 60 GiB they are at
+    least 10 GiB.
     """
     mib = memory / MIB
     table = ((20, 2048, 8), (35, 2048, 24), (60, 4096, 32), (90, 8192, 256), (160, 8192, 256))
@@ -235,11 +235,11 @@ _SOURCE = "llama.cpp, src/llama-model.cpp and src/llama-context.cpp"
 
 
 def compute_buffer(work: ServingWork) -> tuple[int, int]:
-    """Return the lowest and highest bytes of llama.cpp's compute buffer.
+    """Return the range (low, high) of the size of llama.cpp's compute buffer, in bytes.
 
-    The low end is that with flash attention (logits and inputs of one batch), the high end that
-    without it (attention scores of all heads and the mask, if larger). The two are equal if the
-    options say whether flash attention is used.
+    With flash attention (`low`) the buffer holds the logits and inputs of one batch. Without it
+    (`high`), it is large enough for the attention scores of all heads and the mask as well. Both
+    are equal if the options say whether flash attention is used.
     """
     sizes, rows = work.sizes, work.options.chunk or _BATCH
     with_flash = 4 * rows * (sizes.vocabulary + sizes.width)

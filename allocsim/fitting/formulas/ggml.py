@@ -1,7 +1,7 @@
 """Types of ggml: the bytes of a row of elements, and the type of each tensor in a GGUF file.
 
-Rule: a type stores a block of a fixed number of weights, scales and minima in a fixed number of
-bytes; a row must consist of whole blocks. Source: the structs such as `block_q4_K` of
+Rule: a type stores a fixed number of weights, with their scales and minima, as one block of a fixed
+number of bytes; a row must consist of whole blocks. Source: the structs such as `block_q4_K` of
 `ggml-org/ggml`, src/ggml-common.h, whose fields the comments name, and the numbers of `enum
 ggml_type` in include/ggml.h.
 

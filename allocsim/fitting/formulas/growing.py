@@ -3,9 +3,9 @@
 Rule: a decoder's forward pass allocates and frees its tensors in the order of the eager modules of
 transformers, and the result is what the allocator reserves for them. Every token copies keys and
 values into a longer tensor, so the keys or values of one layer briefly exist twice. Attention is by
-flash or memory-efficient kernels, which store no scores. Queries, gates and experts of other
-families have their sizes in the same order. Sources: transformers, cache_utils.py
-(`DynamicLayer.update`: torch.cat) and models/llama/modeling_llama.py.
+flash or memory-efficient kernels, which store no scores. The order of the tensors is that of Llama
+for all model families; only the sizes of queries, gates and experts differ. Sources: transformers,
+cache_utils.py (`DynamicLayer.update`: torch.cat) and models/llama/modeling_llama.py.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ From PyTorch 2.15 on, it is allocated and freed with each matrix product.
 LARGE_WORKSPACE = 32 * MIB
 _UNLIMITED = TIB << 20
 _MOST_TOKENS = 64
-"""Most generated tokens that are simulated; of more tokens, this number is spread evenly."""
+"""Maximum number of generated tokens that are simulated; if there are more, evenly spread ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Numbers from a serving engine's start-up log that replace assumptions about a model.
 
 Rule: a number replaces an assumption only if the log is of the same engine. If the log gives the
-bytes per token of the cache, they must agree with the configuration. Of several cards, the largest
-number counts, and of caches the smallest, because the engine uses that on all cards.
+bytes per token of the cache, they must agree with the configuration. If the log has a number for
+each of several cards, the largest is used. For the KV cache it is the smallest, because the engine
+gives every card a cache of that size.
 """
 
 from __future__ import annotations
@@ -61,14 +62,14 @@ class Logged:
     weights, activations, graphs: memory of weights, activations and CUDA graphs.
     estimated_graphs: memory that the engine expected CUDA graphs to take.
     beside_torch: memory used on the card outside PyTorch.
-    consumed: sum of weights and beside_torch, where the engine prints only the sum.
+    consumed: sum of `weights` and `beside_torch`, if the engine prints only this sum.
     total: memory of the card.
     cache: memory of the KV cache.
     cache_tokens: number of tokens that the KV cache holds.
     compute_buffer: llama.cpp's compute buffer.
-    pool: lowest and highest size of the KV cache; set only after `applied`, if the options are
-        unchanged.
-    room: as `pool`, in tokens.
+    pool: range (low, high) of the size of the KV cache; `applied` sets it if the options are those
+        of the logged server.
+    room: range (low, high) of the tokens that the KV cache holds; set together with `pool`.
     options: options with which the logged server started.
     """
 
@@ -87,7 +88,7 @@ class Logged:
     options: ServerOptions = DEFAULTS
 
     def refuse_other(self, a_token: int, name: str) -> None:
-        """Raise ConfigError if the bytes per token of KV cache show a log of another model.
+        """Raise ConfigError if the log is of another model, judged by its cache bytes per token.
 
         a_token: bytes per token of KV cache in the expected model.
         name: name of the expected model, for the error message.
@@ -137,7 +138,7 @@ class Logged:
 
     @property
     def printed_pool(self) -> tuple[int, int] | None:
-        """Lowest and highest bytes of KV cache that round to the printed size, or None."""
+        """Range (low, high) of the cache sizes that round to the printed one, in bytes, or None."""
         if self.cache is None:
             return None
         return round(self.cache - _DECIMALS), round(self.cache + _DECIMALS)

@@ -66,9 +66,9 @@ def kv_bytes(sizes: ModelSizes, tokens: int, kind: str, *, layers: int | None = 
 
 
 def kv_range(sizes: ModelSizes, tokens: int, kind: str, *, block: int = 1) -> tuple[int, int]:
-    """Return the lowest and highest bytes of one sequence's keys and values.
+    """Return the range (low, high) of the size of one sequence's keys and values, in bytes.
 
-    They differ if the model has sliding windows, which an engine may or may not use.
+    The ends differ if the model has sliding windows, which an engine may or may not use.
 
     tokens: tokens of the sequence.
     kind: one of `KV_TYPES`.
@@ -90,9 +90,10 @@ AS_LOGGED = "as the log says"
 class ServingWork:
     """Model and requests that a server must serve, with its card and options.
 
-    sizes, weights: sizes and weights of the model; with several cards, those of one card.
+    sizes: shape of the model's layers; with several cards, the share of one card.
+    weights: weights of the model; with several cards, the share of one card.
     memory: bytes of the card.
-    context: lowest and highest bytes of a CUDA context on the card.
+    context: range (low, high) of the size of a CUDA context on the card, in bytes.
     batch: sequences that are served at a time, each with `prompt` and `decode` tokens.
     requests: number of rounds of `batch` sequences, served one after another.
     kv_type: type of keys and values, one of `KV_TYPES`, or "" for the engine's default.
@@ -104,9 +105,9 @@ class ServingWork:
     card: name of the card, for defaults that depend on it.
     capability: compute capability of the card.
     threads: number of threads that the card runs at once.
-    encoder: lowest and highest bytes of an image encoder that is loaded with the model.
-    drivers: lowest and highest difference, in bytes, of the memory that drivers report for the card
-        from `memory`.
+    encoder: range (low, high) of the size of an image encoder loaded with the model, in bytes.
+    drivers: range (low, high) of bytes to add to `memory`, because drivers report different
+        capacities for the same card.
     """
 
     sizes: ModelSizes
@@ -131,7 +132,7 @@ class ServingWork:
 
     @property
     def capacity(self) -> tuple[int, int]:
-        """Lowest and highest memory, in bytes, that different drivers report for the card."""
+        """Range (low, high) of the capacities that drivers report for the card, in bytes."""
         low, high = (max(self.memory + each, 1) for each in self.drivers)
         return low, high
 
@@ -147,7 +148,7 @@ class ServingWork:
 
     @property
     def computed_in(self) -> str:
-        """Type of keys and values, by name."""
+        """Name of the type of keys and values: `kv_type`, or by default that of activations."""
         return self.kv_type or ("fp32" if self.number_size == 4 else "bf16")
 
 
@@ -177,7 +178,7 @@ class Largest:
 
     option: name of the option, such as "--gpu-memory-utilization".
     value: largest value with which the start cannot run out of memory.
-    room: lowest and highest number of tokens that the KV cache holds with this value.
+    room: range (low, high) of the tokens that the KV cache holds with this value.
     longest: tokens of the longest request that is certain to fit this cache.
     length: name of the server's option for the longest request, such as "--max-model-len".
     """
@@ -196,11 +197,12 @@ class Needs:
     parts: uses of the card's memory.
     source: documentation of the engine's behaviour.
     host: uses of host memory.
-    taken: lowest and highest bytes that the engine reserves by default; None if it reserves only
-        what it needs.
-    loaded_beside: lowest and highest bytes that its log counts as weights but that are no weights.
-    pool: lowest and highest bytes of the KV cache within `taken`, or None.
-    room: as `pool`, in tokens.
+    taken: range (low, high) of the bytes that the engine reserves by default; None if it reserves
+        only the bytes that it needs.
+    loaded_beside: range (low, high) of the bytes that the engine's log counts as weights although
+        they are something else.
+    pool: range (low, high) of the bytes of the KV cache within `taken`, or None.
+    room: range (low, high) of the tokens that the KV cache holds, or None.
     largest: largest safe share of the card, or None if the engine has no such option.
     paste: command-line options with which the server can do the work, or "".
     least: options with the smallest KV cache that suffices for the work, or "".
@@ -278,7 +280,9 @@ def cache_part(work: ServingWork, block: int) -> MemoryPart:
 
 
 def forward_bytes(work: ServingWork, rows: int) -> tuple[int, int]:
-    """Return the lowest and highest peak bytes of activations in a forward pass, without logits.
+    """Return the range (low, high) of activation bytes at the peak of a forward pass.
+
+    Logits are not included.
 
     The peak is in the MLP: gate, up and product, with the hidden state and the residual. With
     experts, it is the inputs, products and outputs of each chosen expert.
@@ -312,9 +316,9 @@ def parallel_option(work: ServingWork, option: str) -> str:
 
 
 def room_of(work: ServingWork, pool: tuple[int, int], block: int) -> tuple[int, int]:
-    """Return the lowest and highest number of tokens that fit a KV cache.
+    """Return the range (low, high) of the number of tokens that fit a KV cache.
 
-    pool: lowest and highest bytes of the cache.
+    pool: range (low, high) of the size of the cache, in bytes.
     block: tokens per block of a paged cache; only whole blocks count.
     """
     each = bytes_a_token(work.sizes, work.computed_in) * block

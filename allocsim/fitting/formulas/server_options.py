@@ -1,12 +1,12 @@
 """Options of serving engines that change their memory, with the defaults of a release and card.
 
 Rule: only options that a formula uses are read. Any other option is refused with a sentence,
-because an answer that ignores it would be wrong without a sign.
+because an answer that ignored it could be wrong, and nobody would notice.
 
 Sources: vLLM, `EngineArgs` and its defaults by usage context and card, and "Conserving Memory";
-SGLang, "Server Arguments"; llama.cpp, tools/server/README.md; TensorRT-LLM, trtllm-serve. That
-vLLM's fraction includes CUDA graphs from 0.21 on is from its logs; its default is 0.92 in logs of
-0.22, and the default of 0.21 is not known.
+SGLang, "Server Arguments"; llama.cpp, tools/server/README.md; TensorRT-LLM, trtllm-serve. vLLM's
+logs show that its fraction includes CUDA graphs from 0.21 on, and that its default is 0.92 in 0.22.
+The default of 0.21 is not known.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class ServerOptions:
 
     version: release of the engine as major and minor number.
     fraction: gpu_memory_utilization, mem_fraction_static or free_gpu_memory_fraction.
-    longest: tokens of the longest request.
-    sequences: most requests that are served at a time.
-    chunk: most tokens in one forward pass.
+    longest: maximum number of tokens of a sequence, with its prompt.
+    sequences: maximum number of sequences that are served at a time.
+    chunk: maximum number of tokens in one forward pass.
     captured: largest batch for which a CUDA graph is captured.
     is_eager: True if no CUDA graph is captured.
     is_offline: True if the engine is used from Python, as `LLM()`, and not as a server.
-    has_text_only: True if the model's image encoder is not loaded.
+    has_text_only: True if the server loads no image encoder.
     has_flash: True with flash attention, False without it.
     kv_type: type of keys and values.
     weights: format to which the engine quantises 16-bit weights.
@@ -252,9 +252,10 @@ def of_vllm(
 
 
 def options_again(options: ServerOptions, server: str) -> str:
-    """Return command-line text that repeats the given options, each after a space.
+    """Return the given options as command-line text, each word after a space.
 
-    Left out are fraction, length, sequences and cards: the caller's line already has them.
+    The text lacks `fraction`, `longest`, `sequences`, `cards` and `gpu_layers`, which the caller
+    adds.
     """
     own = ("fraction", "longest", "sequences", "cards", "gpu_layers")
     names: dict[str, tuple[str, str]] = {}

@@ -127,7 +127,7 @@ class ModelSizes(DecoderSizes):
 
     family: model_type of the configuration, or architecture of a GGUF file.
     tied: True if the output layer shares the embedding's weights.
-    longest: most tokens of a sequence by the configuration, or 0 if it gives no limit.
+    longest: maximum number of tokens of a sequence in the configuration, or 0 if it has none.
     dense: indices of the layers with an MLP instead of experts.
     window: tokens that a sliding window covers, or 0.
     windowed: number of layers with a sliding window.
@@ -153,7 +153,7 @@ class ModelSizes(DecoderSizes):
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """Elements that a server caches for a token in one layer: of keys and of values.
+        """(elements of keys, elements of values) that a server caches per token in one layer.
 
         With latent attention there is one number, for their common compressed form.
         """
@@ -163,7 +163,7 @@ class ModelSizes(DecoderSizes):
 
     @property
     def grown(self) -> tuple[int, int]:
-        """Elements that transformers caches for a token in one layer: of keys and of values.
+        """(elements of keys, elements of values) that transformers caches per token in one layer.
 
         Unlike servers, transformers does not cache the compressed form of latent attention.
         """

@@ -6,9 +6,10 @@ bytes of length, little-endian, then JSON of that length, then the data without 
 files in a folder, transformers writes the index `model.safetensors.index.json`, whose weight_map
 gives the file of each tensor.
 
-Weights have the bytes of the files. A name only gives the role, and a tensor of unknown name is an
-ordinary weight. Sources: the tensor names of docs/gguf.md and of transformers' modules; for
-scales and zero points, the names that GPTQ, AWQ, bitsandbytes and compressed-tensors write.
+The bytes of a weight are those of its tensor in the file. The tensor's name only gives its role; a
+tensor with an unknown name is an ordinary weight. Sources: the tensor names of docs/gguf.md and of
+transformers' modules; for scales and zero points, the names that GPTQ, AWQ, bitsandbytes and
+compressed-tensors write.
 
 A configuration lists the modules that a quantised model stores in 16 bits. A name covers one
 module, or all modules within it. Source: transformers, quantizers/base.py

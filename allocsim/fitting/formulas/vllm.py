@@ -1,16 +1,17 @@
 """Memory that a vLLM server needs and reserves, and the tokens that its cache holds.
 
-Rule: the budget is a fraction of the card. The cache takes what weights, the peak of the profiling
-run, memory beside PyTorch and, from 0.21 on, an estimate of the CUDA graphs leave of it. The CUDA
-context is outside of the budget, and so are the graphs of older releases. Numbers that vLLM
-measures when it starts are ranges, from public start-up logs (docs/evidence/serving.md).
+Rule: the budget is a fraction of the card. The cache gets the rest of the budget, after the
+weights, the peak of the profiling run, memory beside PyTorch and, from 0.21 on, an estimate of the
+CUDA graphs. The CUDA context is outside of the budget, and so are the graphs of older releases.
+Numbers that vLLM measures when it starts are ranges, from public start-up logs
+(docs/evidence/serving.md).
 
 The cache consists of blocks of 16 tokens. Layers of one kind are divided into groups of equal size;
 a group's block holds the tokens of all its layers, and all groups take blocks from one pool. A
 layer with a window of w tokens holds at most w - 1 tokens and the tokens being computed. A layer
-with linear attention holds one state, and blocks have as many tokens as a state has bytes. The
-printed number of tokens is the number of longest requests that fit, times their length; earlier
-releases print the blocks of each group.
+with linear attention holds one state, and blocks get so many tokens that a block is at least as
+large as a state. The printed number of tokens is the number of sequences of maximum length that
+fit, times this length; earlier releases print the blocks of each group.
 
 Sources: vLLM, "Conserving Memory" and `determine_available_memory`; of 0.33,
 `get_kv_cache_capacity`, `SlidingWindowSpec` and the grouping of layers; for earlier releases,
@@ -63,7 +64,7 @@ class PagedCache:
     sizes: sizes of the model; with several cards, those of one card.
     a_token: bytes of one token's keys and values in one layer.
     longest: tokens of the longest request.
-    chunk: most tokens in one forward pass.
+    chunk: maximum number of tokens in one forward pass.
     version: release of vLLM.
     """
 
@@ -110,7 +111,10 @@ class PagedCache:
         return max(size, 0) // (self._block * self.a_token * self._groups[0])
 
     def tokens(self, low: int, high: int) -> tuple[int, int]:
-        """Return the least and most tokens, as vLLM counts, of a cache of `low` to `high` bytes."""
+        """Return the range of the number of tokens that vLLM prints for the cache.
+
+        low, high: range of the size of the cache, in bytes.
+        """
         _, whole, others = self._groups
         if not others:
             return self._pool(low) * self._block, self._pool(high) * self._block

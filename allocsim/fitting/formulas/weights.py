@@ -13,8 +13,8 @@ MXFP4, for the experts of gpt-oss: OCP Microscaling Formats (2023), 32 elements 
 scale. GGUF: `ggml.py`. Skipped layers: transformers' `get_keys_to_not_convert`; GPTQ and AWQ
 quantise only the modules of the layers.
 
-With tensor parallelism, a matrix whose outputs are heads or inner features is divided by rows, a
-matrix whose inputs they are by columns. Embedding and output layer are divided by rows of the
+With tensor parallelism, a matrix that produces heads or inner features is divided by rows. A matrix
+that consumes them is divided by columns. Embedding and output layer are divided by rows of the
 vocabulary, padded to 64. Norms, routers, projections to a latent, learned positions and biases of
 column-divided matrices are whole on every card. With fewer key and value heads than cards, each
 card holds one whole head. Sources: Shoeybi et al., "Megatron-LM" (2019), section 3; vLLM,

@@ -1,9 +1,10 @@
 """Tensors that a layer saves for the backward pass, and types for the memory of a rank.
 
 Rule: a tensor is counted once, where an operation saves it, with its size on this rank. For GPT's
-layer with dropout and fused kernels the sum is the papers' sbh(34 + 5as/h), which a test checks.
-The papers do not cover other layers: gated MLPs, fewer key and value heads, latent attention,
-experts, and unfused norms.
+layer with dropout and fused kernels the sum equals sbh(34 + 5as/h) of Korthikanti et al., "Reducing
+Activation Recomputation" (2022), for s tokens, b sequences, hidden size h and a heads; a test
+checks this. The paper does not cover other layers: gated MLPs, fewer key and value heads, latent
+attention, experts, and unfused norms.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from allocsim.fitting.formulas.training.layout import ParallelLayout, Transforme
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Bytes per parameter and per element of activations in a training.
+    """Bytes per parameter and per element of activations during training.
 
     weights, gradients: bytes per parameter.
     optimizer: bytes of optimizer state per parameter, including 32-bit weights if `weights` are
@@ -75,11 +76,11 @@ class Practice:
 
     gated, plain: number of saved tensors of the MLP's width, for an MLP with and without a gate.
     norm_in_fp32: True if a norm saves its input in 32 bits and also the normalized input.
-    logits: bytes per logit when the loss is computed; None if only one activation is kept, which
-        its gradient overwrites.
+    logits: bytes per logit while the loss is computed; None if the logits are one activation tensor
+        that its gradient overwrites.
     split_logits: bytes per logit if tensor parallel ranks divide the logits.
-    weight_gradients: True if backward leaves a 16-bit tensor as large as each weight of a layer,
-        because gradients are accumulated elsewhere (Transformer Engine, from 2.0 on).
+    weight_gradients: True if the backward pass of a layer also needs a temporary 16-bit gradient of
+        each weight, beside the accumulated gradient (Transformer Engine, from 2.0 on).
     foreach: True if the optimizer's step needs another copy of its parameters.
     keeps_gradients: True if gradients stay allocated between steps; False if each is None until the
         backward pass reaches its layer.

@@ -167,10 +167,10 @@ _STAGES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelLayout:
-    """Division of a training over ranks, and its micro-batches.
+    """Division of a training run over ranks, and its micro-batches.
 
-    tensor, pipeline, data, context, expert: ranks in a group of each kind of parallelism. Experts
-        are spread over `expert` of the data and context parallel ranks, and each expert is also
+    tensor, pipeline, data, context, expert: number of ranks in a group of each kind of parallelism.
+        An expert-parallel group consists of data and context parallel ranks. Each expert is also
         split by tensor parallelism.
     chunks: model chunks per pipeline stage, more than 1 for interleaved stages.
     zero: stage of ZeRO, 0 to 3; 1 is Megatron's distributed optimizer, 3 is FSDP.
