@@ -79,12 +79,12 @@ def run_by_formula(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
     """Answer `allocsim fit` by formulas, for one card or several; return the exit code."""
     if len(gpus) > 1:
         raise UsageError("formulas are for one kind of card; expected one --gpu")
-    from allocsim.fitting import plan, shard
+    from allocsim.fitting import find_layouts, shard
     from allocsim.report import fit_plan as report
 
     training, gpu = _training(arguments), gpus[0]
     if arguments.plan:
-        planned = plan(training, gpu, cards=arguments.cards, micro_batch=arguments.batch)
+        planned = find_layouts(training, gpu, cards=arguments.cards, micro_batch=arguments.batch)
         write_report(arguments, report, training, gpu, planned)
         return 0 if planned.fewest is not None else _DOES_NOT_FIT
     found, assumed = shard(training, gpu), _assumptions_unlike_a_run(arguments, training)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         GpuCount,
         Planned,
         Sharded,
-        plan,
+        find_layouts,
         precision_of,
         shard,
     )
@@ -85,11 +85,11 @@ __all__ = [
     "OPTIMIZERS", "Opening", "PARALLEL", "PageLaws", "Phase", "Planned", "QUANTS", "RESERVED_SEEN",
     "Ran", "ReadConfig", "ReadFront", "SIZES", "STARTS", "Served", "Sharded", "Started",
     "TORCHVISION", "Task", "TriedSize", "advise", "estimate", "fewest", "fewest_checkpointed",
-    "fit", "fit_cards", "fit_command", "frontier", "held_of", "largest", "law_cards",
-    "law_families", "law_models", "law_programs", "lengths_of", "model_of", "most_positions",
-    "opening_at", "page_laws", "plan", "precision_of", "program_of", "read_answers", "read_config",
-    "read_frontier", "run_by_law", "run_program", "serve", "shape_of", "shard", "start",
-    "start_largest", "usual_attention", "usual_lengths", "usual_values",
+    "find_layouts", "fit", "fit_cards", "fit_command", "frontier", "held_of", "largest",
+    "law_cards", "law_families", "law_models", "law_programs", "lengths_of", "model_of",
+    "most_positions", "opening_at", "page_laws", "precision_of", "program_of", "read_answers",
+    "read_config", "read_frontier", "run_by_law", "run_program", "serve", "shape_of", "shard",
+    "start", "start_largest", "usual_attention", "usual_lengths", "usual_values",
 ]  # fmt: skip
 
 _HOMES = {
@@ -104,7 +104,7 @@ _HOMES = {
     "search": "SIZES Fewest Frontier Largest TriedSize fewest frontier largest",
     "model": "CONFIGURATIONS TORCHVISION Configured model_of most_positions",
     "notes": "BY_LAW CONVOLUTIONS_NOTE CUDNN_ATTENTION CUDNN_NOTE EXPERTS_NOTE MASK_NOTE",
-    "parallel": "RESERVED_SEEN GpuCount Planned Sharded plan precision_of shard",
+    "parallel": "RESERVED_SEEN GpuCount Planned Sharded find_layouts precision_of shard",
     "program": "program_of",
     "run_result": "Ran run_program",
     "serving": "Served held_of serve",

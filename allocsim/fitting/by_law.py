@@ -317,7 +317,7 @@ def requests_by_law(task: Task, gpu: Gpu, laws: Laws | None = None) -> Requests:
         serving = serving_of(task, gpu)
         _refuse_without_law(task, laws, [name for name, _ in serving.names])
         requests = serving.program(laws, sizes["layers"])
-    return requests if task.start == "clean" else requests.with_the_making()
+    return requests if task.start == "clean" else requests.without_reset()
 
 
 def play_requests(requests: Requests, gpu: Gpu, torch_version: str, conf: str = "") -> Played:

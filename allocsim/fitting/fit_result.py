@@ -1,7 +1,7 @@
 """Answer of `fit` by a run or a law: the verdict, the margin and the memory of a task on a card.
 
 `read_answers` and `read_frontier` read the JSON of such answers. They refuse a file without an
-answer, and a negative size in place of a positive one, with an error of one sentence.
+answer, or with a size that is no integer of at least 0, with an error of one sentence.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Convert the configuration of another training tool to options of `fit`.
 
 Rule: keys that decide memory become options; every other key is listed as ignored, never dropped
-silently. A key is recognised by its name, for all tools alike, because the tools share most names:
-TrainingArguments of
-Hugging Face, TRL, axolotl, LLaMA-Factory, torchtune, accelerate, DeepSpeed and peft. Sources: their
-documented configuration keys.
+silently. A key is recognised by its name, whichever tool the file is for, because the tools share
+most names: TrainingArguments of Hugging Face, TRL, axolotl, LLaMA-Factory, torchtune, accelerate,
+DeepSpeed and peft. Sources: their documented configuration keys.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Models that `fit` accepts: a preset, a configuration on disk, or a user's function.
 
 Rule: a preset's configuration holds the values that determine a tensor's shape or a kernel, under
-the keys of the model's configuration file. `models.json` has one row for each model: the
-publisher's repository on the Hugging Face hub, where its config.json was read, the number of
-parameters, those of an encoder of images beside them, other names of the same configuration, and
-the format of the published weights if that is not 16 bits. For `TORCHVISION`, the source are the
-functions of torchvision with those names.
+the keys of the model's configuration file. `models.json` has for each model: the Hugging Face
+repository from which config.json was read, the number of parameters, the number of further
+parameters in an image encoder, other names of the same configuration, and the format of the
+published weights if that is not 16 bits. The values of `TORCHVISION` are names of functions of
+torchvision.
 
 An impossible configuration is refused here, in one sentence, before a program runs. Checks that
 need transformers are left to transformers.
@@ -112,7 +112,7 @@ _QUANTISED: dict[str, dict[str, Any]] = {
 def published_format(name: str) -> str | None:
     """Return the format of the weights published as `name`, or None for 16 bits.
 
-    A suffix of the name, such as "-AWQ", determines it, else the preset.
+    A suffix of the name, such as "-AWQ", gives the format; without one, the preset gives it.
     """
     words = set(_words(name.rsplit("/", 1)[-1]))
     unsloth = "nf4-double" if name.lower().startswith("unsloth/") else "nf4"

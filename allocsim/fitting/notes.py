@@ -142,8 +142,8 @@ def release_note(requested: str | None, installed: str) -> Iterator[str]:
 def notes_of_speed(ran: Ran, keeping_up: Ran | None) -> Iterator[str]:
     """Yield a note if the card's speed changes whether the task fits, or the peak.
 
-    ran, keeping_up: run on a card that works as late as possible, and a run on a card that works
-        at once.
+    ran: run on a card that finishes its work as late as possible.
+    keeping_up: run on a card that finishes its work at once; None if there is none.
     """
     if keeping_up is None or keeping_up.peak_reserved_bytes == ran.peak_reserved_bytes:
         return

@@ -1,10 +1,10 @@
-"""Memory of the rank that needs most in a parallel training, by formula, and the fewest cards.
+"""Memory of the rank that needs most in parallel training, by formula, and the fewest cards.
 
-Rule: bytes of tensors are a sum that is shown part by part. Allocator overhead, CUDA context and
-NCCL are ranges with their source and are never added to the sum.
+Rule: bytes of tensors are computed and shown part by part. Allocator overhead, CUDA context and
+NCCL are ranges with their source and are never added to the sum of the tensors.
 
-`plan` computes every layout in the search space, so no smaller layout is missed. A layout fits if
-it likely fits (`Sharded.likely_fits`). The search space:
+`find_layouts` computes every layout in the search space, so no smaller layout is missed. It accepts
+a layout if the likely size of the process fits the card (`Sharded.likely_fits`). The search space:
 
 - tensor parallelism of 1 to 8, the cards of one machine
 - pipelines of any depth; the first stages have one layer more if the layers do not divide evenly
@@ -45,9 +45,9 @@ _ADAM_8BIT = 2
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Sharded(Shown):
-    """Answer to whether a parallel training fits a card.
+    """Verdict on whether a parallel training run fits a card.
 
-    worst: peak of the rank that allocates most.
+    worst: memory of the rank that allocates most, at its peak.
     """
 
     training: Training
@@ -66,7 +66,7 @@ class Sharded(Shown):
 
     @property
     def reserved_bytes(self) -> tuple[int, int, int]:
-        """Lowest, likely and highest bytes that the allocator reserves at the peak."""
+        """(low, likely, high) number of bytes that the allocator reserves at the peak."""
         low, likely, high = (round(self.allocated_bytes * each) for each in RESERVED_SEEN)
         return low, likely, high
 
@@ -78,7 +78,7 @@ class Sharded(Shown):
 
     @property
     def outside_bytes(self) -> tuple[int, int]:
-        """Lowest and highest bytes of the CUDA context and NCCL."""
+        """Range (low, high) of the memory of the CUDA context and NCCL, in bytes."""
         (low, high), (two, more) = CONTEXT_MEMORY_SEEN, NCCL_SEEN
         return low + two * self.communicators, high + more * self.communicators
 
@@ -94,7 +94,7 @@ class Sharded(Shown):
 
     @property
     def process_bytes(self) -> tuple[int, int]:
-        """Lowest and highest bytes of the card that the process uses at its peak."""
+        """Range (low, high) of the card memory that the process uses at its peak, in bytes."""
         (low, _, high), (least, most) = self.reserved_bytes, self.outside_bytes
         return low + least, high + most
 
@@ -105,7 +105,7 @@ class Sharded(Shown):
 
     @property
     def likely_fits(self) -> bool:
-        """True if the likely size of the process, between lowest and highest, fits the card."""
+        """True if the likely size of the process, between `low` and `high`, fits the card."""
         return self.spare_bytes >= 0
 
     def headline(self) -> str:
@@ -127,7 +127,7 @@ class Sharded(Shown):
 def fits_in(memory: int, process: tuple[int, int]) -> bool | None:
     """Return whether a process fits in `memory` bytes; None if only its lower end does.
 
-    process: lowest and highest bytes that the process uses.
+    process: range (low, high) of the bytes that the process uses.
     """
     low, high = process
     return high <= memory or (None if low <= memory else False)
@@ -183,12 +183,12 @@ _PER_STAGE = 4
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Layout of a training over ranks that fits the card.
+    """Layout of a training run over ranks that fits the card.
 
     answer: memory of the layout.
-    extra: recomputation and waiting, relative to the training's own work. It is a third for full
-        recomputation, the pipeline bubble of (p-1) / micro-batches (Narayanan et al. 2021, section
-        2.2), and the delay of the stage with the most layers.
+    extra: time for recomputation and waiting, as a fraction of the useful work. It combines 1/3 for
+        full recomputation, the pipeline bubble of (p-1) / micro-batches (Narayanan et al. 2021,
+        section 2.2), and the delay of the stage with the most layers.
     """
 
     answer: Sharded
@@ -200,8 +200,8 @@ class Planned:
         return self.answer.training.layout.ranks
 
     @property
-    def rank(self) -> tuple[float, ...]:
-        """Sort key, best first: less recomputation and waiting, then less communication."""
+    def sort_key(self) -> tuple[float, ...]:
+        """Key that sorts layouts by recomputation and waiting, then by communication."""
         layout = self.answer.training.layout
         return (
             *(round(self.extra, 3), layout.zero, layout.tensor, layout.pipeline),
@@ -211,7 +211,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class GpuCount:
-    """Fewest cards that a training needs, and layouts on that many cards and on more.
+    """Fewest cards that a training run needs, and layouts on that many cards and on more.
 
     fewest: least number of cards, None if no tried number suffices.
     choices: layouts that fit on `fewest` cards, best first.
@@ -226,13 +226,13 @@ class GpuCount:
     tried: int
 
 
-def plan(
+def find_layouts(
     training: Training, gpu: Gpu, *, cards: int | None = None, micro_batch: int | None = None
 ) -> GpuCount:
     """Find the fewest cards of `gpu` on which `training` fits.
 
-    The layout of `training` gives the tokens, attention, context parallelism and micro-batches per
-    step; the rest of it is searched.
+    `training.layout` gives the tokens, use of flash attention, context parallelism and
+    micro-batches per step. All other fields of the layout are searched.
 
     cards: number of cards to use, instead of the fewest.
     micro_batch: sequences in a micro-batch, instead of the largest that fits.
@@ -304,7 +304,7 @@ class _Search:
 
     def fitting(self, layouts: Iterable[ParallelLayout]) -> list[Planned]:
         found = [each for each in map(self.best, layouts) if each is not None]
-        return sorted(found, key=lambda each: each.rank)
+        return sorted(found, key=lambda each: each.sort_key)
 
     def best(self, layout: ParallelLayout) -> Planned | None:
         # The smallest micro-batch only has to fit likely, a larger one surely.

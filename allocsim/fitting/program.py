@@ -1,4 +1,4 @@
-"""Generator of the program that answers whether a task fits, as a person would write it.
+"""Generator of the Python program whose run shows whether a task fits a card.
 
 Rule: only this text is run. It uses the interfaces of PyTorch and transformers, and it runs
 unchanged on a real GPU.

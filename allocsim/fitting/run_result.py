@@ -1,13 +1,14 @@
 """One run of a program on a phantom GPU or by a law, with the resulting peaks.
 
-Rule: the numbers are the real allocator's. Real PyTorch runs the program; a replay of its recording
-finds the moments of the peaks. A replay that differs from the recorded run adds a note.
+Rule: the numbers of a program are the real allocator's. Real PyTorch runs the program; a replay of
+its recording finds the moments of the peaks. A replay that differs from the recorded run adds a
+note.
 
 The memory that a program needs is that of the smallest card on which it completes, not the amount
 that it would reserve on an unlimited card.
 
-A program that ends early is reported in one sentence: an error in the model's description with its
-file and entry, any other error in the last words that Python printed.
+A program that ends early is reported in one sentence: an error in a model's configuration with its
+file and key, any other error with the last line that Python printed.
 """
 
 from __future__ import annotations
@@ -94,13 +95,13 @@ class Ran:
 
     @property
     def oom(self) -> SimulatedOom | None:
-        """Out-of-memory error that ended the program, or None."""
+        """Simulated out-of-memory error that ended the replay; None unless the program ran out."""
         ooms = self.device_run.ooms
         return ooms[-1] if self.is_out_of_memory and ooms else None
 
     @property
     def failure(self) -> Failure | None:
-        """Error that ended the run; None if none did, or if the replay does not fail."""
+        """Figures of `oom` for reports; None if `oom` is None."""
         oom = self.oom
         if oom is None:
             return None
@@ -194,7 +195,8 @@ def record_in(
     """Run a command on a phantom of `gpu`; return its recordings and the text that it printed.
 
     folder: folder for the recordings.
-    keep: file to which the caller will copy a recording, or None.
+    keep: file to which the caller will copy a recording, so it has rows, which other programs can
+        read; None if only allocsim reads it.
     options: further fields of `RecordedProgram`.
     """
     log = folder / "log"
@@ -312,8 +314,8 @@ def needed_room(unlimited: Ran, gpu: Gpu, trials: Trials) -> int | None:
     gpu: card on which the program fails.
     trials: replays of the unlimited run with other memory sizes.
 
-    Returns None if no size suffices. Returns None also if the same requests succeed on `gpu`,
-    because the program then requested other sizes there.
+    Returns None if no size suffices, or if the requests of the unlimited run succeed on `gpu`. The
+    program must have made other requests on `gpu`, so the result would not describe it.
     """
     prepared = unlimited.prepared
     setting, context = prepared.recorded, prepared.context_memory

@@ -1,8 +1,8 @@
 """Search for the largest batch, sequence, image or prompt of a task that fits a card.
 
-Rule: the reported value has run, and so has the next larger value, which does not fit. The search
-assumes that a value does not fit if a smaller one does not. A frontier is one such search for each
-value of another size; earlier results only give the value to start at.
+Rule: the task is run at the reported value, where it fits, and at the next larger value, where it
+does not. The search assumes that a value does not fit if a smaller one does not. A frontier is one
+such search for each value of another size; each begins near the results of the earlier ones.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def largest(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fewest:
-    """Fewest GPUs, a power of two, on which a training shared by FSDP or DDP fits.
+    """Fewest GPUs, a power of two, on which training with FSDP or DDP fits.
 
     ranks: number of GPUs, None if not even 1,024 suffice.
     fitting: run of the first rank on `ranks` GPUs, or None.
@@ -196,8 +196,8 @@ def full_at(runs: Mapping[int, Ran], room: int) -> int | None:
 
     runs: runs at two values of the size, by value.
 
-    Returns None if memory grows in no phase of the program, or if the two runs differ too much in
-    length to compare their phases.
+    Each run is divided into parts, whose peaks are compared. Returns None if no part needs more
+    memory at the larger value, or if the lengths of the runs differ too much.
     """
     # Memory of each part grows linearly, at its own rate; the first line to reach the limit
     # decides. At a small batch the fullest part is the optimizer; at a large one usually another.

@@ -1,4 +1,4 @@
-"""Answer of whether a model in a serving engine fits a card, by formula, without a run.
+"""Decide by formula, without a run, whether a model in a serving engine fits a card.
 
 Rule: the bytes of the weights follow from the configuration's tensors or a file's header, the
 engine's memory from its documented arithmetic. Unknown numbers stay ranges, and "fits" means that

@@ -1,7 +1,8 @@
-"""Start of a serving engine on a phantom GPU, which shows if a model fits and the cache size.
+"""Start of a serving engine on a phantom GPU: whether a model fits, and how large its cache is.
 
 Rule: the engine is unmodified and computes its own sizes; they are read from the lines that it
-prints.  Only the values of weights and results of kernels are missing.  A refusal is the engine's.
+prints.  Only the values of weights and results of kernels are missing.  If the start is refused,
+the engine itself refused it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _SLEEPS = "--enable-sleep-mode"
 _CHARGES = (MIB, 4 * KIB)
 """Bytes of the driver for a loaded kernel, and for a node of a CUDA graph."""
 _SEEN = ((750 * KIB, 2800 * KIB), (2800, 7500))
-"""Least and most of these bytes in public logs (docs/evidence/serving.md)."""
+"""Range (low, high) of each of these two sizes in public logs (docs/evidence/serving.md)."""
 
 
 class Phase(Enum):
@@ -66,11 +67,13 @@ class Started(Shown):
     hollow: comma-separated kernels that computed nothing; "" for none.
     invented: comma-separated values that were invented; "" for none.
     torch_version: release of PyTorch.
-    driver: number of kernels that one card loaded, and of nodes of its CUDA graphs.
-    local_bytes: local memory that the kernel with the largest stack needs beyond the CUDA context.
+    driver: (number of loaded kernels, number of nodes of CUDA graphs) of one card, for which the
+        driver takes memory.
+    local_bytes: memory that the driver takes for the largest stack of a kernel, for all threads,
+        beyond the memory that the CUDA context has for stacks.
     stages: bytes in use on one card after each stage that was played, and at its peak, by name:
         "start", "requests", "sleep at level 1".
-    searched: option whose largest value was found, which `arguments` has; "" for none.
+    searched: option whose largest value was searched for; `arguments` has that value. "" for none.
     """
 
     model: str
@@ -127,7 +130,7 @@ class Started(Shown):
 
     @property
     def driver_range(self) -> tuple[int, int]:
-        """Least and most bytes that the driver takes for kernels and graph nodes."""
+        """Range (low, high) of the bytes that the driver takes for kernels and graph nodes."""
         low, high = (sum(map(mul, self.driver, each)) for each in zip(*_SEEN, strict=True))
         return self.local_bytes + low, self.local_bytes + high
 
@@ -139,7 +142,7 @@ class Started(Shown):
 
     @property
     def room(self) -> tuple[int, int] | None:
-        """Least and most tokens that the KV cache holds, given the range of the driver's memory."""
+        """Range (low, high) of the tokens that the KV cache holds, according to `driver_range`."""
         tokens, size = self.sizes.get("kv_cache_tokens"), self.sizes.get("kv_cache_bytes")
         if not tokens or not size:
             return None

@@ -1,7 +1,8 @@
 """Task of a `fit` question: training or serving, amount of work, and precision.
 
-Rule: an instance of `Task` is complete and possible. The generated program depends on nothing else,
-and drawn lengths of sequences are written into it.
+Rule: a `Task` has every value that its run needs, and describes a run that is possible. The
+generated program depends on nothing else. Random lengths of sequences are drawn before, and written
+into the program.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ clean: the model is loaded in place; then unused memory is released and the peak
 made: the model is built on the device, and memory of the construction counts.
 """
 PARALLEL = ("fsdp", "ddp")
-"""Ways to share a training among GPUs: FSDP2, with each layer sharded separately, or DDP."""
+"""Ways to train on several GPUs: FSDP2, with each layer sharded separately, or DDP."""
 _EAGER = ("gemma2", "gpt_oss")
 """Types of models that releases of transformers refuse to run with PyTorch's fused attention."""
 EAGER_NOTE = "attention is eager, because transformers runs this model with no fused kernel"
@@ -241,7 +242,7 @@ def usual_attention(model: Model) -> str:
 
 
 def usual_lengths(model: Model, decode: int = 64) -> dict[str, int]:
-    """Return the defaults of `seq` and `prompt`: 1,024 tokens, or fewer if positions are fewer.
+    """Return the defaults of `seq` and `prompt`: 1,024 tokens, or as many as the model supports.
 
     decode: number of generated tokens, which need positions after the prompt.
     """

@@ -10,7 +10,7 @@ from statistics import median, quantiles
 import pytest
 
 from allocsim.errors import ConfigError
-from allocsim.fitting import RESERVED_SEEN, model_of, plan, precision_of, shape_of, shard
+from allocsim.fitting import RESERVED_SEEN, find_layouts, model_of, precision_of, shape_of, shard
 from allocsim.fitting.formulas.training import (
     MIXED,
     ParallelLayout,
@@ -133,7 +133,7 @@ def test_shard_counts_a_communicator_for_each_group_of_ranks() -> None:
 
 
 def test_plan_finds_the_fewest_cards_for_100_billion_parameters() -> None:
-    found = plan(HUNDRED, CARD)
+    found = find_layouts(HUNDRED, CARD)
     assert found.fewest == 24
     best = found.choices[0]
     assert best.answer.training.layout.ranks == 24
@@ -149,10 +149,10 @@ def test_plan_finds_no_layout_on_fewer_cards() -> None:
     )
     training = Training("small", shape, ParallelLayout(seq=1024))
     card = Gpu("small", 16 * GIB)
-    found = plan(training, card)
+    found = find_layouts(training, card)
     assert found.fewest == 4
     for cards in (1, 2):
-        assert plan(training, card, cards=cards).fewest is None
+        assert find_layouts(training, card, cards=cards).fewest is None
 
 
 def test_plan_omits_no_layout_that_fits() -> None:
@@ -160,7 +160,9 @@ def test_plan_omits_no_layout_that_fits() -> None:
         layers=8, width=4096, heads=32, kv_heads=8, head=128, inner=14336, vocabulary=32000
     )
     card = Gpu("small", 16 * GIB)
-    found = plan(Training("small", shape, ParallelLayout(seq=1024)), card, cards=8, micro_batch=1)
+    found = find_layouts(
+        Training("small", shape, ParallelLayout(seq=1024)), card, cards=8, micro_batch=1
+    )
     chosen = {each.answer.training.layout for each in found.choices}
     fitting = set()
     for t, p in ((t, p) for t in (1, 2, 4, 8) for p in range(1, 9) if 8 % (t * p) == 0):
@@ -182,7 +184,7 @@ def test_plan_has_pipelines_that_do_not_divide_the_layers() -> None:
         layers=61, width=4096, heads=32, kv_heads=8, head=128, inner=14336, vocabulary=32000
     )
     training = Training("odd", shape, ParallelLayout(seq=1024))
-    found = plan(training, Gpu("large", 80 * GIB), cards=4, micro_batch=1)
+    found = find_layouts(training, Gpu("large", 80 * GIB), cards=4, micro_batch=1)
     (four,) = [
         each
         for each in found.choices
@@ -197,7 +199,7 @@ def test_plan_has_pipelines_that_do_not_divide_the_layers() -> None:
 
 
 def test_plan_keeps_to_the_given_cards_and_batch() -> None:
-    found = plan(HUNDRED, CARD, cards=64, micro_batch=2)
+    found = find_layouts(HUNDRED, CARD, cards=64, micro_batch=2)
     assert {each.cards for each in found.choices} == {64}
     assert {each.answer.training.layout.micro_batch for each in found.choices} == {2}
     assert found.choices[0].extra == 0
@@ -205,7 +207,7 @@ def test_plan_keeps_to_the_given_cards_and_batch() -> None:
 
 def test_plan_has_no_count_if_nothing_fits() -> None:
     """The states alone are too large, so no layout is computed."""
-    assert plan(HUNDRED, CARD, cards=8).tried == 0
-    close = plan(replace(HUNDRED, layout=ParallelLayout(seq=1 << 17)), CARD, cards=32)
+    assert find_layouts(HUNDRED, CARD, cards=8).tried == 0
+    close = find_layouts(replace(HUNDRED, layout=ParallelLayout(seq=1 << 17)), CARD, cards=32)
     assert close.fewest is None
     assert close.tried > 0

@@ -9,9 +9,9 @@ Numbers that vLLM measures when it starts are ranges, from public start-up logs
 The cache consists of blocks of 16 tokens. Layers of one kind are divided into groups of equal size;
 a group's block holds the tokens of all its layers, and all groups take blocks from one pool. A
 layer with a window of w tokens holds at most w - 1 tokens and the tokens being computed. A layer
-with linear attention holds one state, and blocks get so many tokens that a block is at least as
-large as a state. The printed number of tokens is the number of sequences of maximum length that
-fit, times this length; earlier releases print the blocks of each group.
+with linear attention holds one state; blocks are made long enough to be at least as large as a
+state. The printed number of tokens is the number of sequences of maximum length that fit, times
+this length; earlier releases print the blocks of each group.
 
 Sources: vLLM, "Conserving Memory" and `determine_available_memory`; of 0.33,
 `get_kv_cache_capacity`, `SlidingWindowSpec` and the grouping of layers; for earlier releases,

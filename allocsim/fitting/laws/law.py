@@ -64,8 +64,8 @@ class Requests:
     size: bytes of a request, 0 in other rows.
     stack: index of the Python stack of a request, -1 in other rows.
     reset: row at which the program resets PyTorch's peak counters, -1 if it never does.
-    stretches: indices of the rows at which similar parts begin, such as the steps of a serving
-        program, and the row after the last part.
+    stretches: indices of the rows where parts such as the steps of a serving program begin, and of
+        the row after the last part.
     """
 
     kind: NDArray[np.uint8]
@@ -75,10 +75,10 @@ class Requests:
     reset: int
     stretches: tuple[int, ...] = ()
 
-    def with_the_making(self) -> Requests:
-        """Return the program without empty_cache() and the peak reset after building the model.
+    def without_reset(self) -> Requests:
+        """Return the program as if it did not call empty_cache() and never reset the peaks.
 
-        Memory freed while building the model then stays reserved, and building counts in the peaks.
+        Memory freed while the model is built then stays reserved, and building counts in the peaks.
         """
         kept = self.kind != EMPTY_CACHE
         n_before = np.concatenate(([0], np.cumsum(kept)))
@@ -114,17 +114,17 @@ class LawRows:
 class Law:
     """Requests and frees of a program or a part of it, with the rows of repeated layers once.
 
-    The columns have one element per row.
+    The columns have one element per row. In copy number `copy` (from 0) of `copies` copies of the
+    repeated rows, by_copy * copy + by_copies * (copies - 1) is added to a free's number and to a
+    request's bytes.
 
     kind: REQUEST, FREE or EMPTY_CACHE.
     group: index of the stack that requested the row's block; blocks of one stack form a group.
     number: for a request, the index of its formula; for a free, the number of allocated blocks of
         the group that were requested after the freed block, which identifies that block.
-    by_copy, by_copies: amounts by which a free's number, or a request's bytes, grows: for each
-        earlier copy of the repeated rows, and for each further copy in the program.
     parts: first row of each range of repeated rows, and the row after its last.
     formulas: formulas of the requests' bytes.
-    layers: layers of the program that has one copy of each repeated range.
+    layers: number of layers of the program with one copy of each range.
     period: number of layers in one copy, more than 1 if different layers alternate.
     """
 
@@ -183,24 +183,24 @@ def _links(kind: bytes, group: bytes, number: bytes) -> Links:
 
 
 def requests_of(
-    stretches: Sequence[LawRows],
+    parts: Sequence[LawRows],
     names: Sequence[str],
     reset: int,
     layers: int,
-    cuts: tuple[int, ...] = (),
+    stretches: tuple[int, ...] = (),
 ) -> Requests:
     """Join parts of a program, in order, into its requests and frees.
 
-    stretches: rows of each part.
+    parts: rows of each part.
     names: name of each part; parts of the same name differ only in the bytes of requests.
     reset: row at which the program resets PyTorch's peak counters, -1 if it never does.
-    cuts: value of `Requests.stretches` in the result.
     layers: number of layers, for the error message.
+    stretches: value of `Requests.stretches` in the result.
 
     Raises ConfigError if a free has no matching block.
     """
     alive, links, blocks = Alive(), dict[str, Links](), list[NDArray[np.int64]]()
-    for name, rows in zip(names, stretches, strict=True):
+    for name, rows in zip(names, parts, strict=True):
         if name not in links:
             number = np.where(rows.kind == FREE, rows.value, 0)
             columns = (rows.kind, rows.group, number)
@@ -212,7 +212,7 @@ def requests_of(
                 f"{layers} layers: the law frees a block that does not exist"
             ) from None
     kind, group, value = (
-        np.concatenate([getattr(rows, column) for rows in stretches])
+        np.concatenate([getattr(rows, column) for rows in parts])
         for column in ("kind", "group", "value")
     )
     return Requests(
@@ -221,5 +221,5 @@ def requests_of(
         size=np.where(kind == REQUEST, value, 0),
         stack=np.where(kind == REQUEST, group, -1),
         reset=reset,
-        stretches=cuts,
+        stretches=stretches,
     )

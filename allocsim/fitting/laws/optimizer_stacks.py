@@ -1,6 +1,6 @@
-"""Stacks of the requests of optimizers, by the kinds that their laws name.
+"""Python stacks of the requests that each optimizer makes, by the names in the optimizers' laws.
 
-Source: PyTorch 2.15.0 and bitsandbytes 0.50.2 as they ran.
+Source: recordings of PyTorch 2.15.0 and bitsandbytes 0.50.2.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Program whose requests and frees contain parts that repeat a given number of times.
 
-Rule: a row of a part represents one row in each copy. The value of a row is p + q·copy + r·copies.
-It is the bytes of a request or, for a free, the number of live blocks that are younger than the
-freed block and belong to its group: the blocks requested from the same stack. So no row refers to a
-block by its number, and an additional copy changes no other row.
+Rule: a row of a part represents one row in each copy. In copy number `copy` (from 0) of `copies`
+copies, its value is p + q·copy + r·(copies - 1). The value is the bytes of a request. For a free,
+it is the number of allocated blocks of the freed block's group (blocks requested from the same
+stack) that were requested after the freed block. So no row refers to a block by its number, and
+a further copy does not renumber the blocks of other rows.
 
-The block of a free is either requested within the part, by the same row in every copy, or was live
-before the part began, at a fixed place among its group's blocks. So blocks are found once for all
-copies.
+The block of a free is either requested within the part, by the same row in every copy, or was
+allocated before the part began, at a fixed place among its group's blocks. So blocks are found once
+for all copies.
 """
 
 from __future__ import annotations
@@ -48,11 +49,12 @@ class Unrolled:
 class Repeated:
     """Program with one copy of each range of repeated rows, in columns with one element per row.
 
-    is_request, is_free: True for a request, and for a free.
-    is_end: True for a free that ends its block at once, False for a free that completes later.
+    is_request, is_free: True for a request, and for a row that frees a block or completes a free.
+    is_end: True if the block is free after the row. False for a free that a later row completes,
+        because another stream still uses the block.
     group: index of the stack that requested the row's block; blocks of one stack form a group.
-    value, by_copy, by_copies: p, q and r of the row's value p + q·copy + r·copies. The value is the
-        bytes of a request; for a free, the number of allocated blocks in its group that were
+    value, by_copy, by_copies: p, q and r of the row's value p + q·copy + r·(copies - 1). The value
+        is the bytes of a request; for a free, the number of allocated blocks in its group that were
         requested after the freed block.
     parts: first row of each repeated range and the row after its last, in order.
     n_before: number of blocks that were allocated before the program began.

@@ -1,8 +1,8 @@
 """A serving program, composed of the laws of its parts.
 
-Rule: every request to the model is a prompt followed by steps that generate one token each. The
-memory requests of a step depend only on the number of tokens in the cache. So a step has its own
-law and regimes, and a program has any number of steps.
+Rule: serving a batch of prompts is one forward pass over the prompts, then one step for each
+generated token. The requests of a step depend only on the number of tokens in the cache. So a step
+has its own law and regimes, and a program has any number of steps.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ end: final frees.
 START, BETWEEN = "start", "between"
 """Parts by regime of the prompt.
 
-start: first prompt.
-between: frees at the end of a request, and the prompt of the next request.
+start: first batch of prompts.
+between: frees after the last token of a batch, and the prompts of the next batch.
 """
 
 STEP, AFTER = "step", "after"
@@ -46,13 +46,13 @@ _FEWEST_ROWS = 80
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Serving workload: a model, a card, and prompts that are answered one after another.
+    """Serving workload: a model, a card, and batches of prompts, served one after another.
 
-    sizes: sizes of the model, `batch` size, and as `length` the tokens of a prompt.
+    sizes: sizes of the model, the `batch` size, and as `length` the tokens of a prompt.
     card: GPU that serves.
     is_fused: True if attention is FlashAttention, which may split keys.
     decode: tokens generated for each prompt.
-    requests: number of prompts (of `batch` sequences), served one after another.
+    requests: number of batches of prompts.
     positions: kind of scaling of rotary positions, which affects the creation of the model.
     is_eager: True if attention is eager, without a fused kernel.
     """
@@ -71,7 +71,7 @@ class Serving:
 
         Raises ConfigError for too many tokens.
         """
-        # Listing the parts of an enormous request would itself take too long.
+        # Listing the parts of an enormous workload would itself take too long.
         refuse_too_long(self.requests * self.decode * _FEWEST_ROWS)
         prompt = self.sizes["length"]
         attention = {"is_fused": self.is_fused, "is_eager": self.is_eager}

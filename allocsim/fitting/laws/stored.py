@@ -1,16 +1,15 @@
 """Files of laws in the package: one file per model family, with the laws of its parts.
 
-A file `data/FAMILY.zip` has a JSON text, about, and a NumPy array for each part.
-
-- The text has the releases that were recorded; the stacks; the formulas; for each part its laws by
-  name, as numbers of pieces; for each piece its first row, the row after its last, and its repeated
-  rows; and the shapes of the trained parameters.
-- An array has the rows of a part's pieces as five rows of integers: kind, group, number, by_copy
-  and by_copies of `Law`. The number of a request is that of its formula.
-
 A part is the creation of a model (`make.bfloat16`), the forward and backward passes of a program
-(`bf16.checkpointing`), or serving (`serve.16-bit`). Each program is composed of parts. Equal pieces
-are stored once.
+(`bf16.checkpointing`), or serving (`serve.16-bit`). Each program is composed of parts.
+
+A file `data/FAMILY.zip` has a JSON text named `about`, and a NumPy array for each part. The array
+has five rows of integers: kind, group, number, by_copy and by_copies of `Law`. Its columns are
+divided into ranges, called pieces. Each law of the part is one piece; equal laws share a piece.
+
+The text has the releases that were recorded; the stacks; the formulas; the shapes of the trained
+parameters; for each part the number of the piece of each law, by name; for each piece its first
+column, the column after its last, and its repeated ranges.
 
 Rule: files are read without running code; a file of another format is refused.
 """
@@ -111,10 +110,11 @@ _PARAMETERS = {
 class Part:
     """Laws of one part of a family's programs, such as its serving, by name.
 
-    Laws that share rows are stored as pieces; a piece is a range of rows. Laws are read on demand.
+    Laws are stored as pieces, ranges of the columns of `rows`; equal laws share a piece. A law is
+    created when it is needed.
 
     rows: kind, group, number, by_copy and by_copies (see `Law`) of all pieces.
-    pieces: first row, row after the last, and repeated ranges of each piece.
+    pieces: first column, column after the last, and repeated ranges of each piece.
     by_name: index of the piece of each law.
     """
 

@@ -141,10 +141,11 @@ def factored_way(sizes: Mapping[str, int]) -> str:
     """Return a name that identifies how Adafactor's kernels sum a model's matrices.
 
     The name lists the matrices whose columns are summed in two passes, and those small enough for
-    one thread block. It also says whether an embedding has too many rows for one thread block,
-    whether a number of columns is no multiple of four, and whether a matrix is summed in parts.
+    one thread block. It also tells whether an embedding has too many rows for one thread block,
+    whether a number of columns is no multiple of four, and whether a matrix is so large that
+    several kernels sum it in parts.
 
-    sizes: sizes of the model by name, and as `factored` the bytes of a parameter's element.
+    sizes: sizes of the model by name; `factored` has the bytes of one element of a parameter.
     """
     known = {"positions": 0, **sizes}
     names = [name for name in MATRICES if known["positions"] or name not in _WITH_LEARNED_POSITIONS]

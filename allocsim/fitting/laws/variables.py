@@ -1,11 +1,12 @@
 """Variables of the formulas: sizes of the model and its input, and sizes that kernels derive.
 
 Rule: a variable is a whole number that follows from the sizes and the GPU, and every rounding up in
-a kernel is a separate variable. So the bytes of a request are a number times variables, or have no
-law. The regime names the kernels that run: the order of requests differs between regimes.
+a kernel is a separate variable. So the bytes of a request are a constant times a product of
+variables. A request for which that is not true has no law. The regime names the kernels that run:
+the order of requests differs between regimes.
 
-Sources: PyTorch and FlashAttention-2 as they ran. Each threshold was found by bisection between the
-two sizes given with it, such as (3,072 | 3,073).
+Sources: runs of PyTorch and FlashAttention-2. Each threshold was found by bisection between the two
+sizes given with it, such as (3,072 | 3,073).
 """
 
 from __future__ import annotations
@@ -214,12 +215,14 @@ def _sort_storage(count: int, digits: int) -> int:
 
 
 def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
-    """Return the name of a training's regime, which determines the kernels that run.
+    """Return the name of the regime of a training program: a range of sizes with equal kernels.
 
-    The name gives the kind of batch, tokens, heads, splits of attention, mask and window.
+    The name has words for the batch, the number of tokens, the sharing of key heads, the mask or
+    the splits of attention, and the sliding window.
 
-    mask_unit: multiple of elements to which rows of the attention mask are padded: 1 for eager
-        attention, where windows make no difference; 0 without a mask, which flash attention needs.
+    mask_unit: multiple to which the length of each row of the attention mask is padded: 8 for fused
+        attention; 1 for eager attention, where windows make no difference; 0 without a mask, the
+        only case where FlashAttention runs.
     """
     tokens = sizes["batch"] * sizes["length"]
     has_layer_norms = sizes.get("positions") or sizes.get("patch")
@@ -327,10 +330,11 @@ def _heads(sizes: Sizes) -> str:
 def attention_splits(sizes: Sizes, multiprocessors: int, *, is_step: bool = False) -> int:
     """Return the number of parts into which FlashAttention-2 splits the keys to fill the GPU.
 
-    Each multiprocessor has room for two thread blocks. The keys are not split if unsplit attention
-    fills four fifths of this room. Else the result is the fewest parts that use at least
-    0.85 times as much room as the best number of parts. Source: flash-attention's split-key
-    heuristic, with tiles of 64 queries and 64, 128 or 256 keys depending on the size of a head.
+    Each multiprocessor runs two thread blocks at a time. The keys are not split if unsplit
+    attention uses four fifths of these places. Else the result is the smallest number of parts that
+    uses at least 85 % of the places that the best number of parts uses. Source: flash-attention's
+    split-key heuristic, with tiles of 64 queries and 64, 128 or 256 keys depending on the size of a
+    head.
 
     is_step: True if one token is generated; heads that share keys then count as one with several
         queries.

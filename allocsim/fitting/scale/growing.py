@@ -1,8 +1,8 @@
 """Law of a program where one size gives the number of copies of a part, such as layers.
 
 Rule: for each combination of the other sizes, two recordings show how the program grows
-(`growth.py`). At a given number of layers, the programs that grew so are samples of a law of the
-other sizes (`law.py`).
+(`growth.py`). So for a given number of layers, the program is known at each combination. These
+programs determine a law in the other sizes (`law.py`).
 
 Every further recording checks the law. The recorded requests and the law's are replayed under the
 same settings, and the peaks of reserved memory must be equal. Requests that differ are counted and
@@ -38,12 +38,12 @@ from allocsim.units import format_size
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Growing:
-    """Law of a program that repeats a part, such as a layer, as often as one size says.
+    """Law of a program with a part, such as a layer, whose number of copies one size gives.
 
     name: name of the size that gives the number of repetitions, such as "layers".
     values: the two values of that size whose recordings determine how the program grows.
     growths: growth of the program for each sample of `others`.
-    others: law of the other sizes, at the first of `values`.
+    others: law in the other sizes, for the first of `values`.
     samples: recordings that determine the law.
     checks: recordings that can refute the law.
     """
@@ -62,7 +62,7 @@ class Growing:
 
     @property
     def degrees(self) -> Mapping[str, int]:
-        """Highest power of each size, such as the batch, in the law of the sizes without growth."""
+        """Highest power of each size in the law, except for the size `name`."""
         return self.others.degrees
 
     @property
@@ -76,7 +76,10 @@ class Growing:
         return self.values[1] - self.values[0]
 
     def domain(self, name: str) -> tuple[int, int]:
-        """Return the smallest covered value of the size `name`, and the distance to the next."""
+        """Return the smallest value of the size `name` that the law covers, and the step between.
+
+        Covered values are the smallest one plus multiples of the step.
+        """
         return (self.values[0], self.step) if name == self.name else self.others.domain(name)
 
     def covers(self, at: Sizes) -> bool:
@@ -104,10 +107,10 @@ class Growing:
         return {**whole, self.name: value}
 
     def settled(self, at: Sizes) -> ScalingLaw:
-        """Return the law for one number of repetitions, that of the size `name` in `at`.
+        """Return the law in the other sizes, with the number of copies fixed by `at[self.name]`.
 
-        Raises ConfigError if a program cannot be repeated that often. Raises RecordingError if the
-        samples are different programs with that number of repetitions.
+        Raises ConfigError if a program cannot have this number of copies. Raises RecordingError if
+        the samples are different programs with this number of copies.
         """
         copies = (at[self.name] - self.values[0]) // self.step
         samples = tuple(
@@ -120,10 +123,10 @@ class Growing:
 
 
 def growing_laws(samples: Sequence[Sample]) -> Iterator[Growing]:
-    """Yield laws of a program that repeats a part as often as one size says, the simplest first.
+    """Yield laws of a program with a part whose number of copies one size gives, simplest first.
 
-    Nothing is yielded if no size makes the program longer. Raises ConfigError if the samples do not
-    show the joint effect of that size and the others.
+    Nothing is yielded if no size makes the program longer. Raises ConfigError if no samples vary
+    that size together with the others.
     """
     for name in samples[0].at:
         grouped = _grouped(samples, name)

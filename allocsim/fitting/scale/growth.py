@@ -1,13 +1,15 @@
-"""Program with parts that repeat as often as a size says.
+"""Program with parts whose number of copies is given by a size, such as the number of layers.
 
 Rule: the larger of two programs has every row of the smaller one, and insertions that repeat
-adjacent rows: the layer before or after. If they repeat neither, the program did not grow; PyTorch
-ran other kernels. When the size increases by another step, every insertion is repeated once more.
+adjacent rows: the layer before or after. If an insertion repeats neither, the program did not grow;
+PyTorch ran other kernels. When the size increases by another step, every insertion is repeated once
+more.
 
-A row's value is the bytes of a request or, for a free, the number of live blocks from the same
-stack that are younger than the freed block. A value is p + q·copy + r·copies: q follows from the
-rows of the insertion and the adjacent rows that they repeat, r from the repeated rows in both
-programs. The result must reproduce both programs row by row.
+A row's value is the bytes of a request or, for a free, the number of allocated blocks from the same
+stack that were requested after the freed block. In copy number `copy` of `copies` copies, the value
+is p + q·copy + r·(copies - 1). q is the difference between an inserted row and the row beside the
+insertion that it repeats. r is the difference between the values of one row in the two programs.
+The result must reproduce both programs row by row.
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ from allocsim.simulation import StepKind, Steps
 class ProgramPart:
     """Inserted rows of the larger of two programs, and the adjacent rows that they repeat.
 
-    before, after: number of rows, directly before and after the insertion, that have the same kinds
-        and stacks as the rows one length of the insertion away.
+    before, after: number of rows directly before and after the insertion that match. A row before
+        the insertion matches if the row n rows later has the same kind and stack, where n is the
+        length of the insertion; a row after it matches if the row n rows earlier has.
     """
 
     insertion: Insertion
@@ -135,13 +138,15 @@ _HANDLE = 1 << 62
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Growth:
-    """Program that can be repeated: `first` has no further copy of its parts, `second` has one.
+    """Program with parts that can be repeated.
 
+    first, second: the program without a further copy of the parts, and with one.
     group: for each request of `second`, the index of its stack.
     parts: inserted rows of `second`, which are repeated, in order.
     value: for each row of `second`, the bytes of a request; for a free, the number of allocated
         blocks of the same stack that were requested after the freed block.
-    by_copy, by_copies: growth of `value` per earlier copy, and per further copy in the program.
+    by_copy: increase of `value` for each copy before the row's own copy.
+    by_copies: increase of `value` for each copy that the program has beyond the first.
     """
 
     first: SizedProgram

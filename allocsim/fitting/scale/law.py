@@ -213,7 +213,10 @@ class ScalingLaw:
         return self.samples[0].program
 
     def domain(self, name: str) -> tuple[int, int]:
-        """Return the smallest covered value of the size `name`, and the distance to the next."""
+        """Return the smallest value of the size `name` that the law covers, and the step between.
+
+        Covered values are the smallest one plus multiples of the step.
+        """
         assert name in self.degrees
         return 1, 1
 
