@@ -70,6 +70,7 @@ class Recorded(NamedTuple):
 _MIXED = ("bf16", "autocast-bf16")
 _TRAINED = (*_MIXED, "fp32")
 _BOTH = ("sdpa", "eager")
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 _LIKE_LLAMA = Recorded(
     tied=(True, False),
     trained=_TRAINED,
@@ -82,16 +83,12 @@ _EXCEPTIONS = {
     "llama": _LIKE_LLAMA,
     "qwen2": _LIKE_LLAMA,
     "qwen3": Recorded(
-        tied=(True,),
+        tied=(True, False),
         trained=_MIXED,
         adapted=((),),
         served=(("bf16", "sdpa"), ("fp32", "sdpa")),
     ),
-    "gpt2": _LIKE_LLAMA._replace(
-        tied=(True,),
-        adapted=((), ("c_attn",)),
-        served=_LIKE_LLAMA.served[:-1],
-    ),
+    "gpt2": _LIKE_LLAMA._replace(tied=(True,), adapted=((), ("c_attn",))),
     "gemma2": _LIKE_LLAMA._replace(
         tied=(True,),
         attention=("eager",),
@@ -99,7 +96,7 @@ _EXCEPTIONS = {
     ),
     "mistral": _WINDOWED,
     "phi3": _WINDOWED,
-    "mixtral": Recorded(trained=_MIXED),
+    "mixtral": Recorded(trained=_MIXED, adapted=((), _ATTENTION)),
     "bert": Recorded(tied=(True,), trained=_TRAINED, served=()),
     "vit": Recorded(trained=_MIXED, served=()),
     VIT: Recorded(trained=_TRAINED, served=()),

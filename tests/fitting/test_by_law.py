@@ -163,10 +163,9 @@ def seeing(kinds: int, *sizes: int) -> Configured:
 
 WITHOUT_A_LAW = {
     "20251-025": "torchvision-vit_fp32_momentum",
-    "20251-043": "mixtral_untied_bf16_adamw_lora",
     "20252-000": "mistral_untied_autocast-bf16_sgd_checkpointing_eager",
     "20252-023": "phi3_untied_16-bit_serve",
-    "20252-037": "qwen3_tied_bf16_adafactor_checkpointing_lora",
+    "20253-001": "qwen3_tied_fp32_adamw",
 }
 """Tasks drawn at random whose programs, or their regimes, were not recorded."""
 

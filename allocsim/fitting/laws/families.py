@@ -211,7 +211,7 @@ _ALL = (
         "mixtral",
         {**_LIKE_LLAMA, "experts": "num_local_experts", "chosen": "num_experts_per_tok"},
         is_tied=False,
-        linear=_ATTENTION,
+        linear=(*_ATTENTION, "gate", "experts"),
         window=0,
         usual={
             **_PLAIN,
