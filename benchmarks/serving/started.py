@@ -242,7 +242,8 @@ def summary(results: Sequence[dict[str, Any]]) -> Iterator[str]:
         if errors:
             yield (
                 f"- {name}: {len(errors)} figures, median {median(errors):+.2%} signed and "
-                f"{median(map(abs, errors)):.2%} unsigned, largest {max(errors, key=abs):+.2%}"
+                f"{median(map(abs, errors)):.2%} unsigned, largest {max(errors, key=abs):+.2%}, "
+                f"{sum(abs(error) < 0.02 for error in errors)} within 2%"
             )
 
 
