@@ -35,6 +35,8 @@ _ROUNDED = 0.0051
 Row = dict[str, str]
 
 CAUSES = {
+    "V019": "the profiling run has images",
+    "V069": "the profiling run has images, and a dynamic checkpoint keeps some modules in 16 bits",
     "V045": "a draft model for speculative decoding is loaded with the weights",
     "V114": "probably padding of the experts' 360 rows per card for the kernel of MXFP4",
     "V064": "probably Unsloth's changes of the engine: the peak is that without the sampler",
