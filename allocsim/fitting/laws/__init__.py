@@ -15,8 +15,24 @@ from allocsim.fitting.laws.law import (
     requests_of,
 )
 from allocsim.fitting.laws.optimizers import OPTIMIZERS, Parameters, Shape, Steps, steps_of
+from allocsim.fitting.laws.programs import (
+    AFTER,
+    AGAIN,
+    BETWEEN,
+    DROP,
+    END,
+    FIRST,
+    LAST,
+    MAKE,
+    OPTIMIZER,
+    START,
+    STEP,
+    ZERO,
+    Serving,
+    Training,
+    made_by,
+)
 from allocsim.fitting.laws.repeated import BEFORE, Repeated, Unrolled
-from allocsim.fitting.laws.serving import AFTER, BETWEEN, END, MAKE, START, STEP, Serving
 from allocsim.fitting.laws.stored import (
     DATA,
     SERVE,
@@ -30,16 +46,6 @@ from allocsim.fitting.laws.stored import (
     numbers_of,
 )
 from allocsim.fitting.laws.sums import Card, factored_way
-from allocsim.fitting.laws.training import (
-    AGAIN,
-    DROP,
-    FIRST,
-    LAST,
-    OPTIMIZER,
-    ZERO,
-    Training,
-    made_by,
-)
 from allocsim.fitting.laws.variables import (
     COLUMNS,
     SIZES,

@@ -33,7 +33,7 @@ from allocsim.errors import ConfigError
 from allocsim.fitting.laws.law import REQUEST, Formula, Law
 from allocsim.fitting.laws.optimizer_stacks import with_optimizers
 from allocsim.fitting.laws.optimizers import OPTIMIZERS, Parameters
-from allocsim.fitting.laws.serving import MAKE
+from allocsim.fitting.laws.programs import MAKE
 from allocsim.recording import Frame, FrameTable
 
 TRANSFORMERS = "5.23"
