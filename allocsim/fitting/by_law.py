@@ -129,11 +129,12 @@ class RunsByLaw:
         return replace(beside_context(ran, gpu.context_memory), gpu=gpu)
 
     def _requests_on(self, gpu: Gpu) -> Requests:
+        laws = _laws(self._task)  # a missing law is the first reason to name
         refuse_card_without_law(gpu)
         card = card_of(gpu)
         if card not in self._requests:
             try:
-                found = requests_by_law(self._task, gpu)
+                found = requests_by_law(self._task, gpu, laws)
             except ConfigError as error:
                 self._requests[card] = error
             else:
