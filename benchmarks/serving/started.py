@@ -204,22 +204,26 @@ def keep_in(place: Path, result: dict[str, Any]) -> None:
 
 
 def table(results: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield the table of all results, with signed errors; only a row's first line names it."""
+    """Yield the table of all results, with signed errors, and the failures of starts."""
     by_name = {row["row"]: row for row in rows()}
-    yield "| row | model | card | log | started | figure | printed | started | error |"
-    yield "|---|---|---|---|---|---|---:|---:|---:|"
+    names = [name for name in _FIGURES if name != "tokens"]
+    heads = ["row", "model", "card", "log", "started"]
+    heads += ["tokens, printed", "tokens, started", "error", *(f"{name}, error" for name in names)]
+    yield f"| {' | '.join(heads)} |"
+    yield "|---|---|---|---|---|" + "---:|" * (len(names) + 3)
     for each in results:
         row = by_name[each["row"]]
-        begin = f"| {row['row']} | {row['model']} | {row['card']} | {row['release']} "
-        begin += f"| {each.get('engine', '').removeprefix('vLLM ')} |"
+        found = {name: figures for name, *figures in figures_of(row, each)}
+        errors = {name: f"{is_ / was - 1:+.2%}" for name, (was, is_) in found.items() if was}
+        tokens = [f"{number:,.0f}" for number in found.get("tokens", ())] or ["", ""]
+        engine = each.get("engine", "").removeprefix("vLLM ")
+        cells = [row["row"], row["model"], row["card"], row["release"], engine, *tokens]
+        cells += [errors.get(name, "") for name in ("tokens", *names)]
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+    for each in results:
         if "error" in each:
-            yield f"{begin} | | {each['error'].partition('. Tried')[0]} | |"
-            begin = "| | | | | |"
-        for name, printed, found in figures_of(row, each):
-            digits = ",.0f" if name == "tokens" else ".2f"
-            error = f"{found / printed - 1:+.2%}" if printed else ""
-            yield f"{begin} {name} | {printed:{digits}} | {found:{digits}} | {error} |"
-            begin = "| | | | | |"
+            yield f"- {each['row']}: {each['error'].partition('. Tried')[0]}"
 
 
 def figures_of(row: Row, result: dict[str, Any]) -> Iterator[tuple[str, float, float]]:
