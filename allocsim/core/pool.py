@@ -90,9 +90,9 @@ class KeyLayout:
         return self._origin
 
     def takes(self, place: int, size: int, largest: int) -> bool:
-        """Return True if every block of a segment has a sort key without overflow.
+        """Return True if the sort key of every free block of a segment fits in the bits of a key.
 
-        place: number that `place` returns for the segment's first byte.
+        place: position of the segment's first byte in the order of ties, from `place`.
         size: bytes of the segment, including unmapped ones.
         largest: bytes of the largest block that the segment can have.
         """

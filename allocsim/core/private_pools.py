@@ -51,7 +51,7 @@ class PrivatePools:
         self.use_on_oom: HashOrder[PoolId, None] = HashOrder(pool_hash)
 
     def begin_allocate_to_pool(self, pool_id: PoolId, stream: int | None) -> None:
-        """Create the pool or increment its use count, then open a scope."""
+        """Serve requests from pool `pool_id`, created if missing, until `end_allocate_to_pool`."""
         # Upstream increments the count before it asserts.
         self._create_or_incref_pool(pool_id)
         if any(scope.id == pool_id for scope in self.scopes):

@@ -71,7 +71,7 @@ class Estimate(Shown):
 
     @property
     def is_out_of_memory(self) -> bool:
-        """True unless the upper end of the range fits."""
+        """True unless the upper end of the estimated memory fits the card."""
         return not self.fits
 
     @property

@@ -180,7 +180,7 @@ def law_model(model: Model) -> LawModel:
 
 
 def law_models() -> tuple[LawModel, ...]:
-    """Return the presets that laws describe."""
+    """Return the built-in models that have a law."""
     known = {name.family.partition("_")[0] for name in law_programs()}
     found = []
     for name in (*CONFIGURATIONS, *TORCHVISION):

@@ -134,7 +134,7 @@ def fits_in(memory: int, process: tuple[int, int]) -> bool | None:
 
 
 def shard(training: Training, gpu: Gpu) -> Sharded:
-    """Return whether `training` fits `gpu`, from the peak of its worst rank.
+    """Compare the peak of the worst rank of `training` with the memory of `gpu`.
 
     Raises ConfigError for a layout that the model cannot have.
     """

@@ -82,7 +82,7 @@ class ServedMemory:
 
     source: origin of the sizes of the weights, such as "its configuration".
     encoder: number of parameters of an image encoder that is published with the model, or 0.
-    address: file, or name on the Hugging Face hub, for a command line to paste.
+    address: file or name on the Hugging Face hub, as in the printed server command.
     """
 
     name: str

@@ -64,7 +64,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """First screen of a command: pairs of line and tone."""
+    """Lines that a command prints first, each with the name of its colour (tone)."""
 
     lines: tuple[tuple[str, Tone], ...]
 

@@ -123,10 +123,10 @@ _CROWDED_SLOTS = (2, 3, 3, 4, _SLOTS)
 
 @dataclass(frozen=True, slots=True)
 class RandomStreams:
-    """Streams of a script.
+    """Streams of a random script of allocator calls.
 
     numbers: stream numbers.
-    handles: raw handles by stream number, where it is not number * 4096.
+    handles: `cudaStream_t` value by stream number; streams not listed have number * 4096.
     """
 
     numbers: list[int]

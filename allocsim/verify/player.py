@@ -245,9 +245,9 @@ def play(
 def play_defined(
     script: Script, torch_version: str, **arguments: Any
 ) -> tuple[Script, ModelAnswer, UndefinedBehaviorError | None]:
-    """Run a script up to the first op with undefined behaviour.
+    """Run the calls of a script before the first call with undefined behaviour.
 
-    Return the script up to that op, the results, and the error for that op; None without one.
+    Return those calls as a script, the results, and the error of that call, or None without one.
     """
     outcome = play(script, torch_version, **arguments)
     at, error = outcome.stopped or (0, None)

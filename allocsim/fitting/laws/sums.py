@@ -167,10 +167,10 @@ def _shape(name: str, sizes: Mapping[str, int]) -> tuple[int, int]:
 
 
 def in_two_passes(rows: int, columns: int, card: Card, copies: int = 1) -> tuple[int, int]:
-    """Return the bytes that a sum over a matrix's rows stores between two passes.
+    """Return the bytes of partial sums that PyTorch's kernel stores for `matrix.sum(dim=0)`.
 
-    Return also the number of thread blocks side by side along a row. Both are 0 if one pass
-    suffices.
+    Return also the number of thread blocks side by side along a row. Both are 0 if the kernel needs
+    no second pass over partial sums.
 
     copies: number of such matrices in one tensor.
     """

@@ -57,7 +57,7 @@ class Growing:
 
     @property
     def varied(self) -> tuple[str, ...]:
-        """Names of the sizes that vary."""
+        """Names of the program's sizes, such as the batch, that differ between the recordings."""
         return (self.name, *self.others.varied)
 
     @property

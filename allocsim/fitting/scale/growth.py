@@ -228,9 +228,9 @@ class Growth:
 
 
 def growth_between(first: SizedProgram, second: SizedProgram) -> Growth | None:
-    """Find how the program `first` was repeated to become `second`.
+    """Find which requests and frees of `first` are repeated in `second`, the same program larger.
 
-    Returns None if `second` lacks a row of `first`, or has inserted rows that repeat no rows of it.
+    Returns None if `second` lacks a request or free of `first`, or adds some that repeat none.
     """
     plans = first.prepared.plan, second.prepared.plan
     if first.before != second.before or plans[0].changes != plans[1].changes:

@@ -204,7 +204,7 @@ class ScalingLaw:
 
     @property
     def varied(self) -> tuple[str, ...]:
-        """Names of the sizes that vary."""
+        """Names of the program's sizes, such as the batch, that differ between the recordings."""
         return tuple(self.degrees)
 
     @property
