@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--device selects a device of a recording; an error's text has none")
     from allocsim.analysis.explain import explain
     from allocsim.recording import figures_in
-    from allocsim.report import explain_text
+    from allocsim.report import explain_message
 
     verdicts = explain(
         text, arguments.conf, torch_version=arguments.torch, device_memory=arguments.device_memory
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     # contain the words of an error of PyTorch, and has more figures.
     printed = figures_in(text)
     is_log = printed is not None and (printed.refusals or not verdicts[0].message.text)
-    write_report(arguments, explain_text, printed if is_log else verdicts)
+    write_report(arguments, explain_message, printed if is_log else verdicts)
     return 0
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer", "Loan", "Tone", "colocate", "compare", "convert", "crosscheck", "explain",
-    "explain_state", "explain_text", "fit", "fit_find", "fit_plan", "fit_served", "fit_started",
+    "explain_state", "explain_message", "fit", "fit_find", "fit_plan", "fit_served", "fit_started",
     "gate", "host", "lint", "others_text", "ranks", "record", "replay", "risk", "scale", "shown_of",
     "stats", "step", "top", "tune", "warned", "watch",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Explanation of out-of-memory errors in a recording: text, JSON and first screen.
 
 Rule: the name of the cause comes first. `allocsim.analysis.explain` computes all numbers. The
-answers for the text of an error or a log are in `explain_text.py`, and for a snapshot without a
+answers for the text of an error or a log are in `explain_message.py`, and for a snapshot without a
 history in `explain_state.py`.
 """
 

@@ -14,7 +14,7 @@ from allocsim.analysis.explain import DeviceExplanation, Verdict
 from allocsim.analysis.watch import Arrival, Unreadable
 from allocsim.report.answer import Part
 from allocsim.report.explain import verdict_of_run
-from allocsim.report.explain_text import verdict_of_text
+from allocsim.report.explain_message import verdict_of_text
 from allocsim.report.layout import fields, plural, row
 from allocsim.report.recommendation import paste_line
 from allocsim.simulation import Run

@@ -11,7 +11,7 @@ from allocsim.analysis.explain import DeviceExplanation, explain, explain_record
 from allocsim.analysis.watch import Arrival
 from allocsim.recording import load
 from allocsim.report.explain import screen as explanation_screen
-from allocsim.report.explain_text import screen as verdicts_screen
+from allocsim.report.explain_message import screen as verdicts_screen
 from allocsim.report.watch import text as watch_text
 from allocsim.simulation import Run, Setting
 
