@@ -71,6 +71,9 @@ class Started(Shown):
         driver takes memory.
     local_bytes: memory that the driver takes for the largest stack of a kernel, for all threads,
         beyond the memory that the CUDA context has for stacks.
+    tuning_bytes: local memory of variants that Triton tries in the first start on a card, to keep
+        the choice for later starts: positive if this is a first start, which has so much more than
+        a later one; negative if this is a later one, which has so much less; 0 without tuning.
     stages: bytes in use on one card after each stage that was played, and at its peak, by name:
         "start", "requests", "sleep at level 1".
     searched: option whose largest value was searched for; `arguments` has that value. "" for none.
@@ -93,6 +96,7 @@ class Started(Shown):
     seconds: float
     driver: tuple[int, int] = (0, 0)
     local_bytes: int = 0
+    tuning_bytes: int = 0
     stages: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     searched: str = ""
 
@@ -118,12 +122,12 @@ class Started(Shown):
             yield "weights", weights
         if weights is not None and consumed is not None:
             yield "other memory after loading", max(consumed - weights, 0)
-        estimate = sizes.get("graphs_estimate_bytes", 0.0)
+        estimate = sizes.get("graphs_estimate_bytes")
         activation = sizes.get("activation_bytes")
         if activation is not None:
             # vLLM prints the estimate of the graphs as part of the activations.
-            yield "activations at the peak of profiling", max(activation - estimate, 0)
-        if estimate or "graphs_bytes" in sizes:
+            yield "activations at the peak of profiling", max(activation - (estimate or 0), 0)
+        if estimate is not None:
             yield "CUDA graphs, estimated by the engine", estimate
         if "kv_cache_bytes" in sizes:
             yield "KV cache", sizes["kv_cache_bytes"]
@@ -226,6 +230,8 @@ def start(
     version = printed.version if printed is not None else ""
     assert recorded.torch is not None
     threads = gpu.multiprocessors * gpu.limits.threads
+    stack, settled = (max(_most(recorded, name), 1024) for name in ("stack", "settled"))
+    tuning = stack - settled or min(stack - _most(recorded, "kept"), 0)
     return Started(
         model=found.name,
         address=model if "/" in model else hub_name(found.name),
@@ -248,7 +254,8 @@ def start(
         torch_version=recorded.torch.version,
         seconds=time.perf_counter() - began,
         driver=(_most(recorded, "kernels"), _most(recorded, "nodes")),
-        local_bytes=threads * max(_most(recorded, "stack") - 1024, 0),
+        local_bytes=threads * (stack - 1024),
+        tuning_bytes=threads * tuning,
         stages=stages,
     )
 
@@ -265,24 +272,28 @@ def start_largest(option: str, model: str, server: str, gpu: Gpu, **how: Any) ->
     how: further arguments of `start`.
 
     Each start, by its printed sizes or its refusal, gives the value for the next start, until a
-    start gives its own value. If no value works, the result is that of the first start.
+    start gives its own value. If no value works, the result is that of the first start. The
+    recording that is kept is that of the result.
     """
     if option not in _SOUGHT:
         expected = ", ".join(_SOUGHT)
         raise ConfigError(f"--find {option}: not an option of vLLM; expected one of {expected}")
     if server != "vllm":
         raise ConfigError(f"--find {option} starts vllm only, not {server}")
-    words = _without(option, how.pop("arguments", ()))
-    best = found = start(model, server, gpu, arguments=words, **how)
-    tried: dict[str | None, Started] = {None: found}
-    while len(tried) < _MOST_STARTS:
-        value = _largest(found, option)
-        if value is None or value in tried:
-            break
-        found = start(model, server, gpu, arguments=(*words, f"--{option}", value), **how)
-        tried[value] = found
-        if found.fits:
-            best = found
+    words, keep = _without(option, how.pop("arguments", ())), how.pop("keep", None)
+    tried: dict[str | None, Started] = {}
+    value: str | None = None
+    with TemporaryDirectory(prefix=".allocsim-", dir=keep and keep.parent) as place:
+        latest = keep and Path(place) / keep.name
+        while value not in tried and len(tried) < _MOST_STARTS:
+            given = words if value is None else (*words, f"--{option}", value)
+            found = start(model, server, gpu, arguments=given, keep=latest, **how)
+            tried[value] = found
+            if found.fits or value is None:
+                best = found
+                for file in Path(place).iterdir():
+                    file.replace(keep.with_name(file.name))
+            value = _largest(found, option)
     seconds = sum(each.seconds for each in tried.values())
     return replace(best, searched=option, seconds=seconds)
 

@@ -152,7 +152,7 @@ def device_peak_bytes() -> int:
     return int(ask())
 
 
-_COUNTED = ("kernels", "graphs", "nodes", "stack")
+_COUNTED = ("kernels", "graphs", "nodes", "stack", "settled")
 """Fields of struct device_driver of the stubs."""
 
 
@@ -160,7 +160,8 @@ def driver_counts() -> dict[str, int]:
     """Return counts of the phantom GPU's driver for this process.
 
     "kernels": loaded kernels.  "graphs", "nodes": instantiated CUDA graphs and their nodes.
-    "stack": largest stack that a kernel needs for one thread, in bytes.
+    "stack": largest stack that a kernel needs for one thread, in bytes.  "settled": the same,
+    without variants of kernels that were only tried.
     """
     ask = ctypes.CDLL(None).device_driver
     ask.restype = ctypes.POINTER(ctypes.c_size_t * len(_COUNTED))

@@ -13,9 +13,11 @@ allocates itself is missing.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import os
 import re
+from pathlib import Path
 from typing import Any
 
 PLANNED = 32
@@ -33,6 +35,7 @@ A tactic is a variant of a kernel, so no variants are offered."""
 
 _hollow: dict[str, set[str]] = {}
 _invented: set[str] = set()
+_tried: dict[str, int] = {}
 
 
 def hollow_modules() -> str:
@@ -43,6 +46,15 @@ def hollow_modules() -> str:
 def invented_values() -> str:
     """Return the values that were invented as results of kernels, as text; "" if none."""
     return ", ".join(sorted(_invented))
+
+
+def tried_variants() -> dict[str, int]:
+    """Return the largest stack of the variants of kernels that Triton tuned, in bytes.
+
+    "tried": of those tried in this process.  "kept": of those tried in an earlier process, whose
+    choices this one used.
+    """
+    return _tried
 
 
 class Hollow:
@@ -107,6 +119,38 @@ def _hollow_triton(module: Any) -> None:
         return bytes(64)
 
     module.CUDABackend.make_cubin = make_cubin
+
+
+def _try(begin: int) -> int:
+    ask = ctypes.CDLL(None).device_try
+    ask.restype = ctypes.c_size_t
+    return int(ask(begin))
+
+
+class _Choices:
+    """Triton's cache of the variants that were the fastest, with the largest stack of all tried."""
+
+    def __init__(self, cache: Any) -> None:
+        self._cache = cache
+
+    def get_file(self, name: str) -> Any:
+        path, stack = map(self._cache.get_file, (name, f"{name}.stack"))
+        if path and stack:
+            _tried["kept"] = max(_tried.get("kept", 0), int(Path(stack).read_text()))
+        elif not path:
+            _try(1)
+        return path
+
+    def put(self, data: Any, name: str, **named: Any) -> Any:
+        stack = _try(0)
+        _tried["tried"] = max(_tried.get("tried", 0), stack)
+        self._cache.put(str(stack), f"{name}.stack", binary=False)
+        return self._cache.put(data, name, **named)
+
+
+def _watch_tuning(module: Any) -> None:
+    cache_of = module.get_cache_manager
+    module.get_cache_manager = lambda key: _Choices(cache_of(key))
 
 
 def _completes_prompt(runner: Any, batch: Any) -> Any:
@@ -175,6 +219,7 @@ def _leave_scales_out(module: Any) -> None:
 PATCHES = {
     "flashinfer.jit.core": _hollow_flashinfer,
     "triton.backends.nvidia.compiler": _hollow_triton,
+    "triton.runtime.autotuner": _watch_tuning,
     "sglang.kernels.jit.utils.compile.loader": _hollow_sglang,
     "vllm.distributed.device_communicators.cuda_wrapper": _find_stubs,
     "vllm.v1.worker.gpu.model_runner": _know_samples,

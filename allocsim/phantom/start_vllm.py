@@ -45,12 +45,13 @@ _PLACES = {
 
 
 def _find(name: str) -> Any:
+    reason = ""
     for module in _PLACES[name]:
         try:
             return getattr(import_module(module), name)
-        except (ImportError, AttributeError):
-            continue
-    raise ImportError(f"this vLLM has no {name}; expected vLLM 0.10 to 0.33")
+        except (ImportError, AttributeError) as error:
+            reason = " ".join(str(error).split())
+    raise ImportError(f"this vLLM has no {name}; expected vLLM 0.10 to 0.33: {reason}")
 
 
 def name_architecture(folder: Path) -> None:

@@ -62,6 +62,8 @@ def _memory_rows(found: Started) -> list[str]:
         kernels, nodes = (f"{each:,}" for each in found.driver)
         what = f"{low} to {high} for {kernels} kernels and {nodes} nodes of CUDA graphs"
         lines += row("Driver", what)
+    if found.tuning_bytes:
+        lines += row("Tuning", _tuning(found.tuning_bytes))
     if found.peak_bytes:
         lines += row("Card", _card(found))
     asleep = [
@@ -72,6 +74,13 @@ def _memory_rows(found: Started) -> list[str]:
     if asleep:
         lines += row("Asleep", f"{', '.join(asleep)} stay on the card")
     return lines
+
+
+def _tuning(size: int) -> str:
+    what = f"the driver keeps {format_size(abs(size))} for variants of kernels that Triton tries"
+    if size > 0:
+        return f"{what} in a first start, such as this; later starts have that much more"
+    return f"{what} in a first start; this is a later one"
 
 
 def _card(found: Started) -> str:
@@ -158,6 +167,7 @@ def document(found: Started) -> dict[str, Any]:
                 **dict(zip(("kernels", "nodes"), found.driver, strict=True)),
                 "bytes": [low, high],
             },
+            "tuning_bytes": found.tuning_bytes or None,
             "stages": {
                 name: {"bytes": used, "peak_bytes": peak}
                 for name, (used, peak) in found.stages.items()

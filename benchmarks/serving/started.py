@@ -170,6 +170,10 @@ def started(row: Row, python: str) -> dict[str, Any]:
         "phase": found.phase.name.lower(),
         "seconds": round(found.seconds),
         "figures": figures,
+        "kernels": found.driver[0],
+        "nodes": found.driver[1],
+        "local_bytes": found.local_bytes,
+        "tuning_bytes": found.tuning_bytes,
         "hollow": found.hollow,
         **({} if found.fits else {"error": found.failure}),
     }

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from allocsim.errors import ConfigError
-from allocsim.fitting import Phase, start, start_largest
+from allocsim.fitting import Phase, Started, start, start_largest
 from allocsim.phantom import find_gpu
 from allocsim.units import GIB, MIB
 from tests.pythons import PYTHONS
@@ -263,6 +263,26 @@ def test_the_first_refusal_is_the_answer_if_no_value_works(engine: Callable[...,
     found = start_largest("max-model-len", "Llama-3.1-8B", "vllm", H100, python=sys.executable)
     assert not found.fits
     assert found.arguments == ()
+
+
+def test_the_recording_of_a_search_is_that_of_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last start, which is refused, has a recording as well."""
+
+    def start_at(*_: object, arguments: tuple[str, ...], keep: Path, **__: object) -> Started:
+        keep.write_text(" ".join(arguments))
+        phase = Phase.CACHE if "--gpu-memory-utilization" in arguments else Phase.READY
+        return Started("model", "", H100, "vLLM", arguments, 1, phase, {"fraction": 0.9},
+                       round(H100.memory * 0.93), "", (), "", "", "", 1.0)  # fmt: skip
+
+    monkeypatch.setattr("allocsim.fitting.serving_program.start", start_at)
+    out = tmp_path / "start.pickle"
+    found = start_largest("gpu-memory-utilization", "model", "vllm", H100,
+                          arguments=("--fly",), keep=out)  # fmt: skip
+    assert found.arguments == ("--fly",)
+    assert out.read_text() == "--fly"
+    assert list(tmp_path.iterdir()) == [out]
 
 
 def test_an_option_that_has_no_largest_value_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from allocsim.phantom import Stubs, hollow
 def empty_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hollow, "_hollow", {})
     monkeypatch.setattr(hollow, "_invented", set())
+    monkeypatch.setattr(hollow, "_tried", {})
 
 
 class JitSpec:
@@ -124,3 +126,43 @@ def test_vllm_calls_the_stub_of_the_runtime_library(
         assert hasattr(library, f"cuda{name}")
     for name in ("SetDevice", "DeviceSynchronize", "DeviceReset", "GetErrorString", "GetLastError"):
         assert hasattr(library, f"cuda{name}")
+
+
+class Cache:
+    """Triton's cache of one tuned kernel."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def get_file(self, name: str) -> str | None:
+        path = self.folder / name
+        return str(path) if path.exists() else None
+
+    def put(self, data: str, name: str, *, binary: bool) -> str:
+        assert not binary
+        (self.folder / name).write_text(data)
+        return name
+
+
+def test_later_start_knows_the_stack_of_variants_that_a_first_start_tried(
+    libraries: Stubs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The largest stack is that of a variant, not that of the kernel loaded before or after."""
+    device = ctypes.CDLL(str(libraries.device))
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: device)
+    module = SimpleNamespace(get_cache_manager=Cache)
+    hollow.PATCHES["triton.runtime.autotuner"](module)
+
+    def tune() -> None:
+        cache = module.get_cache_manager(tmp_path)
+        if not cache.get_file("kernel.autotune.json"):
+            for stack in (2000, 9000, 300):
+                device.device_load_kernel(ctypes.c_size_t(stack))
+            cache.put("{}", "kernel.autotune.json", binary=False)
+
+    device.device_load_kernel(ctypes.c_size_t(9500))
+    tune()
+    device.device_load_kernel(ctypes.c_size_t(9600))
+    assert hollow.tried_variants() == {"tried": 9000}
+    tune()
+    assert hollow.tried_variants() == {"tried": 9000, "kept": 9000}

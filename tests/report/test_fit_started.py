@@ -71,3 +71,16 @@ def test_document_of_a_started_engine_has_the_schema() -> None:
     assert found["start"]["driver"] == {
         "kernels": 100, "nodes": 0, "bytes": list(_FOUND.driver_range)
     }  # fmt: skip
+
+
+def test_text_says_by_how_much_a_first_start_differs_from_a_later_one() -> None:
+    first = " ".join(text(replace(_FOUND, tuning_bytes=2 * GIB)).split())
+    later = " ".join(text(replace(_FOUND, tuning_bytes=-2 * GIB)).split())
+    assert "keeps 2.00 GiB for variants of kernels that Triton tries in a first start" in first
+    assert "later starts have that much more" in first
+    assert "this is a later one" in later
+
+
+def test_estimate_of_graphs_that_the_engine_does_not_print_is_left_out() -> None:
+    sizes = {name: size for name, size in _FOUND.sizes.items() if "estimate" not in name}
+    assert "estimated" not in str(document(replace(_FOUND, sizes=sizes))["breakdown"])

@@ -234,6 +234,8 @@ class Recorder:
                 reports["guessed"] = ending.guesses()
                 reports["device_peak_bytes"] = ending.device_peak_bytes()
                 reports["driver"] = ending.driver_counts()
+                if self.hollow:
+                    reports["driver"].update(self.hollow.tried_variants())
                 reports["reads_back"] = ending.reads_text(ending.places_of(ending.read_sites()))
         return reports
 

@@ -128,7 +128,8 @@ void device_configure(size_t new_capacity, enum device_policy new_policy, uintpt
   device_finish_all();
 }
 
-static struct device_driver driver = {0, 0, 0, 1024};
+static struct device_driver driver = {0, 0, 0, 1024, 1024};
+static struct { int now; size_t stack; } tried;
 static struct {
   size_t kernel, node;
 } charges; /* bytes */
@@ -359,6 +360,8 @@ static int charge(void) {
 
 void device_load_kernel(size_t stack) {
   LOCKED;
+  size_t *const most = tried.now ? &tried.stack : &driver.settled;
+  if (stack > *most) *most = stack;
   driver.kernels++;
   charged += charges.kernel;
   if (charges.kernel && stack > driver.stack) {
@@ -367,6 +370,13 @@ void device_load_kernel(size_t stack) {
     driver.stack = stack;
   }
   charge();
+}
+
+size_t device_try(int begin) {
+  LOCKED;
+  if (begin) tried.stack = 0;
+  tried.now = begin;
+  return tried.stack;
 }
 
 int device_hold_graph(size_t nodes) {

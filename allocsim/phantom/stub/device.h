@@ -118,9 +118,12 @@ void device_give(size_t size);
 struct device_driver {
   size_t kernels, graphs, nodes; /* loaded or instantiated so far */
   size_t stack;                  /* most bytes of a thread */
+  size_t settled;                /* the same, without variants that are only tried */
 };
 const struct device_driver *device_driver(void);
 void device_load_kernel(size_t stack);
+/* Begin (1) or end (0) to try variants of a kernel; return the largest stack of those tried. */
+size_t device_try(int begin);
 /* Return -1 if the device is full. */
 int device_hold_graph(size_t nodes);
 void device_drop_graph(size_t nodes);
