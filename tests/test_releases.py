@@ -145,7 +145,7 @@ TABLES = {
     "core/releases.py",
     "recording/recording.py",
     "phantom/wheel.py",
-    "analysis/explain/wording.py",
+    "analysis/explain/message_words.py",
 }
 NUMBER = re.compile(r"[12]\.\d{1,2}(\.\d)?")
 

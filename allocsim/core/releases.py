@@ -3,7 +3,7 @@
 `Release` is the behaviour of one release.  `CHANGES` has one row for each release with the changes
 since the row above, so that a new release is a new row.  A new release may also need a row in
 `recording/recording.py` (contents of recordings), `phantom/wheel.py` (published wheels),
-`analysis/explain/wording.py` (wordings of errors) and `phantom/stub/release.h` (C++ headers).
+`analysis/explain/message_words.py` (wordings of errors) and `phantom/stub/release.h` (C++ headers).
 Source: semantics 9, and the section named at each field.
 
 Long because it is one table.

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from allocsim.analysis.explain.message import find_messages
+from allocsim.analysis.explain.message_search import find_messages
 from allocsim.core import RELEASES
 from allocsim.core.option_string import parse
 from allocsim.errors import ConfigError, RecordingError

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from allocsim.analysis.explain.cause import Figures
-from allocsim.analysis.explain.message import Situation, outside_of
+from allocsim.analysis.explain.message_search import Situation, outside_of
 from allocsim.units import GIB, MIB, format_size
 
 _SMALLER = (

@@ -27,13 +27,13 @@ _LEAST_IDLE = 200  # idle memory below 1/200 of the reserved memory is not calle
 class Figures:
     """Sizes that describe an out-of-memory error, in bytes; None if a size is not known.
 
-    tried_bytes: segment requested from the driver, or the request itself.
+    tried_bytes: size that PyTorch tried to allocate: of a new segment, or of the request itself.
     total_bytes, free_bytes: total and free memory of the device.
     allocated_bytes: memory in live blocks.
     reserved_bytes: memory that PyTorch holds; an error text prints this or idle_bytes.
     idle_bytes: reserved but not allocated memory.
     limit_bytes: largest number of bytes that PyTorch may reserve.
-    process_bytes: memory that the process holds on the device.
+    process_bytes: memory that this process holds on the device.
     pool_bytes: part of allocated_bytes in private pools.
     others_bytes: memory of the other processes that an error text lists.
     largest_bytes: size above which the device refuses a single allocation.
@@ -102,7 +102,7 @@ class Figures:
 
     @property
     def limited(self) -> int | None:
-        """Bytes to compare with the limit: reserved, else process, else allocated bytes."""
+        """Bytes that count against the limit: reserved bytes, or others if these are unknown."""
         held = (self.reserved, self.process_bytes, self.allocated_bytes)
         return next((size for size in held if size is not None), None)
 
@@ -113,7 +113,7 @@ class Figures:
         return limit if limit is not None and (total is None or limit < total) else None
 
     def doubt(self, *values: int | None) -> float:
-        """Return the rounding error in bytes of the sum of printed values; 0 if exact."""
+        """Return the largest rounding error of the sum of `values`, in bytes; 0 for exact sizes."""
         return sum(rounding_of(value) for value in values if value) if self.printed else 0
 
 
@@ -172,7 +172,10 @@ def _known(size: int | None) -> float:
 
 
 def arithmetic_of(cause: str, figures: Figures) -> str:
-    """Return the comparison that decides, such as "2.87 GiB tried <= 4.94 GiB idle", or ""."""
+    """Return the comparison that proves `cause`, such as "2.87 GiB tried <= 4.94 GiB idle".
+
+    The result is "" if no comparison does.
+    """
     line = tried = f"{_size(figures.tried_bytes)} tried"
     match cause:
         case "impossible":

@@ -12,10 +12,10 @@ from typing import overload
 
 from allocsim._repr import Shown
 from allocsim.analysis.explain.advice import advice_on
-from allocsim.analysis.explain.message import OomMessage, Situation
+from allocsim.analysis.explain.message_search import OomMessage, Situation
+from allocsim.analysis.explain.message_words import text_release
 from allocsim.analysis.explain.shortage import OomWatch, Shortage, shortages_of
 from allocsim.analysis.explain.verdict import Verdict, judge_text
-from allocsim.analysis.explain.wording import text_release
 from allocsim.core import find_release, parse_conf
 from allocsim.editing import Saving, savings_at
 from allocsim.errors import ConfigError
@@ -47,13 +47,12 @@ from allocsim.units import format_size, parse_size
 
 @dataclass(frozen=True, slots=True)
 class Cure:
-    """Replays of one device under other settings, in search of one without out-of-memory errors.
+    """Result of the search for a setting that avoids the out-of-memory errors of one device.
 
-    baseline: result of the replay under the present setting.
-    trials: results of the replays under settings that PyTorch accepts.
+    baseline: result of the replay under the recorded settings, or the settings that the user gave.
+    trials: results of the replays under all other settings that PyTorch accepts.
     best: result under the recommended setting; None if no setting is recommended.
-    entries_left: number of entries after the last recorded error; None if the recording has no such
-        error.
+    entries_left: number of entries after the last error; None if no error is recorded.
     is_withheld: True if nothing is recommended because the replay differs from the recorded run.
     needs: releases that support the best setting, in words; None if every release that may have
         written the recording supports it.
@@ -127,7 +126,7 @@ class DeviceExplanation(Shown):
     remedies: changes with which every request succeeds, best first; empty if the baseline differs
         from the recorded run.
     tried: results of all replays under other settings.
-    entries_left: number of entries after the last recorded error; None if there is no such error.
+    entries_left: number of entries after the last error; None if no error is recorded.
     advice: sentences for each error in `shortages`.
     recommendation: recommended setting for all devices of the program.
     savings: changes of the program that would have reduced memory at the last error, if the device
@@ -223,7 +222,7 @@ def explain_device(
 ) -> DeviceExplanation:
     """Return the errors of one replayed device, the changes that avoid them, and advice.
 
-    case: the device with its baseline replay; more replays test the changes.
+    case: the device with its baseline replay, and the means to replay it with changes.
     run: baseline replay of all devices.
     shortages: out-of-memory errors of the device.
     recommendation: recommended setting for all devices.

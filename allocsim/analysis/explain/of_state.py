@@ -92,7 +92,7 @@ def explain_state(
 
     request: bytes; None for the smallest request that fails.
     conf: settings; None for the recorded settings.
-    device_memory: bytes; None for the size of the segments.
+    device_memory: bytes; None if unknown: the segments then fill the whole device.
     torch_version: release to model; None for the recorded release.
     Raises RecordingError for an inconsistent state, and ConfigError for settings that the release
     refuses or a device that is smaller than its segments.

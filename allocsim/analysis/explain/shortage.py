@@ -59,8 +59,7 @@ class OomWatch(Observer):
     """Observer that examines the blocks at each out-of-memory error of a replay.
 
     findings: results by (device number, entry of the error).
-
-    devices: replayed devices, for the memory that other processes hold.
+    devices: replayed devices; they contain the memory that other processes hold.
     """
 
     def __init__(self, devices: Iterable[Prepared] = ()) -> None:
@@ -138,11 +137,12 @@ def shortages_of(
 ) -> tuple[Shortage, ...]:
     """Return every out-of-memory error in the replay of one device, in order.
 
-    trace: recording of the device, for entry numbers and code.  With it, the result includes
-        recorded errors of requests that succeed in the baseline replay: something that is not
-        recorded refused them (a memory fraction set while the program ran, another process, the
-        driver).
-    watch: observer of the replay, which examined the blocks; None if there was none.
+    If the replay is the baseline, recorded errors whose request succeeds in it are included.  Their
+    cause is not in the recording: a memory fraction set while the program ran, another process, or
+    the driver.
+
+    trace: recording of the device; None to leave out such errors and the lines of code.
+    watch: observer that examined the blocks during the replay; None if there was none.
     """
     ooms = list(device_run.ooms)
     if trace is not None and device_run.fidelity is not None:

@@ -8,9 +8,9 @@ Source: semantics 6.5 (segments), 1.8 (the request), 5.6 (pools marked use_on_oo
 succeed; among equal sets, the set with the fewest blocks.  There are two ways, and the cheaper one
 is reported:
 
-1. *run*: in a segment that the request may use, adjacent blocks are freed and merge into one free
-   block that the request accepts.  A scan with two pointers finds every minimal run of blocks.
-2. *driver*: segments, or handles (mapped pages) of expandable segments, become empty and return to
+1. "run": in a segment that the request may use, adjacent blocks are freed and merge into one free
+   block that the request accepts.  A scan with two pointers finds every minimal group of blocks.
+2. "driver": segments, or handles (mapped pages) of expandable segments, become empty and return to
    the driver, which then has enough memory for a new segment.  This is a knapsack problem, solved
    exactly over pages of 2 MiB.  If its table would exceed `LARGEST_TABLE` cells, segments and
    handles are chosen by cost per page instead.
@@ -108,7 +108,7 @@ class StateAtError:
     ) -> StateAtError:
         """Copy the state of `allocator` after a request of `rounded` bytes failed.
 
-        recorded: blocks in use, by their address in the recording, which differs from the replay's.
+        recorded: blocks in use, by their recorded address, which may differ from the replay's.
         others: bytes of the device that other processes hold.
         """
         device, config = allocator.device, allocator.config
@@ -137,7 +137,7 @@ class StateAtError:
         )
 
     def may_use(self, segment: SegmentState) -> bool:
-        """Return True if the search of the request considers the free blocks of `segment`."""
+        """Return True if the failed request could use a free block of `segment`."""
         return (
             segment.stream == self.stream
             and segment.is_small == (self.rounded_bytes <= SMALL_SIZE)
@@ -179,7 +179,7 @@ If several apply to a byte, it counts for the first.
 def kinds_of(state: StateAtError) -> dict[str, int]:
     """Return the bytes of the device by kind of memory (`KINDS`), including kinds with 0 bytes.
 
-    Each is summed separately and none is a remainder, so the sum can be checked.
+    Every kind is computed separately, so that a test can compare their sum with the device memory.
     """
     kinds: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
     for segment in state.segments:
@@ -293,17 +293,11 @@ def _cost(block: BlockState) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Unit:
-    """Segment or handle, which returns to the driver as a whole once it has no live block.
-
-    pages: size in pages of 2 MiB.
-    live: live blocks that overlap the unit.
-    shared: live blocks that also overlap the previous unit of the same segment.
-    """
-
-    pages: int
-    live: tuple[BlockState, ...]
-    shared: tuple[BlockState, ...]
+class _Returnable:
+    # A segment, or a handle of an expandable segment: it returns to the driver as a whole.
+    pages: int  # of 2 MiB
+    live: tuple[BlockState, ...]  # blocks that overlap it
+    shared: tuple[BlockState, ...]  # the block of `live` that overlaps the previous handle too
 
 
 def _driver(state: StateAtError) -> Iterator[Blockers]:
@@ -337,7 +331,9 @@ def _needed(state: StateAtError) -> int:
     return need
 
 
-def _units(state: StateAtError, segment: SegmentState, *, counts_reserved: bool) -> Iterator[_Unit]:
+def _units(
+    state: StateAtError, segment: SegmentState, *, counts_reserved: bool
+) -> Iterator[_Returnable]:
     # A limit counts reserved bytes.  Otherwise the pages that the driver receives count.
     if segment.pool_id not in state.returnable_pools:
         return
@@ -345,7 +341,7 @@ def _units(state: StateAtError, segment: SegmentState, *, counts_reserved: bool)
     handle = state.handle_sizes.get(segment.address, 0)
     if not handle:
         size = segment.total_size if counts_reserved else state.driver_bytes(segment)
-        yield _Unit(size // PAGE, tuple(live), ())
+        yield _Returnable(size // PAGE, tuple(live), ())
         return
     first = 0
     before: tuple[BlockState, ...] = ()
@@ -358,7 +354,7 @@ def _units(state: StateAtError, segment: SegmentState, *, counts_reserved: bool)
             last += 1
         touching = tuple(live[first:last])
         shared = touching[:1] if before and touching and before[-1] is touching[0] else ()
-        yield _Unit(handle // PAGE, touching, shared)
+        yield _Returnable(handle // PAGE, touching, shared)
         before = touching
 
 
@@ -366,7 +362,7 @@ def _price(blocks: Sequence[BlockState]) -> int:
     return sum(block.size for block in blocks) * _ONE + len(blocks)
 
 
-def _knapsack(units: Sequence[_Unit], pages: int) -> list[_Unit]:
+def _knapsack(units: Sequence[_Returnable], pages: int) -> list[_Returnable]:
     # Dynamic programming: `left[j]` and `taken[j]` are the lowest price of j pages without and with
     # the current unit.  A block shared by two adjacent taken units is counted once.  A block that
     # spans three handles is counted twice if only the outer handles are taken, but this is never
@@ -394,7 +390,7 @@ def _knapsack(units: Sequence[_Unit], pages: int) -> list[_Unit]:
     return chosen
 
 
-def _by_ratio(units: Sequence[_Unit], pages: int) -> list[_Unit]:
+def _by_ratio(units: Sequence[_Returnable], pages: int) -> list[_Returnable]:
     ordered = sorted(units, key=lambda unit: _price(unit.live) / unit.pages)
     before = [0, *accumulate(unit.pages for unit in ordered)]
     return [unit for unit, held in zip(ordered, before, strict=False) if held < pages]

@@ -1,6 +1,6 @@
-"""Verdict on an out-of-memory text: cause, sizes, deciding comparison and advice.
+"""Find the cause of each out-of-memory error in a text, and give advice.
 
-Every text has a verdict, even if no cause can be decided (`no_figures`).
+If the sizes in a text do not decide the cause, the cause is `no_figures`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,13 @@ from dataclasses import dataclass, replace
 from allocsim._repr import Shown
 from allocsim.analysis.explain.advice import advice_on
 from allocsim.analysis.explain.cause import Figures, arithmetic_of, cause_of
-from allocsim.analysis.explain.message import OomMessage, Situation, find_messages, outside_of
-from allocsim.analysis.explain.wording import TextRelease, text_release
+from allocsim.analysis.explain.message_search import (
+    OomMessage,
+    Situation,
+    find_messages,
+    outside_of,
+)
+from allocsim.analysis.explain.message_words import TextRelease, text_release
 from allocsim.core import NEWEST, RELEASES, AllocatorConfig, parse_conf
 from allocsim.errors import ConfigError
 
@@ -43,7 +48,7 @@ class Verdict(Shown):
 
     @property
     def outside(self) -> str:
-        """Clause about memory outside this PyTorch that caused the error; "" if it did not."""
+        """Clause that names memory of other processes or libraries, if it caused the error."""
         return outside_of(self.message, self.figures)
 
     def headline(self) -> str:

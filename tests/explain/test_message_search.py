@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from allocsim.analysis.explain import Figures, Verdict
 from allocsim.analysis.explain.cause import rounding_of
-from allocsim.analysis.explain.message import find_messages
+from allocsim.analysis.explain.message_search import find_messages
 from allocsim.analysis.explain.verdict import judge_text
 from allocsim.units import GIB, KIB, MIB, format_size
 

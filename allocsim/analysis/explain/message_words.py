@@ -1,9 +1,10 @@
-"""Words, sizes and releases of out-of-memory texts, as PyTorch and related libraries print them.
+"""Read the sizes in the text of an out-of-memory error, as PyTorch and related libraries print it.
 
 The words next to a size say which size it is, so a new text is understood if its words are known,
 in any order.  The first of these is used: words before the size that end in a colon, "of" or
 similar; words after the size; other words before it.  If the text repeats a size, such as the free
-memory, the first one counts.  A number without a unit is a size only after words and a colon.
+memory, the first one counts.  A number without a unit is a size only if known words and a colon or
+"of" precede it.
 
 Units are powers of two, with or without the "i": Apple's older texts write GB for GiB.
 
@@ -35,7 +36,7 @@ _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")
 class TextRelease:
     """Properties of a release that the advice depends on.
 
-    rules: release whose rules parse a conf: this release if it is modelled, else the oldest.
+    rules: modelled release whose rules parse a conf; the oldest one if this release is older.
     options: names of the options that the release has.
     prints_limit: the error text of the release contains the memory limit.
     """
@@ -201,7 +202,8 @@ class Reading:
     others: (process id, bytes) of other processes.
     count: number of recognised sizes.
     end: position of the end of the last size.
-    understood: number of characters in the recognised words next to sizes, to compare readings.
+    understood: number of characters in the recognised words next to sizes; of two readings of a
+        text, the one with more is better.
     """
 
     figures: Figures

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from allocsim.analysis.explain.cause import Figures, cause_of
-from allocsim.analysis.explain.wording import (
+from allocsim.analysis.explain.message_words import (
     ERAS,
     EXPANDABLE,
     STATED,
@@ -233,7 +233,7 @@ def _best_reading(raw: str) -> tuple[str, Reading]:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """One error with everything known about it.
+    """Out-of-memory error with everything known about it, as the basis of the advice.
 
     figures: sizes that the text prints, and sizes that the user gave.
     cause: name of the cause, one of `CAUSES`.
@@ -281,10 +281,10 @@ class Situation:
 
 
 def outside_of(message: OomMessage, figures: Figures) -> str:
-    """Return a clause such as "process 41 held 12 GiB of the card", or "" if it is not the cause.
+    """Return a clause such as "process 41 held 12 GiB of the card", or "".
 
-    It is the cause if this memory is at least a tenth of the device, if the driver could have
-    served the request without it, and if no limit of this process refused the request.
+    The clause is returned if the memory outside this PyTorch is at least a tenth of the device, if
+    the driver could have served the request without it, and if no memory fraction refused it.
     """
     capacity, free, tried = figures.capacity, figures.free_bytes, figures.tried_bytes
     if capacity is None or free is None or tried is None or message.backend == "MPS":
