@@ -3,12 +3,13 @@
 A replay whose bound is already worse than a finished setting need not run to its end.  `Bounds` has
 the memory that the requests need under any allocator, to judge what a setting can save.
 
-A *request class* is a combination of pool, stream and size class (small, large or oversize; see
-semantics 1.4 and 1.7).  A segment of one class never serves requests of another.  Until memory
-returns to the driver, a class keeps all its segments, and it will need at least the peak of its
-live requests.  So the peak is at least the sum over the classes of the larger of these two numbers.
-A class may need even more, because a segment cannot serve a request that is larger than the
-segment: the large requests need memory in addition to all smaller segments.
+Requests of the same pool, stream and size class (small, large or oversize; see semantics 1.4 and
+1.7) are a *request class*.  They share segments, which serve no other requests.  The peak memory of
+a class has two lower bounds: its reserved bytes now, because they stay reserved until memory
+returns to the driver, and the peak of its live requests in the whole recording.  The sum of the
+larger bound of each class is a bound of the peak.  A third bound is often larger: a segment cannot
+serve a request that is larger than the segment, so large requests need memory in addition to all
+smaller segments.
 
 Memory returns to the driver by garbage collection, by empty_cache() and after a refused request.
 In the first two cases there is no bound.  In the third case reserved memory was within one segment
@@ -76,9 +77,9 @@ _Peaks = tuple[tuple[int, int], ...]
 
 
 class Demand:
-    """Requests of a recording, prepared to compute a lower bound of the peak under many settings.
+    """Requests of a recording, prepared once to compute a lower bound under many settings.
 
-    size: size of each entry in bytes.
+    size: recorded size of each entry in bytes, before rounding.
     group: number of the (pool, stream) pair of each entry.
     """
 
@@ -107,12 +108,12 @@ class Demand:
         asked = lifetimes if len(rows) == len(lifetimes) else lifetimes.take(rows)
         order, start = asked.turns, asked.start
         changes = _changes_of(np.searchsorted(self._sizes, self.size[start]), order)
-        moment, rounds = asked.moments, period_starts(prepared)
+        moment, periods = asked.moments, period_starts(prepared)
         if len(self._is_private) == 1:
-            return [_without_equal_periods(changes, moment, rounds)]
+            return [_without_equal_periods(changes, moment, periods)]
         group = np.tile(self.group[start], 2)[order]
         own = (np.flatnonzero(group == g) for g in range(len(self._is_private)))
-        return [_without_equal_periods(changes[rows], moment[rows], rounds) for rows in own]
+        return [_without_equal_periods(changes[rows], moment[rows], periods) for rows in own]
 
     def floor(self, config: AllocatorConfig) -> Floor | None:
         fresh = AllocatorConfig(config.release)
@@ -171,15 +172,10 @@ class Demand:
 
 
 class _Changes(NamedTuple):
-    """Allocations and frees of one pool, stream and size class, in order.
-
-    rows: 2 * s for an allocation and 2 * s + 1 for a free of a block with the size at index s, so
-        that one table lookup gives the signed sizes under a setting.
-    present: indices of the sizes that occur.
-    """
-
+    # An allocation of size number s is 2 * s, a free 2 * s + 1, in order of time.  So one table
+    # lookup gives the signed sizes under a setting (`_signed`).
     rows: NDArray[np.int32]
-    present: NDArray[np.intp]
+    present: NDArray[np.intp]  # numbers of the sizes that occur
 
 
 def _changes_of(which: NDArray[np.intp], turns: NDArray[np.intp]) -> NDArray[np.int32]:
@@ -189,13 +185,13 @@ def _changes_of(which: NDArray[np.intp], turns: NDArray[np.intp]) -> NDArray[np.
 
 
 def _without_equal_periods(
-    changes: NDArray[np.int32], moment: NDArray[np.int64], rounds: NDArray[np.int64]
+    changes: NDArray[np.int32], moment: NDArray[np.int64], periods: NDArray[np.int64]
 ) -> NDArray[np.int32]:
     # A period that equals the previous one, and frees as many blocks of each size as it allocates,
     # reaches the same live bytes, so it cannot change a peak and is dropped.
     once = np.ones(len(changes), dtype=bool)
     n_codes = 2 * (int(changes.max(initial=0)) // 2 + 1)  # two codes for each size
-    for first, end, length in equal_periods(moment, rounds):
+    for first, end, length in equal_periods(moment, periods):
         table = changes[first:end].reshape(-1, length)
         kept = once[first:end].reshape(-1, length)
         for before, last in true_ranges((table[1:] == table[:-1]).all(axis=1)):
@@ -247,19 +243,12 @@ def _oversize_from(config: AllocatorConfig, rounded: NDArray[np.int64]) -> int:
 
 @dataclass(slots=True)
 class _RequestClass:
-    """Reserved and needed bytes of the requests of one pool, stream and size class.
-
-    bound: lower bound of the bytes that these requests have reserved at the peak.
-    thresholds: request sizes for which `needed` is updated.
-    needed: for each threshold, peak live bytes of requests of at least this size, plus the bytes of
-        smaller segments, which cannot serve these requests.
-    held: bytes that are reserved for these requests.
-    """
-
-    bound: int
-    thresholds: tuple[int, ...]
+    bound: int  # lower bound of the reserved bytes at the peak
+    thresholds: tuple[int, ...]  # request sizes, ascending
+    # For each threshold: peak live bytes of requests of at least this size, plus the bytes of the
+    # segments that are too small for them.
     needed: list[int]
-    held: int = 0
+    held: int = 0  # reserved bytes
 
     def grow(self, size: int) -> int:
         before = self.bound
@@ -272,7 +261,7 @@ class _RequestClass:
 
 
 class Floor:
-    """Lower bound of a replay's peak reserved memory, raised while the replay runs.
+    """Lower bound of the peak reserved memory of a replay; it rises while the replay runs.
 
     reserved: the bound in bytes.
     """
@@ -311,11 +300,8 @@ class Floor:
         self.reserved = min(self._sum, self._most)
 
 
-def needed_of(trace: Trace) -> Lifetimes:
-    """Return the lifetimes of a trace's blocks, each up to the request of its free.
-
-    An allocator cannot reuse the memory earlier, so this gives a lower bound for all allocators.
-    """
+def shortest_lifetimes(trace: Trace) -> Lifetimes:
+    # No allocator can reuse memory before its free is requested: a lower bound for all of them.
     return lifetimes_of(trace, until=Action.FREE_REQUESTED)
 
 
@@ -324,16 +310,16 @@ class LivePeak:
 
     A replay under the setting reserves at least this much.  Blocks from before the recording keep
     their sizes.
-    rounds: first entry of each period (such as a training step); equal periods are counted once.
+    periods: first entry of each period, such as a training step; equal periods are counted once.
     """
 
-    def __init__(self, lifetimes: Lifetimes, rounds: NDArray[np.int64]) -> None:
+    def __init__(self, lifetimes: Lifetimes, periods: NDArray[np.int64]) -> None:
         # The sizes of older blocks are stored negated, since they are not rounded again.
         size = np.where(lifetimes.start >= 0, lifetimes.size, -lifetimes.size)
         self._sizes = distinct(size)
-        # Drop repeated rounds once here, since a search computes the peak for every setting.
+        # Drop equal periods once here, since a search computes the peak for every setting.
         changes = _changes_of(np.searchsorted(self._sizes, size), lifetimes.turns)
-        self._changes = _without_equal_periods(changes, lifetimes.moments, rounds)
+        self._changes = _without_equal_periods(changes, lifetimes.moments, periods)
         self._plain = _peak_of(self._changes, np.abs(self._sizes))
         self._known: dict[tuple[int, ...], int] = {}
 
@@ -370,6 +356,6 @@ class Bounds:
 def bounds_of(prepared: Prepared) -> Bounds:
     trace = prepared.trace
     return Bounds(
-        peak_live_bytes=needed_of(trace).peak_bytes,
+        peak_live_bytes=shortest_lifetimes(trace).peak_bytes,
         packed_bytes=pack(lifetimes_of(trace), periods=period_starts(prepared)).height,
     )

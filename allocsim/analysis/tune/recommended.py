@@ -35,19 +35,19 @@ _FURTHER = 20
 
 
 def propose(search: Search, baseline: Setting, *, expandable: bool) -> tuple[Setting, ...]:
-    """Replay to the end, and return, the settings that may be recommended.
+    """Return the settings that may be recommended, after a replay of each to its end.
 
-    If a request fails under each of them, settings that may avoid the error are added.
+    If a request fails under all of them, settings that may avoid the error are added.
     expandable: include settings with expandable segments.
     """
     config = parse_conf(baseline.conf, search.release)
     prepared = [part.prepared for part in search.parts]
     proposed = proposals(prepared, config, expandable=expandable)
-    search.each(proposed)
+    search.replay_to_end(proposed)
     if any(row.survives for row in search.rows.values()):
         return proposed
     found = rescues(prepared, config, expandable=expandable)
-    search.each(found)
+    search.replay_to_end(found)
     return tuple(dict.fromkeys([*proposed, *found]))
 
 

@@ -1,12 +1,12 @@
-"""Results of a search: one row for each setting, and trials in files.
+"""Results of a search: one row for each setting, and the file with the result of each replay.
 
 Each number of a row is the worst over all devices of all recordings, so it may combine the memory
 of one rank with the driver calls of another rank.
 
-A results file (--results) is a JSON Lines file with one line for each finished trial.  The first
-line identifies the search by the contents of the recordings, the device memory and the release.  A
-file of another search is refused.  An incomplete last line is removed from the file.  `read_tried`
-also reads the output of `allocsim tune --json`.
+The result of one replay is called a trial.  A results file (--results) is a JSON Lines file with
+one line for each trial.  The first line identifies the search by the contents of the recordings,
+the device memory and the release.  A file of another search is refused.  An incomplete last line is
+removed from the file.  `read_tried` also reads the output of `allocsim tune --json`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SettingRow:
 
     @property
     def is_as_recorded(self) -> bool:
-        """True if every replay had the recorded setting and device and was compared."""
+        """True if every replay used the recorded settings and device, and was compared."""
         return all(part.was_compared for part in self.parts)
 
     @property
@@ -97,11 +97,12 @@ class SettingRow:
     @property
     def min_device_memory_bytes(self) -> int | None:
         """Memory in bytes of the smallest device proved to suffice; None if not searched."""
+        # Without a search, a device on which no call fails may be known; it suffices as well.
         return _highest([part.min_device_memory for part in self.parts]) or self.unrefused_device
 
     @property
     def unrefused_device(self) -> int | None:
-        """Memory in bytes of the smallest device on which no driver call fails; None if unknown."""
+        """Memory in bytes of the smallest device that refuses no driver call; None if unknown."""
         return _highest([part.unrefused_device for part in self.parts])
 
     @property
@@ -213,7 +214,6 @@ class Results:
         self._file.close()
 
     def add(self, key: str, trial: Trial) -> None:
-        """Append one trial and flush the file."""
         self._write({"key": key, **trial.plain()})
 
     def _write(self, document: dict[str, Any]) -> None:

@@ -31,17 +31,17 @@ SearchProgress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class Search:
-    """Search for the best setting: its parameters, workers and results up to now.
+    """Search for the best setting, with its parameters, worker processes and results.
 
     parts: all devices of all recordings; a setting must suit each of them.
-    device_memory: bytes of the smallest device; None if no device memory is known.
+    device_memory: bytes of the smallest of these devices; None if no device memory is known.
     knows_device: False if device memory was only estimated from refused requests.
     by_device: prefer the smallest sufficient device instead of the lowest peak.
     crew: worker processes.
-    results: file for finished trials; None if trials are not saved.
-    rows: results of each setting.
+    results: file for the results of finished replays; None if they are not saved.
+    rows: results of each finished setting.
     duplicates: (setting that was not replayed, replayed setting with the same effect).
-    known: number of trials that were read from the results file.
+    known: number of replays whose results were read from the results file.
     """
 
     parts: tuple[Target, ...]
@@ -60,7 +60,7 @@ class Search:
     _effects: dict[object, Setting] = field(default_factory=dict)
     _done: int = 0
 
-    def whole(self, settings: Sequence[Setting], baseline: Setting | None = None) -> None:
+    def replay_fully(self, settings: Sequence[Setting], baseline: Setting | None = None) -> None:
         """Replay each setting to the end, find its smallest device, and add the results to `rows`.
 
         Settings with the same effect on the recordings are replayed once.
@@ -75,16 +75,13 @@ class Search:
         if baseline is not None:
             self.rows[baseline] = replace(self.rows[baseline], same_as=None, is_baseline=True)
 
-    def each(self, settings: Sequence[Setting]) -> None:
-        """Replay each setting to the end, even if a finished setting is better; add the results."""
+    def replay_to_end(self, settings: Sequence[Setting]) -> None:
+        """Replay each setting to the end, even if a finished one is better; add to `rows`."""
         fresh = self._distinct(settings)
         self._run(fresh, len(fresh) + self._done, is_whole=False, drops=False)
 
-    def grid(self, settings: Sequence[Setting]) -> None:
-        """Replay each setting until its end, or until it is worse than a finished setting.
-
-        The results are added to `rows`.
-        """
+    def replay_while_hopeful(self, settings: Sequence[Setting]) -> None:
+        """Replay each setting until its end, or until a finished one is better; add to `rows`."""
         fresh = self._distinct(settings)
         if not self.by_device:
             fresh.sort(key=self._order_of_trials)
@@ -92,11 +89,11 @@ class Search:
         for batch in _batches(fresh):
             self._run(batch, total, is_whole=False)
 
-    def bounds(self) -> Callable[[], Bounds]:
-        """Start to compute the memory that the requests need under any setting, in the background.
+    def start_bounds(self) -> Callable[[], Bounds]:
+        """Start to compute the memory that the requests need under any setting.
 
-        Return a function that waits for the result, the maximum over all devices.  It takes as long
-        as several replays.
+        The computation runs in the background and takes as long as several replays.  Return a
+        function that waits for the result, the maximum over all devices.
         """
         each = [self.crew.beside(bounds_for, job) for job in self._of_parts()]
 
@@ -109,13 +106,12 @@ class Search:
 
         return known
 
-    def partings(self) -> Callable[[], None]:
-        """Start to compare the baseline replay of each device with its recording in the background.
+    def start_partings(self) -> Callable[[], None]:
+        """Start to compare the baseline of each device with its recording, in the background.
 
-        Return a function that waits for the results and stores them in the prepared devices.  If
-        the search uses the recorded device, the baseline trial makes this comparison and no job
-        starts.
+        Return a function that waits for the results and stores them in the prepared devices.
         """
+        # On the recorded device, the trial of the baseline setting makes this comparison.
         under_way = [
             (part.prepared, self.crew.beside(parting_for, job))
             for part, job in zip(self.parts, self._of_parts(), strict=True)
@@ -144,8 +140,8 @@ class Search:
             return 3
         return 2 - config.expandable_segments - (config.expandable_segments and is_long)
 
-    def confirm(self, settings: Sequence[Setting]) -> None:
-        """Find for each setting the smallest device without a refused driver call, by replays."""
+    def find_unrefused_devices(self, settings: Sequence[Setting]) -> None:
+        """Find for each setting the smallest device on which the driver refuses no call."""
         if not self.by_device:
             self._run(settings, len(settings) + self._done, is_whole=True)
 

@@ -53,8 +53,8 @@ _SHOWN = 8  # number of rows in the table of a notebook
 class Tuning(Shown):
     """Result of `tune`.
 
-    device_memory: bytes of the smallest device; None for unlimited devices.
-    baseline: results of the recorded settings; on the recorded device unless another was given.
+    device_memory: bytes of the smallest of the replayed devices; None if all are unlimited.
+    baseline: results of the recorded settings, on the recorded device unless another was given.
     rows: results of all settings, best first.
     best: recommended setting, or the baseline if no setting helps; the first of `rows` with
         `by_device`.  None if both run out of memory, or if `warnings` is not empty.
@@ -68,11 +68,12 @@ class Tuning(Shown):
     entries_skipped: number of entries that replays skipped because steps repeat.
     seconds: duration of the search.
     by_device: True if settings are compared by the smallest sufficient device, and not the peak.
-    known: number of trials that were read from the results file.
+    known: number of replays whose results were read from the results file.
     warnings: differences of baselines from recorded runs; with any, the search proves nothing.
     needs: releases that support the best setting, in words; None if every release that may have
         written the first recording supports it.
-    recommendation: recommendation that other commands would make too; None with `by_device`.
+    recommendation: recommendation that `replay`, `explain` and `risk` make too; None with
+        `by_device`.
     further: setting that reserves at least 5 % less than `best`, or None.  It is not recommended,
         since its values are fitted to these recordings.
     parts: (recording, device number, device memory in bytes) of each device that was tuned.
@@ -155,7 +156,7 @@ def tune(
     jobs: number of processes.
     executor: executor for the replays instead of processes; its workers must be able to read the
         files.
-    results: JSON Lines file for finished trials; the trials in it are not repeated.
+    results: JSON Lines file for the results of finished replays; replays in it are not repeated.
     costs: times of driver calls; None for the defaults.
     tricks: shortcuts of the search; None for all valid ones.
     progress: callback with the number of finished settings and the number of all settings.
@@ -199,7 +200,7 @@ def tune(
         expandable = expandable and all(allows_expandable(part.prepared) for part in parts)
         for conf in confs or ():
             parse_conf(conf, search.release)  # raise now, not as the error of one trial
-        bounds, partings = search.bounds(), search.partings()
+        bounds, partings = search.start_bounds(), search.start_partings()
         proposed = _search(search, baseline, confs, expandable=expandable)
         partings()
         return _tuning(search, baseline, proposed, bounds(), begin)
@@ -233,9 +234,9 @@ def _search(
     release = search.release
     if confs is not None:
         tried = tuple(dict.fromkeys([baseline, *map(Setting, confs)]))
-        search.whole(tried, baseline)
+        search.replay_fully(tried, baseline)
         return tried
-    search.whole([baseline], baseline)
+    search.replay_fully([baseline], baseline)
     config = parse_conf(baseline.conf, release)
     proposed = () if search.by_device else propose(search, baseline, expandable=expandable)
     settings = candidates(
@@ -246,9 +247,9 @@ def _search(
         limits=not search.by_device,
     )
     read = read_alike(settings, [part.prepared for part in search.parts], config)
-    search.grid([setting for setting in read if setting != baseline])
+    search.replay_while_hopeful([setting for setting in read if setting != baseline])
     shown = [row for row in _front(search) if row.unrefused_device is None and not row.is_baseline]
-    search.confirm(
+    search.find_unrefused_devices(
         [row.setting for row in shown if row.setting.config(release).expandable_segments]
     )
     return proposed

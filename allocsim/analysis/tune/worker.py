@@ -10,7 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from allocsim.analysis.tune.lower_bound import Bounds, Demand, Floor, LivePeak, bounds_of, needed_of
+from allocsim.analysis.tune.lower_bound import (
+    Bounds,
+    Demand,
+    Floor,
+    LivePeak,
+    bounds_of,
+    shortest_lifetimes,
+)
 from allocsim.core import PAGE, UNLIMITED, Block, CachingAllocator
 from allocsim.errors import AllocsimError
 from allocsim.metrics import period_starts
@@ -54,8 +61,8 @@ class Tricks:
     equivalent: replay only one of several settings with the same effect on the recording.
     drop: end a replay early when a finished setting is better in memory, driver calls and retries,
         or when it fails on the smallest device found so far.
-    from_peak: take the peak as the smallest device where this is proved, and otherwise start the
-        search for the smallest device near the peak.
+    from_peak: do not search for the smallest device if it is proved to have the size of the peak;
+        otherwise begin the search near the peak.
     repeats: skip repeated training steps that leave the allocator's state unchanged.
     fast_path: replay in batches, without statistics that a trial does not need.
     """
@@ -78,12 +85,12 @@ class Job:
     key: name of the job in a results file.
     path: file of the recording.
     device_memory: bytes; None for an unlimited device.
-    bar: results of finished settings; a replay ends early when one of them is better.
+    bar: memory and driver calls of finished settings; the replay ends early if one is better.
     finds: find the smallest sufficient device.
-    within: device memory in bytes; the job ends early if the setting fails on it; or None.
-    confirms: find the smallest device without a refused driver call, even if this takes extra
+    within: device memory in bytes for a first replay; if it fails, the job ends.  None to omit it.
+    confirms: find the smallest device on which the driver refuses no call, even if this takes extra
         replays.
-    known: result of an earlier replay on `device_memory`, or None.
+    known: result of an earlier replay on `device_memory`, used in place of a new one; or None.
     as_recorded: if setting and device are the recorded ones, compare the replay with the recording.
     assumed_memory: memory of the recorded device in bytes, as given by the user.
     hints: facts about the recorded program that the recording does not contain.
@@ -112,7 +119,7 @@ class _Kept:
 
     @cached_property
     def live_peak(self) -> LivePeak:
-        return LivePeak(needed_of(self.prepared.trace), period_starts(self.prepared))
+        return LivePeak(shortest_lifetimes(self.prepared.trace), period_starts(self.prepared))
 
     @cached_property
     def demand(self) -> Demand:
@@ -125,7 +132,7 @@ load_once = lru_cache(maxsize=1)(load)  # a recording may have several devices
 
 
 def keep(path: str, prepared: Prepared, torch_version: str, assumed: int | None = None) -> None:
-    """Cache `prepared` for jobs on `path` in this process and in processes forked from it."""
+    """Cache `prepared` for jobs on `path`, in this process and in processes forked from it."""
     key = (path, prepared.trace.device, torch_version, assumed, prepared.hints)
     _KEPT.pop(key, None)  # the file may have changed
     while not can_keep((*(kept.prepared for kept in _KEPT.values()), prepared)):
