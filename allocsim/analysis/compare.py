@@ -88,7 +88,7 @@ class Side:
 
 
 def side_of_run(prepared: Prepared, device_run: DeviceRun, conf: str, at: str | int | None) -> Side:
-    """Return the peaks and owners of a finished replay, to compare them with another's.
+    """Return the peaks and owners of a finished replay, as one side of a comparison.
 
     conf: setting of the replay.
     at: moment at which owners are compared, as in `compare`.
@@ -152,7 +152,7 @@ class Change:
     owner: name of the owner in B; name in A if it holds no memory in B.
     was: name of the owner in A, which differs if the line number changed.
     a_bytes, b_bytes, a_blocks, b_blocks: bytes and number of blocks in A and in B.
-    resized: size of the blocks of B that match a block of A, minus the size of these in A.
+    resized: growth of the blocks that are in both A and B, in bytes.
     requested: change of the bytes before rounding.
     """
 
@@ -172,7 +172,7 @@ class Change:
 
     @property
     def more(self) -> int:
-        """Bytes of the blocks that only B has, minus those that only A has."""
+        """Bytes of blocks that are only in B, minus bytes of blocks that are only in A."""
         return self.bytes - self.resized
 
     @property

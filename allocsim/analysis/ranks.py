@@ -37,7 +37,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 def found_in(names: Iterable[str]) -> dict[str, int | None]:
-    """Return the path of each recording of a job, with the rank that its name contains, or None.
+    """Return the path of each recording of a job, with the rank in its name; None if it has none.
 
     names: paths of files, and of folders with recordings.
     Raises RecordingError if a folder holds no recording.
@@ -61,7 +61,7 @@ def found_in(names: Iterable[str]) -> dict[str, int | None]:
 
 
 def rank_in_name(path: str) -> int | None:
-    """Return the rank that the name of a file or of a parent folder contains, or None."""
+    """Return the rank in the name of a file or of a parent folder; None if there is none."""
     for part in reversed(Path(path).parts):
         named = _NAMED.search(part) or _SHORT.search(part.partition(".")[0])
         if named is not None:

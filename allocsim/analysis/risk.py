@@ -140,8 +140,8 @@ def largest_entry(trace: Trace) -> int | None:
 class Need:
     """Smallest device that suffices under one setting.
 
-    capacity: its size, proved by a replay; None if the release refuses the setting or no device
-        suffices.
+    capacity: size of this device, proved by a replay; None if the release refuses the setting or no
+        device suffices.
     """
 
     conf: str

@@ -1,8 +1,8 @@
-"""Replay of several programs on one card, each in its own process or all as threads of one.
+"""Replay several programs on one card: each as a process, or all as threads of one process.
 
-A process holds its CUDA context, from the first phase of its program on, and the memory of its
-allocator.  While one process runs, the memory of all others counts as in use on its device.  The
-run ends at the first request that fails although it succeeded in the recording.
+A process occupies its CUDA context, from the first phase of its program on, and the memory of its
+allocator.  While one process runs, the memory of all others counts as used on the card.  The replay
+ends at the first request that fails although it succeeded in the recording.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from allocsim.units import round_up
 class PhaseRun:
     """Memory of the card during one phase of a program, in bytes.
 
-    A program may sleep at the end of a phase: it releases memory until its next phase begins.
+    At the end of a phase, a program may release memory until its next phase begins ("sleep").
     peak: largest use of the card by all processes.
-    own_peak: largest use by the program's process, with its CUDA context.
-    kept: use by the process after the phase and its sleep, or at the failure.
-    released: bytes that the program released when it fell asleep after the phase.
-    woken: bytes that a sleeping program obtained again when the phase began.
+    own_peak: largest use by the program's process, including its CUDA context.
+    kept: use by the process after the phase and the release, or at a failed request.
+    released: bytes that the program released at the end of the phase.
+    woken: bytes that the program obtained again at the beginning of the phase.
     host_copy: bytes of host memory that hold a copy of the released memory.
     retries: number of requests for which the allocator first released its cache.
     """
@@ -44,12 +44,12 @@ class PhaseRun:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """First failure of a run.  Sizes are in bytes.
+    """Failed request of a program, or a program that could not start or wake, for lack of memory.
 
+    Sizes are in bytes.
     phase: number of the phase.
-    entry: entry of the program's recording; None if the program failed to start or to wake.
-    wanted: size of the failed request.  If the program failed to start or to wake: memory that it
-        needed for this.
+    entry: entry of the failed request in the program's recording; None for a start or wake.
+    wanted: size of the failed request, or memory that the start or wake needed.
     held: use of the card by each process.
     needed: smallest card on which the request would have succeeded in the same state.
     message: text of PyTorch's error; "" without one.
@@ -70,7 +70,8 @@ class CardRun:
 
     memory: memory of the card; None for an unlimited card.
     peak: largest use of the card.
-    peak_phase, peak_entry: phase and entry at the peak; the entry is None at a start or wake.
+    peak_phase, peak_entry: phase and entry at the peak; the entry is None if the peak is reached
+        when a program starts or wakes.
     held_at_peak: use by each process at the peak.
     own_peaks: largest use by each process.
     lower_bound: size below which no card is sufficient.
@@ -110,7 +111,7 @@ class _StopError(Exception):
 
 
 class Card(Observer):
-    """One run of all programs on a card.
+    """Replay of all programs on one card.
 
     memory: bytes of the card; None for an unlimited card.
     threads: the programs are threads of one process.
@@ -157,6 +158,7 @@ class Card(Observer):
             limit=prepared.limit_for(setting, self._memory, steps),
             start=start,
         )
+        # A plan for threads has requests for the blocks from before the recordings (`merged`).
         lays_out = prepared.start if start is Start.REALLOCATED and plan is None else ()
         return Drive(
             allocator,

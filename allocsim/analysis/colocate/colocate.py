@@ -1,7 +1,7 @@
 """Replay several recorded programs on one card, and find the smallest card for them.
 
-Each size comes from a replay of all programs together, except `Colocation.any_order`, which is a
-sum.
+Each size comes from a replay of all programs together, except `Colocation.any_order`, which is the
+sum of the peaks of all programs.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ Watch = Callable[[str], Progress | None]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Memory that the programs need, as given or with one change.
+    """One way to run the programs, with the memory that they need.
 
-    name: the change, such as "expandable_segments:True"; "as given" for none.
+    name: "as given", or a change of the programs, such as "expandable_segments:True".
     peak: largest use of an unlimited card, in bytes; None if a request fails there.
     smallest: bytes of the smallest card on which every request succeeds; None if unknown.
     """
@@ -52,12 +52,12 @@ class Way:
 class Colocation(Shown):
     """Result of a replay of several programs on one card.
 
-    phases: in order; one for each program if they run at recorded times.
+    phases: phases of all programs, in order; with `by_time`, one phase for each program.
     threads: the programs are threads of one process with one allocator.
     by_time: the programs run at once, at the recorded times.
     run: replay on the given card.
-    ways: needed memory of the programs as given, and with changes that may reduce it; empty if the
-        smallest card was not searched.
+    ways: ways to run the programs: first as given, then with changes that may reduce memory; empty
+        if the smallest card was not searched.
     any_order: sum of the memory that each program needs alone, in bytes.  On a card of this size
         every order of the requests succeeds.  None for threads.
     """
@@ -114,7 +114,8 @@ def colocate(
     phases: such as "rollout:B,train:A@5000,rollout:B,train:A"; None for each program once.
     by_time: run all programs at once, at the recorded times, in place of `phases`.
     threads: run the programs as threads of one process, with one allocator.
-    sleep: kind of `Sleep` for all programs, such as "level1", or for one, such as "B:level1".
+    sleep: memory that programs release after each phase: a value of `Sleep` for all programs, such
+        as "cache", or for one program, such as "B:cache".
     conf: setting of all programs; None for the recorded ones.
     context: bytes of each CUDA context; None for the recorded ones.
     torch_version, device: see `allocsim.replaying.prepare`.
@@ -171,15 +172,10 @@ def colocate(
 
 
 def _turns_by_time(programs: Sequence[Program]) -> tuple[list[Turn], bool]:
-    """Return the turns of programs that run at the same time, in the order of the recorded times.
-
-    The second result is False if the recorded times do not overlap; then the recorded times are
-    shifted so that all programs begin at the same moment.
-    """
     times = [program.times for program in programs]
     spans = [(each[0], each[-1]) for each in times if len(each)]
     is_one_run = max((a for a, _ in spans), default=0) <= min((b for _, b in spans), default=0)
-    if not is_one_run:
+    if not is_one_run:  # recorded one after another: shift them, so that all begin at once
         times = [each - each[0] if len(each) else each for each in times]
     owner = np.repeat(np.arange(len(times)), [len(each) for each in times])
     owner = owner[np.argsort(np.concatenate(times), kind="stable")]

@@ -3,9 +3,9 @@
 `--phases rollout:B,train:A@5000,rollout:B,train:A` runs program B, then A up to entry 5,000, and so
 on.  The phases of a program continue its recording where the last one ended.
 
-Threads of one process share one allocator.  In their plan, blocks, streams and pools of program n
-have their recorded names plus a multiple of n, so that they stay apart.  The default stream is the
-same in all threads.
+Threads of one process share one allocator.  In their common plan, a multiple of n is added to the
+addresses, streams and pool ids of program n, so that those of different programs differ.  The
+default stream is the same in all threads.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Program:
 
     @cached_property
     def times(self) -> NDArray[np.int64]:
-        """Time of each step in microseconds, never decreasing.
+        """Time of each step of the plan in microseconds, never decreasing.
 
         Raises RecordingError if the entries have no times.
         """
@@ -82,8 +82,8 @@ class Program:
     def mempools(self) -> tuple[PoolId, ...]:
         """MemPools of the program, in order of creation.
 
-        Without marks, MemPools look like handles of `graph_pool_handle`, so all pools with an id
-        (0, n), which the program created itself, count.
+        If their creation is not marked, these are all pools with an id (0, n), including pools
+        from `graph_pool_handle`, which cannot be distinguished from MemPools.
         """
         made = [m.value for m in self.prepared.marks if m.kind is MarkKind.POOL_CREATED]
         found = [each for each in made if isinstance(each, tuple)]
@@ -129,7 +129,7 @@ _PHASE = re.compile(r"\s*([\w .-]{1,40}):([A-Z])(?:@(\d{1,12}))?\s*")
 
 
 class Sleep(StrEnum):
-    """Memory that a program releases at the end of each of its phases."""
+    """Kind of sleep: memory that a program releases at the end of each of its phases."""
 
     NONE = "none"
     """Nothing: the allocator keeps all reserved memory."""
@@ -153,7 +153,7 @@ class Sleep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Part of a program that runs without interruption, unless programs run at recorded times.
+    """Part of a program.  It runs without interruption, unless all programs run at once.
 
     program: number of the program, from 0.
     first, end: first step of the program's plan in the phase, and the step after the last.
@@ -180,7 +180,7 @@ class Turn:
 
 
 def sleeps_of(texts: Sequence[str], programs: Sequence[Program]) -> tuple[Sleep, ...]:
-    """Return the sleep of each program, from texts such as "level1" (all) and "B:level1" (one)."""
+    """Return each program's kind of sleep, from texts such as "cache" (all) and "B:cache" (one)."""
     found = dict.fromkeys((each.letter for each in programs), Sleep.NONE)
     for text in texts:
         letter, _, kind = text.rpartition(":")
@@ -263,9 +263,9 @@ def pool_in(program: int, pool: PoolId) -> PoolId:
 def merged(
     programs: Sequence[Program], phases: Sequence[Phase], turns: Sequence[Turn]
 ) -> tuple[Plan, tuple[int, ...]]:
-    """Combine the plans of all programs into one plan for a shared allocator.
+    """Combine the plans of programs that are threads into one plan for their shared allocator.
 
-    Also return, for each turn, the number of steps of this plan up to its end.
+    Return the plan, and for each turn the index of the first plan step after the turn.
     phases, turns: order of the programs; a turn is steps of one program without interruption.
     Raises ConfigError if the programs need different releases or settings.
     """

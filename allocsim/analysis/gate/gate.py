@@ -125,8 +125,9 @@ _NO_END = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Measured(Baseline):
-    """Memory of a recording, with everything that a baseline file stores.
+    """Result of measuring a recording: the contents of a baseline file, and where they come from.
 
+    first: entry at which the measured part begins.
     entry: entry of peak allocated memory.
     """
 

@@ -31,7 +31,7 @@ class LintRule:
 
     severity: severity of its findings.  A defect that makes a replay impossible is always an error.
     meaning: consequence for a replay, as a sentence.
-    of_error: consequence if the finding is an error; "" if it is the same as `meaning`.
+    of_error: sentence that replaces `meaning` if the finding is an error; "" to keep `meaning`.
     """
 
     severity: str
@@ -175,9 +175,9 @@ _LEAP = timedelta(days=1)
 
 
 def about_history(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Finding]:
-    """Yield findings about a trace whose entries do not contradict each other.
+    """Yield findings about the clock, the device memory and the stacks of a device's entries.
 
-    start: segments before its first entry.
+    start: segments before the first entry.
     """
     yield from _leaps(trace)
     yield from _other_holders(trace, start)

@@ -43,7 +43,7 @@ class Lint(Shown):
     """All findings, most severe first.
 
     path: path of the recording; "" if only a conf was checked.
-    release_note: reason for choosing this release, as a sentence.
+    release_note: reason for the choice of `torch_version`, as a sentence.
     conf: recorded PYTORCH_CUDA_ALLOC_CONF; None if it is not recorded.
     asked: conf that the user wants to set; None if there is none.
     """
@@ -311,7 +311,7 @@ def about_recorded(recording: Recording, release: Release) -> Iterator[Finding]:
 
 
 def about_replaying_as(recording: Recording, release: Release) -> Iterator[Finding]:
-    """Yield a finding if `release`, which the user chose to model, refuses the recorded conf."""
+    """Yield a finding if `release`, given by the user, refuses the recorded conf."""
     conf = "" if recording.settings is None else recording.settings.conf
     for each in _about_string(conf, conf, release, has_limit=True):
         if each.check == "option_refused":

@@ -164,8 +164,8 @@ def others_of(recording: Recording, prepared: Prepared) -> tuple[int, ...]:
 def shown_device(recording: Recording, device: int | None) -> int | None:
     """Return the number of the device to show.
 
-    device: device number, which is returned; None for the first device with entries, or if there is
-        none, the first device with segments.
+    device: number given by the user, which is returned.  None for the first device with entries, or
+        if no device has entries, the first one with segments.
     """
     if device is not None:
         return device

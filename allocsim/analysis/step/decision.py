@@ -1,8 +1,8 @@
-"""Types for one request and the allocator's decision, and the explanation of a malloc.
+"""Explain the allocator's decision about a malloc; also the types of requests and decisions.
 
-The returned block shows which free block was taken.  Two free blocks are never adjacent, so a free
-block directly behind the returned block is the rest of a split (semantics 1.7).  If no free block
-fits, the order of the entries shows the order of the allocator's attempts.
+The block that malloc returns shows which free block was taken.  Two free blocks are never adjacent,
+so a free block directly behind it is the rest of a split (semantics 1.7).  If no free block fits,
+the order of the entries shows the order of the allocator's attempts.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ class Decision(Shown):
 class Observed:
     """Changes that one request made to the allocator.
 
-    written: entries that the request added, each with the work of the allocator that added it, such
-        as a garbage collection.
+    written: entries that the request added to the history, each with its cause, such as a garbage
+        collection.
     stats_before, stats_after: memory_stats() before and after the request.
     before, after: segments before and after the request.
     """

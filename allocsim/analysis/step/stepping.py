@@ -1,8 +1,8 @@
 """Run one request at a time and explain the allocator's decision.
 
 An explanation uses only the states before and after the request, and the entries that the request
-added.  For each entry, `CachingAllocator.witness` gives the work of the allocator that added it,
-such as a garbage collection.
+added to the history.  `CachingAllocator.witness` returns the cause of each entry, such as a garbage
+collection.
 """
 
 from __future__ import annotations

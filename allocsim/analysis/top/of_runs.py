@@ -1,4 +1,4 @@
-"""Owners of the memory (lines of code or categories) in the answers of other commands.
+"""Owners of memory (lines of code or categories), for the output of `replay` and `fit`.
 
 Owners are known only for the recorded run, since blocks of a what-if replay have no stacks.
 """
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def top_of_replay(devices: Sequence[Prepared], run: Run) -> Top | None:
-    """Return the lines of code that hold the memory of one device, at its error or at its peak.
+    """Return the lines of code that hold memory at the out-of-memory error, or else at the peak.
 
-    A device that ran out of memory is chosen first, then the device with the highest peak. Returns
-    None for a what-if replay, or if nothing was allocated.
+    The device is the one with an out-of-memory error, or else the device with the highest peak.
+    Return None for a what-if replay, or if nothing was allocated.
     """
     pairs = [
         (prepared, device_run)
@@ -40,11 +40,11 @@ def top_of_spill(
 ) -> Top | None:
     """Return the owners of memory that was requested after the card was full.
 
-    The driver moves memory to the host when the card is full; moved bytes are called spilled. The
-    moment is the entry with the most spilled bytes, on the device with the most of them.
+    When the card is full, the driver moves memory to the host ("spills" it).  The result is for the
+    device that spills most, at the entry with the most spilled bytes.
 
     by: kind of owner, "line" or "category".
-    Returns None if nothing was spilled, or most was spilled before the first entry.
+    Return None if nothing was spilled, or if most was spilled before the first entry.
     """
     pairs = [
         (device_run.spill.most_bytes, prepared, device_run, device_run.spill)
@@ -60,10 +60,10 @@ def top_of_spill(
 
 
 def tops_of_fit(found: Fit) -> tuple[Top, Top | None, Top | None]:
-    """Return the memory of a simulated run by category, at three moments.
+    """Return the memory of a simulated run by category: at its peak, spill and failure.
 
-    They are the peak, the moment with the most memory spilled to the host, and the failed request.
-    The second or third is None if nothing was spilled or failed.
+    The second result is for the entry with the most memory that the driver moved to the host, and
+    the third for the failed request.  Each is None if this did not happen.
     """
     ran, failure = found.ran, found.failure
     peak = top_of_run(ran.prepared, ran.device_run, ran.busiest, by="category")

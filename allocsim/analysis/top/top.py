@@ -45,11 +45,10 @@ _Column = NDArray[np.int64]
 class Course:
     """Training steps and phases of a recording.  Each lasts until the next one begins.
 
-    step_starts: first entry of each step; empty if no steps are known.  The first step begins at 0
-        unless the program marked its steps.
-    step_numbers: number of each step.
-    phase_starts: first entry of each range of entries in one phase.
-    phase: phase of each of these ranges, as an index into `phases`.
+    step_starts: first entry of each step; empty if no steps are known.
+    step_numbers: number of each step, as the program marked it, or else from 1.
+    phase_starts: first entry of each phase, such as a forward pass; a phase occurs many times.
+    phase: index into `phases` for each item of `phase_starts`.
     phases: names of phases; the first name, "", means an unknown phase.
     """
 
@@ -86,7 +85,7 @@ class TopRow:
     """One owner with its memory.
 
     category: category of most of the bytes.
-    where: line that holds most of the bytes; if owners are categories, the part of the model.
+    where: line that holds most of the bytes; if owners are categories, the modules instead.
     reason: why the blocks have this category, if owners are categories; else "".
     """
 
