@@ -158,7 +158,7 @@ def run_of(
     found = None
     if smallest:
         trials = Trials(prepared, effect=effects_on(prepared))
-        trials.note(setting, device_run)
+        trials.add(setting, device_run)
         found = smallest_device(trials, setting)
     timeline, fidelity = device_run.timeline, device_run.fidelity
     return replace(

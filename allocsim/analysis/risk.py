@@ -235,7 +235,7 @@ def risk_of(
     device_run = run.devices[0]
     tightest = seen.tightest
     trials = Trials(prepared, watch, effects_on(prepared))
-    trials.note(setting, device_run)
+    trials.add(setting, device_run)
     return Risk(
         prepared=prepared,
         run=run,

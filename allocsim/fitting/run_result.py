@@ -277,7 +277,7 @@ def beside_context(ran: Ran, context_memory: int) -> Ran:
     if not more:
         return ran
     device_run = replace(ran.device_run, peak_device_bytes=ran.device_run.peak_device_bytes + more)
-    prepared = ran.prepared.beside(context_memory)
+    prepared = ran.prepared.with_context(context_memory)
     return replace(ran, prepared=prepared, device_run=device_run, as_recorded=device_run)
 
 

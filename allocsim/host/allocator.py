@@ -321,8 +321,8 @@ class CachingHostAllocator:
     def _process_events(self, pool: HostBlockPool, size: int = _ANY_SIZE) -> None:
         """Complete frees whose events have passed (semantics 13.4).
 
-        size: complete one free of a block of this size; or all, up to the first event that has not
-            passed.
+        size: if given, complete one free, of a block of this size.  Else complete all frees in
+            order, up to the first event that has not passed.
 
         Mirrors: process_events_for_specific_size
         """
@@ -354,7 +354,7 @@ class CachingHostAllocator:
     ) -> None:
         """Cache a block that nothing uses, or release it if it is too large to be cached.
 
-        polled: bytes of the request for which `_process_events` was called.
+        polled: `size` of `_process_events`; some releases subtract it instead of the block's size.
         is_plain: True if no stream delayed the free.
 
         Mirrors: maybe_cache_block

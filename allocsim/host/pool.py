@@ -1,9 +1,9 @@
 """Parts of the allocator of pinned memory: driver, statistics, blocks and their pools.
 
-The driver has addresses and the progress of streams. Statistics are those of
-torch.cuda.host_memory_stats(), without times. Active blocks are counted for each power of two, and
-the totals are sums over these buckets, so a peak is the sum of peaks that need not coincide
-(semantics 13.5).
+The driver chooses addresses, and knows which work of a stream has finished.  Statistics are those
+of torch.cuda.host_memory_stats(), without durations.  Active blocks are counted for each power of
+two, and totals are sums over these buckets.  So the peak of a total is the sum of peaks that need
+not coincide (semantics 13.5).
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class ActiveStats:
 class OwnedStats:
     """Number and bytes of the blocks that the allocator has pinned, in use or cached.
 
-    n_alloc, n_free: driver calls since the last reset; the reserve segment is one.
+    n_alloc, n_free: driver calls since the last reset, including one for the reserve segment.
     """
 
     count: Stat = field(default_factory=Stat)
@@ -162,7 +162,7 @@ def flattened(
 ) -> dict[str, int]:
     """Return statistics by the keys of torch.cuda.host_memory_stats().
 
-    names: keys of these statistics in a release of PyTorch.
+    names: keys that depend on the release of PyTorch.
     owned: pinned memory of all pools together.
     pools: blocks in use, for each pool.
     """

@@ -1,7 +1,7 @@
 """Inference of the calls of a program that its recording does not show."""
 
 from allocsim.inference.evidence import has_unknown_sizes, learn_start
-from allocsim.inference.hidden_calls import (
+from allocsim.inference.possible_calls import (
     OtherPlan,
     Probe,
     Quiet,

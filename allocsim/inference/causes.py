@@ -49,8 +49,8 @@ class Cause(Enum):
 class Explanation:
     """Steps of a plan that may have caused the entries of a gap.
 
-    refused: bytes that would have been reserved if a request had not been refused by a full device;
-        None if the explanation contains no such request.
+    refused: bytes that would be reserved if the full device had not refused a request; None if the
+        explanation has no request that a full device refused.
     """
 
     cause: Cause
@@ -81,10 +81,7 @@ def called_explanation(gap: Gap) -> Explanation:
 
 
 def known_explanation(gap: Gap) -> Explanation | None:
-    """Return the explanation of a gap by the known calls of the program in it.
-
-    Return None if an inferred call may be the cause and no known call can return memory.
-    """
+    """Return the explanation of a gap without an inferred call; None if a call must be inferred."""
     if not gap.is_open:
         return plain_explanation(gap)
     return _by_known_calls(gap) if gap.calls and gap.released and _may_release(gap) else None

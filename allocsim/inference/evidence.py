@@ -10,10 +10,11 @@ bound of the threshold, and the blocks that it kept give a lower bound.  The inf
 with the bounds of all requests.  Source: semantics 1.9.
 
 `learn_start` learns the sizes of blocks from before the first entry.  A recording that starts
-mid-run shows only the request of such a block.  The block may be up to 1 MiB larger, because a free
-block of the large pool is not split for a smaller rest.  If a replay would serve a request from the
-free block behind it, and the recorded program did not, then that free block was smaller, and the
-block larger.  Source: semantics 1.7, 6.6.
+mid-run shows only the request of such a block.  The block may be up to 1 MiB larger, because the
+large pool does not split a smaller rest off.  A larger block leaves a smaller free block behind it.
+If the replay serves a request from this free block, but the recorded program did not, then the free
+block was too small, so the block before it is larger than in the replay.  Source: semantics 1.7,
+6.6.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class Facts:
     memory: bytes of the device; None if unknown.
     max_reserved: highest reserved memory after any entry, in bytes.
     calls: numbers of segment_free and segment_unmap entries whose Python stack names empty_cache.
-    is_assumed: True if `memory` is an assumption.  Then memory of other processes is not considered
-        as a reason for a full device.
+    is_assumed: True if `memory` is only an assumption.  Then no explanation assumes in addition
+        that other processes used part of the device.
     empties: False if a hint says that the program never called empty_cache.
     """
 
@@ -60,7 +61,7 @@ class Facts:
 
 
 def was_called(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> bool:
-    """Return True if a call of empty_cache is more likely than a refused request."""
+    """Return True if `gap` is due to empty_cache more likely than to a refused request."""
     if gap.released[0].number in facts.calls:
         return True
     if gap.step is not None and gap.step.action == Action.OOM:
@@ -131,8 +132,8 @@ class Threshold:
     memory: memory of the device; None if unknown.
     limit: limit in the current replay; None before the first garbage collection.
     low, high: the threshold is at least `low` and less than `high`.
-    most_limit: the limit is lower than this: the least reserved bytes that a refused request would
-        have caused.
+    most_limit: the limit is lower than this.  A refused request lowers it to the reserved memory
+        that the request would have caused.
     """
 
     share: float
@@ -150,7 +151,7 @@ class Threshold:
 
     @property
     def in_force(self) -> int:
-        """Limit to replay with: `limit`; if None, a limit that no request reaches."""
+        """Limit for the next replay: `limit`, or if None, a limit that no request reaches."""
         return self.limit if self.limit is not None else (self.memory or UNLIMITED_DEVICE) - 1
 
     @property

@@ -61,12 +61,12 @@ class Call(NamedTuple):
 class EntryMasks:
     """Masks over the entries of a trace.
 
-    is_immediate: a free_requested whose free_completed is the next entry.
-    is_held: an immediate free after which memory was returned to the driver or a request failed.
-        The allocator may have waited for this free.
-    is_plain: a step that needs no inference.
-    is_growth: new segment for the plain request in the next entry.
-    is_planned: part of a gap, or the step that ends a gap.
+    is_immediate: the entry is a free_requested, and the next is its free_completed.
+    is_held: the entry is an immediate free for which the allocator may have waited, since right
+        after it memory was returned to the driver or a request failed.
+    is_plain: the entry is a step that needs no inference.
+    is_growth: the entry is a new segment for the next entry, a request that needs no inference.
+    is_planned: the entry is part of a gap or ends one, so its steps are inferred.
     """
 
     is_immediate: NDArray[np.bool_]
@@ -133,13 +133,12 @@ class Gap:
 def calls_of(
     marks: Sequence[Mark], pools: Sequence[PoolId]
 ) -> tuple[tuple[Call, ...], tuple[Change, ...]]:
-    """Return the program's calls that leave no entry, and the values that they set.
+    """Return the calls that leave no entry, and the confs and memory fractions that they set.
 
+    The second result becomes `Plan.changes`.  A memory fraction set before the first entry is left
+    out, because every replay starts with it.
     marks: calls that are recorded or given by hints, ordered by entry.
-    pools: private pools, whose index is `Call.number`.  Deletions of pools without any request are
-        omitted.
-    The second result becomes `Plan.changes`.  A memory fraction set before the first entry is not a
-    call: every replay starts with it.
+    pools: private pools with requests; calls that delete another pool are left out.
     """
     calls: list[Call] = []
     changes: list[Change] = []
@@ -293,8 +292,8 @@ class PlainSteps:
     """Steps of a plan that follow from one entry each, without inference.
 
     kind: `StepKind` of each step.
-    entry: number of the entry that each step comes from.  A DICTATE step comes from the entry of a
-        new segment; the request that obtains it is the next entry.
+    entry: number of the entry that each step comes from.  A DICTATE step gives the address of a
+        new segment, and comes from the entry of that segment.
     """
 
     kind: NDArray[np.uint8]

@@ -138,7 +138,7 @@ def recommend(
         return Recommendation(baseline, why_not=why_not)
 
     for case in cases:
-        case.trials.note(setting, case.device_run)
+        case.trials.add(setting, case.device_run)
 
     release = prepared[0].release
     needed = _needed_by(release, prepared[0].releases)

@@ -74,10 +74,10 @@ def drive_as_recorded(
     """Return a replay that has not started, the device's memory in bytes, and notes.
 
     The memory is None for an unlimited device.  The notes are sentences on inferred facts.
-    is_stepwise: run each step separately and without a history, so that nothing is compared.
-    proves: `setting` is equivalent to the recorded one, so that its replay is a baseline too.
+    is_stepwise: run the steps one by one instead of in batches, and compare nothing.
+    proves: `setting` is not the recorded one, but equivalent to it, so compare all the same.
     make: class of the replay.
-    The other parameters and the errors are the same as in `replay`.
+    The other parameters and the errors are those of `replay`.
     """
     is_same = prepared.is_recorded(setting) and not prepared.is_edited
     is_as_recorded = is_same and is_recorded_device(prepared, device_memory) and not host_spill
@@ -142,14 +142,14 @@ def is_recorded_device(prepared: Prepared, device_memory: int | None) -> bool:
 
 
 def device_of(prepared: Prepared) -> tuple[int | None, list[str]]:
-    """Return the device memory of the baseline in bytes, None if unlimited, and notes."""
+    """Return the device memory of the baseline, in bytes or None if unlimited, and notes on it."""
     return _device_memory(prepared, None, is_as_recorded=True)
 
 
 def memory_of(prepared: Prepared, device_memory: int | None) -> int | None:
-    """Return the device memory of a what-if in bytes, None if unlimited.
+    """Return the device memory of a what-if in bytes; None if unlimited.
 
-    device_memory: requested bytes, or None.
+    device_memory: requested bytes; None to use the recorded size, if it is known.
     """
     return _device_memory(prepared, device_memory, is_as_recorded=False)[0]
 
@@ -195,8 +195,8 @@ _ROUNDS = 8
 def parting_of(prepared: Prepared) -> Parting | None:
     """Return the first difference of the baseline from the recording; None if it is exact.
 
-    The first call for `prepared` replays the baseline, and later calls return the kept result.
-    None too if the modelled release cannot have written the recording.
+    The first call for `prepared` replays the baseline, and later calls return its cached result.
+    If the modelled release cannot have written the recording, return None without a replay.
     """
     if not prepared.is_own_release:
         return None
@@ -221,18 +221,14 @@ def with_learned_start(prepared: Prepared) -> Prepared:
 
 
 def with_proof(run: Run) -> Run:
-    """Return `run` after computing the `parting` of each device, by a replay if it is not known."""
+    """Compute `parting` of each device of `run`, by a replay if necessary, and return `run`."""
     for each in run.devices:
         each.find_parting()
     return run
 
 
 def _prove(prepared: Prepared) -> Parting | None:
-    """Replay the baseline, return its first difference, and keep the quiet moments if it is exact.
-
-    Quiet moments are steps after which empty_cache would leave no entry (`hidden_calls.py`).
-    A separate replay to find them would take a third of the time of a what-if.
-    """
+    # The same replay finds the quiet moments: a second one takes a third of a what-if's time.
     moments = moments_of(prepared.free_plan) if needs_probe(prepared) else []
     quiet: list[int] = []
     make = partial(Probe, moments=_step_numbers_in_plan(prepared, moments), quiet=quiet)
@@ -267,11 +263,12 @@ def run_as_proof(
     check_every: int = 0,
     progress: Progress | None = None,
 ) -> tuple[Drive, int | None, list[str]] | None:
-    """Replay a setting equivalent to the recorded one, as what-if and baseline in one replay.
+    """Run one replay that is the what-if of `setting` and also the proof of `prepared`.
 
-    Equivalent settings have equal replays, so a separate baseline is not needed.  Return what
-    `drive_as_recorded` returns, with the replay finished; None if the setting is not known to be
-    equivalent, or if the replay is not exact.
+    This is possible if `setting` is equivalent to the recorded one, since the baseline would be
+    equal.  Return the finished replay, the device's memory in bytes (None if unlimited) and notes.
+    Return None if the setting is not known to be equivalent, if the proof exists already, or if
+    the replay differs from the recording.
     """
     if prepared.proofs or not _is_baseline_too(prepared, setting, device_memory):
         return None
@@ -297,10 +294,7 @@ def run_as_proof(
 
 
 def _is_baseline_too(prepared: Prepared, setting: Setting, device_memory: int | None) -> bool:
-    """Return True if an exact baseline is also the what-if of `setting` on this device.
-
-    Only the baseline has the recorded addresses and answers of the driver.
-    """
+    # Only the baseline has the recorded addresses and answers of the driver.
     plan = prepared.plan
     if not prepared.is_own_release or not plan.is_whole or plan.limit is not None:
         return False
@@ -331,10 +325,9 @@ def _addresses_cannot_matter(prepared: Prepared) -> bool:
 
 
 def needs_probe(prepared: Prepared) -> bool:
-    """Return True if the proof must also find the quiet moments.
+    """Return True if the replay for the proof must also find the quiet moments.
 
-    A quiet moment is a step after which empty_cache would have left no entry.  They must be found
-    if the what-if range depends on them, and the entries alone do not show them.
+    This is so if the what-if range depends on them and the entries alone do not show them.
     """
     return needs_quiet_moments(prepared, prepared.plan) and not entries_suffice(
         prepared.trace, prepared.plan
@@ -342,9 +335,9 @@ def needs_probe(prepared: Prepared) -> bool:
 
 
 def difference_step_by_step(prepared: Prepared, device_run: DeviceRun) -> str | None:
-    """Replay without batches of steps, and describe a difference from a normal replay, or None.
+    """Replay step by step, and describe a difference from `device_run`; None if there is none.
 
-    device_run: normal replay under the recorded settings.
+    device_run: replay under the recorded settings, which ran its steps in batches.
     """
     memory = device_run.device_memory
     recorded = memory if is_recorded_device(prepared, memory) else None

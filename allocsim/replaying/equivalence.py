@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 class Rounded:
     """Request sizes rounded under a setting (semantics 1.2).
 
-    each: rounded size of every item of `RequestedSizes.sizes`, as the raw bytes of an int64 array,
-        which are fast to compare and hash.
+    each: rounded sizes in the order of `RequestedSizes.sizes`, as the raw bytes of an int64 array,
+        because bytes are fast to compare and hash.
     distinct: distinct rounded sizes in bytes, ascending.
     """
 
@@ -198,14 +198,14 @@ def effect_of(
     parts: tuple[RequestedSizes, ...],
     is_limited: bool = False,
 ) -> Hashable:
-    """Return a value that is equal for settings that are equivalent for every device.
+    """Return a key for `setting`: settings with equal keys have equal replays on every device.
 
-    parts: request sizes of each device.
+    parts: request sizes of each device of the recording.
     is_limited: the program sets a memory limit that is inferred from the recording.
     Raises ConfigError if the release refuses the setting.
     """
     config = setting.config(release)
-    limit = _limit(setting, config, release)
+    limit = _limiting_fraction(setting, config, release)
     return (
         limit,
         config.garbage_collection_threshold if limit is not None or is_limited else 0.0,
@@ -215,11 +215,8 @@ def effect_of(
     )
 
 
-def _limit(setting: Setting, config: AllocatorConfig, release: Release) -> float | None:
-    """Return the memory fraction that limits the process; None if there is no limit.
-
-    Source: semantics 1.11.
-    """
+def _limiting_fraction(setting: Setting, config: AllocatorConfig, release: Release) -> float | None:
+    # Semantics 1.11.
     if setting.call_fraction is not None:
         is_none = setting.call_fraction == 1.0 and not release.full_fraction_is_limit
         return None if is_none else setting.call_fraction
@@ -230,8 +227,8 @@ def _limit(setting: Setting, config: AllocatorConfig, release: Release) -> float
 def large_segments_matter(config: AllocatorConfig, rounded: Iterable[int]) -> bool:
     """Return True if large_segment_size affects requests of these rounded sizes, in bytes.
 
-    It is the size of segments shared by requests of 1 to 10 MiB.  With expandable segments it is
-    also the unit of mapped memory for all requests above 1 MiB.
+    Requests of 1 to 10 MiB share segments of large_segment_size.  Expandable segments map memory
+    in units of it for all requests above 1 MiB.
     """
     least = UNLIMITED if config.expandable_segments else MIN_LARGE_ALLOC
     return any(SMALL_SIZE < size < least for size in rounded)
@@ -248,11 +245,7 @@ def _effect_on(config: AllocatorConfig, part: RequestedSizes) -> Hashable:
 def _split_effect(
     config: AllocatorConfig, part: RequestedSizes, sizes: tuple[int, ...], shared: int
 ) -> tuple[object, object]:
-    """Return values that are equal if max_split_size and max_non_split_rounding are equivalent.
-
-    sizes: distinct rounded request sizes, ascending.
-    shared: bytes of the segments that several requests share; 0 if there are none.
-    """
+    # shared: bytes of the segments that several requests share; 0 if there are none.
     limit, rounding = config.max_split_size, config.max_non_split_rounding
     if limit == UNLIMITED:
         return None, None

@@ -39,10 +39,10 @@ def cause_notes(prepared: Prepared) -> list[str]:
         )
     if plan.limit is not None:
         notes.append(_limit_note(prepared, plan.limit))
-    if plan.n_narrowed and prepared.capacity is not None:
+    if plan.n_refused_with_room and prepared.capacity is not None:
         notes.append(
-            f"requests refused although the device had room: {plan.n_narrowed}; something else "
-            "used its memory, or the program set a lower limit"
+            f"requests refused although the device had room: {plan.n_refused_with_room}; something "
+            "else used its memory, or the program set a lower limit"
         )
     return notes
 
@@ -118,9 +118,9 @@ def routing_text(routing: str) -> str:
 
 
 def known_notes(prepared: Prepared) -> list[str]:
-    """Return notes on calls, such as empty_cache, that marks or hints of the user give.
+    """Return notes on how the recording was made, and on calls given by marks or the user's hints.
 
-    A note on how the recording was made follows.
+    An example of such a call is empty_cache, which may leave no entry.
     """
     hints, marks, made = prepared.hints, prepared.marks, prepared.provenance
     notes = provenance_notes(made)
@@ -207,7 +207,7 @@ def start_notes(prepared: Prepared, start: Start) -> list[str]:
 
 
 def peak_notes(peaks: StartPeaks) -> list[str]:
-    """Return a note if the replay completes with one of the two start states only."""
+    """Return a note if a what-if completes from only one of its two possible start states."""
     how = {
         Start.KEPT: "with the initial segments kept",
         Start.REALLOCATED: "with the live blocks allocated again",
@@ -223,9 +223,9 @@ def peak_notes(peaks: StartPeaks) -> list[str]:
 
 
 def open_notes(prepared: Prepared, peaks: tuple[int, int]) -> Iterator[str]:
-    """Yield a sentence for each fact that the recording does not show, and one for the range.
+    """Yield a note on each fact that the recording does not show, and one on the resulting range.
 
-    peaks: what-if range, lowest and highest peak reserved bytes.
+    peaks: the range: lowest and highest peak reserved bytes of the what-if.
     """
     if has_unseen_calls(prepared, prepared.plan):
         yield (

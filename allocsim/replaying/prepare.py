@@ -4,11 +4,12 @@ The user's choice has precedence over recorded facts, and recorded facts over gu
 file's layout.  The last result for each recording is cached, so that a search over settings infers
 the plan and checks the replay under the recorded settings only once.
 
-For a snapshot without a history, `state_source` gives allocators in its state.  The free memory of
-the device is unknown then.  It is assumed to be zero, unless the memory of the device is given.
+A snapshot without a history has no entries to replay.  `state_source` makes allocators in the state
+of the snapshot.  The free memory of the device is assumed to be zero, unless the caller gives the
+memory of the device.
 
-`run_as_made` builds the result that `replay_prepared` has for a recording that the model has just
-made, without the replay.  It is equal in every field.
+`run_as_made` returns the result of replaying a recording that the model has just made, but without
+the replay.  Every field is equal to that of `replay_prepared`.
 """
 
 from __future__ import annotations
@@ -104,10 +105,7 @@ def prepare(
 
 
 def _before_first(recording: Recording) -> dict[int, Rewound]:
-    """Return the state before the first entry, by device; cached for several devices.
-
-    Raises RecordingError for entries and segments that contradict each other.
-    """
+    # Several devices are often prepared one by one, so their common result is kept.
     if len(recording.devices) == 1:
         return refuse_unsound(recording)
     found = _SOUND.get(recording)
@@ -128,7 +126,6 @@ def prepare_made(recording: Recording, device: int | None = None) -> tuple[Prepa
 def _from_empty(
     recording: Recording, device: int | None, torch_version: str | None, hints: Hints
 ) -> list[Prepared]:
-    """Prepare the devices as if no segment existed before the first entry."""
     possible, note = choose_releases(recording, torch_version)
     release = MODELLED[possible[-1]]
     for _, changed in hints.settings:
@@ -230,7 +227,7 @@ class StateSource:
     release_note: sentence that gives the reason for `torch_version`.
     device: number of the CUDA device.
     device_memory: memory of the device in bytes.
-    is_taken_full: `device_memory` was not given, and is the size of the segments.
+    is_taken_full: the caller gave no memory, so the device is assumed to have only the segments.
     """
 
     torch_version: str
@@ -324,12 +321,12 @@ def run_as_made(
     peak: PeakState,
     peak_device_bytes: int,
 ) -> DeviceRun:
-    """Build the result that a replay of a simulated recording has, without the replay.
+    """Return the result of replaying a recording that the model has just made, without a replay.
 
-    The recording must have no failed request.
+    No request of the recording may have failed.
 
-    allocator: allocator that made the recording, after the last request.
-    moved: change of allocated bytes at each request and free.
+    allocator: the allocator that made the recording, after the last request.
+    moved: change of allocated bytes at each request and free, in order.
     peak, peak_device_bytes: fields of the result.
     """
     trace, steps = prepared.trace, prepared.plan.steps

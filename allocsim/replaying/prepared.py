@@ -1,10 +1,10 @@
 """One device of a recording, prepared once and replayed under any number of settings.
 
 `Prepared` computes on first use, and keeps, the plan, the start state, the address policy and the
-proof of a device.  The proof is the baseline, compared with every entry (`baseline.py`).  `replay`,
-`Walk` and every trial use the same object, so their results are comparable.  Only the baseline may
-use the recorded addresses of the driver.  What-ifs use `free_plan`, and place segments by the
-address policy that the recording shows.
+proof of a device.  The proof is the baseline, compared with every entry (`baseline.py`).  All
+replays of a recording use the same object, so their results are comparable.  Only the baseline may
+use the recorded addresses of the driver; a what-if places segments by the address policy that the
+recording shows.
 
 If the recording starts mid-run, `choose_start` chooses the start state of a what-if: the recorded
 segments, or the blocks in use requested again (`initial_state.py`).  To find the better default,
@@ -73,7 +73,7 @@ def choose_start(device: RecordedDevice, setting: Setting, breaks: Callable[[], 
 def may_break(device: RecordedDevice, setting: Setting) -> bool:
     """Return True if the recorded segments have a split block of max_split_size or more.
 
-    To free such a block is undefined behaviour.  The device size decides if that happens.
+    Freeing such a block is undefined behaviour in PyTorch.  Only a replay shows if it happens.
     """
     size = setting.config(device.release).max_split_size
     return has_two_starts(device, setting) and any(
@@ -96,8 +96,8 @@ def has_two_starts(device: RecordedDevice, setting: Setting) -> bool:
 class Prepared(RecordedDevice):
     """Device of a recording, with data that its replays share: plan, start states, periods, proof.
 
-    written: if `release` cannot have written the recording, the same device under a release that
-        can have; its plan is used.  Else None.
+    written: the same device under a release that can have written the recording, whose plan is
+        used; None if `release` itself can have written it.
     """
 
     written: Prepared | None = None
@@ -113,10 +113,10 @@ class Prepared(RecordedDevice):
         return self.written is None
 
     def on(self, device_memory: int | None) -> Prepared:
-        """Return the device for replays on `device_memory` bytes; None for the recorded size.
+        """Return a copy for replays on `device_memory` bytes; None for the recorded size.
 
-        If the recorded size is unknown and the recording can have been made on `device_memory`, it
-        is taken as the recorded size.
+        If the recorded size is unknown, the copy assumes that the recording was made on a device
+        of `device_memory` bytes, unless the recording contradicts that.
         """
         if device_memory not in (None, self.named_memory) and self.others_memory:
             return replace(self, is_elsewhere=True).on(device_memory)
@@ -126,16 +126,18 @@ class Prepared(RecordedDevice):
         if device_memory is None or self.capacity is not None:
             return self
         plan = self.plan
-        is_settled = plan.refused_below is None and plan.limit is None and not plan.n_narrowed
+        is_settled = (
+            plan.refused_below is None and plan.limit is None and not plan.n_refused_with_room
+        )
         if is_settled or device_memory < plan.max_reserved:
             return self
         assumed = replace(self, assumed_memory=device_memory)
         return assumed if assumed.plan.is_whole else self
 
-    def beside(self, context_memory: int) -> Prepared:
-        """Return a device that the model made, for replays beside a CUDA context of another size.
+    def with_context(self, context_memory: int) -> Prepared:
+        """Return a copy whose CUDA context takes `context_memory` bytes of the device.
 
-        context_memory: bytes of the CUDA context.
+        Only for recordings that the model made.
         """
         assert self.is_made and self.provenance is not None
         found = replace(self, provenance=replace(self.provenance, context_memory=context_memory))
@@ -144,14 +146,17 @@ class Prepared(RecordedDevice):
 
     @property
     def capacity(self) -> int | None:
-        """Bytes of the device: `named_memory`, or shown by an `oom` entry; None if unknown."""
+        """Bytes of the device, if recorded, given by the user or shown by an `oom` entry.
+
+        Else None.
+        """
         return self.capacity_of(self.plan)
 
     @property
     def inferred(self) -> int | None:
         """Bytes of the device, inferred from refused requests or from the growth of segments.
 
-        None if nothing shows them, or if `capacity` is known.
+        None if they cannot be inferred, or need not be because `capacity` is known.
         """
         if self.capacity is not None:
             return None
@@ -164,15 +169,15 @@ class Prepared(RecordedDevice):
 
     @cached_property
     def proofs(self) -> list[Parting | None]:
-        """Cached result of the proof, in a list: first difference of the baseline, None if exact.
+        """Cached proof: empty before it is made, else the first difference of the baseline.
 
-        The list is empty before the proof.
+        The single item is None if the baseline is exact.
         """
         return [None] if self.plan.is_proved or self.is_made or self.is_requests else []
 
     @cached_property
     def quiet_of_proof(self) -> list[Quiet]:
-        """Cached quiet moments that the proof found, in a list; empty if it did not search them."""
+        """Cache of the quiet moments; empty unless the replay for the proof searched for them."""
         return []
 
     @cached_property
@@ -182,12 +187,12 @@ class Prepared(RecordedDevice):
 
     @cached_property
     def open_plans(self) -> tuple[OtherPlan, ...]:
-        """Plans of other programs that would have left the same recording; see `open_plans`."""
+        """Plans of other programs that would have left the same recording, for what-if ranges."""
         return tuple(open_plans(self, self.free_plan, lambda: self.quiet))
 
     @cached_property
     def quiet(self) -> Quiet:
-        """Steps after which empty_cache would have left no entry; see `hidden_calls.py`."""
+        """Steps after which empty_cache would have left no entry; see `possible_calls.py`."""
         if self.quiet_of_proof:
             return self.quiet_of_proof[0]
         return quiet_moments(self, self.plan, self.free_plan, self.capacity or self.inferred)
@@ -256,10 +261,6 @@ class Prepared(RecordedDevice):
         return self._starts[key]
 
     def _breaks(self, setting: Setting, device_memory: int | None) -> bool:
-        """Return True if `setting` makes PyTorch's own code undefined in a replay.
-
-        The replay starts with the free blocks of the recorded segments.
-        """
         try:
             self.drive(setting, device_memory, skips=True, start=Start.KEPT)
         except UndefinedBehaviorError:
@@ -293,12 +294,9 @@ class Prepared(RecordedDevice):
         return find_period(self.free_plan.steps)
 
     def _period_for(self, allocator: ReplayAllocator) -> Period | None:
-        """Return the repeated steps that a replay may skip, or None.
-
-        Steps may be skipped only if the blocks describe the state of the allocator completely.
-        They do not if the tie-break is the order of creation, if garbage is collected by age, or
-        if settings change at run time.
-        """
+        # Repetitions may be skipped only if the blocks are the whole state of the allocator.  They
+        # are not if the tie-break is the order of creation, if garbage is collected by age, or if
+        # settings change at run time.
         counts_objects = self.release.free_block_order is FreeBlockOrder.CREATION
         collects = allocator.collects_garbage_above is not None
         return None if counts_objects or collects or self.plan.changes else self.period

@@ -3,8 +3,7 @@
 Facts that the recording does not contain are inferred, and `notes` has a sentence for each.  A
 replay is compared with the recording only if settings and device are the recorded ones.
 
-`Walk` replays one request at a time: the same steps with the recorded addresses, but the caller
-decides when the next step runs.
+`Walk` replays under the recorded settings step by step, at the pace of its caller.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from allocsim.replaying.baseline import drive_as_recorded, parting_of, run_as_pr
 from allocsim.replaying.notes import peak_notes, workspace_note
 from allocsim.replaying.prepare import prepare
 from allocsim.replaying.prepared import Prepared
-from allocsim.replaying.uncertainty import left_open, moments_of_calls, peaks_of
+from allocsim.replaying.uncertainty import left_open, moments_of_calls, peaks_by_start
 from allocsim.simulation import (
     PAUSE_EVERY,
     Deferred,
@@ -230,7 +229,7 @@ def _with_peaks(
     loud: frozenset[int] | None,
 ) -> DeviceRun:
     peak = None if run.stopped_at is not None else run.peak_reserved_bytes
-    peaks = peaks_of(prepared, setting, run.device_memory, drive.start, peak)
+    peaks = peaks_by_start(prepared, setting, run.device_memory, drive.start, peak)
     if peaks is not None:
         run = replace(run, peaks=peaks, inferred=(*run.inferred, *peak_notes(peaks)))
     if prepared.is_recorded(setting):
@@ -351,10 +350,8 @@ class Walk:
     def address_of(self, kind: StepKind, recorded_address: int) -> int | None:
         """Return the address, in this replay, of the block recorded at `recorded_address`.
 
-        Returns None if a step of this kind would not find the block.
-
-        kind: kind of the step.
-        recorded_address: address of the block in the recording.
+        kind: FREE_COMPLETE to look only among blocks that wait for their free to complete.
+        Returns None if the block does not exist.
         """
         block = self.allocator.named_blocks.get(recorded_address)
         if kind == StepKind.FREE_COMPLETE:

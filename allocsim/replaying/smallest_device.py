@@ -49,11 +49,11 @@ _FRACTION = re.compile(r"per_process_memory_fraction\s*:\s*([0-9.]+)")
 
 @dataclass(frozen=True, slots=True)
 class Smallest:
-    """Result of a search.
+    """Result of `find_smallest`.
 
-    steps: smallest sufficient size, in steps.
+    steps: smallest sufficient size, in pages of 2 MiB or hundredths of the device.
     trial: replay on that size.
-    fails_at: entry that fails on a size one step smaller; None if that size was not replayed.
+    fails_at: entry that fails on the next smaller size; None if that size was not replayed.
     """
 
     steps: int
@@ -76,17 +76,19 @@ def find_smallest(
 ) -> Smallest | None:
     """Return the smallest memory whose trial satisfies `holds`; None if no size up to `most` does.
 
-    All sizes are in steps, whose unit the caller chooses: pages or hundredths.
+    All sizes are numbers of one unit, which the caller chooses: pages or hundredths.
     trial: function that replays on a size.
-    holds: function that returns True if a trial is sufficient.
+    holds: function that returns True if the size of a trial is sufficient.
     least: lower bound of the result.
     first: size to try first.
     most: largest size to try.
-    known: trial of `first`, if it is made already and satisfies `holds`.
-    peak: for a sufficient trial, the size of its peak, a likely result.
-    same: for a sufficient trial, the smallest size that certainly has the same outcome.
-    needed: for a failed trial, the size that would have served the failed request.
-    refused: for a failed trial, the smallest size that might have another outcome.
+    known: trial of `first`, if it is known and satisfies `holds`.
+
+    The other functions read hints from a trial, and only save replays:
+    peak: size of the peak of a sufficient trial, which is a likely result.
+    same: smallest size that certainly has the outcome of a sufficient trial.
+    needed: size that would have served the request which failed in a trial.
+    refused: smallest size that might have another outcome than a failed trial.
     """
     # Invariant: `low` is not enough, and `high` is enough once `best` is set.
     low, high = least - 1, max(first, least)
@@ -120,7 +122,7 @@ def find_smallest(
             if tried is not None and refused is not None:
                 low = max(low, min(refused(tried) or 0, high) - 1)
             need = None if tried is None or needed is None else needed(tried)
-            look = _NO_GUESS if tried is None else climb.next(low, need, tried.entries)
+            look = _NO_GUESS if tried is None else climb.next_size(low, need, tried.entries)
             is_guess = look == need
             # Trials that fail early are cheap, so try smaller sizes more often.
             share = 3 if tried is not None and 2 * tried.entries < best.entries else 2
@@ -129,21 +131,20 @@ def find_smallest(
 
 @dataclass(slots=True)
 class _Climb:
-    """Choice of the next size after a failed trial, upwards from the lower bound.
+    """Choice of the next larger size after a failed trial.
 
     budget: number of entries that may be replayed before the search switches to bisection.
     climbs: number of failed trials.
-    stride: smallest increase of the size, in steps.
+    stride: smallest increase of the size, in the unit of `find_smallest`.
     """
 
     budget: int
     climbs: int = 0
     stride: int = 1
 
-    def next(self, at: int, need: int | None, entries: int) -> int:
-        """Return the device size to try after `at` failed; `_NO_GUESS` if bisection should go on.
+    def next_size(self, at: int, need: int | None, entries: int) -> int:
+        """Return the size to try after size `at` failed; `_NO_GUESS` to switch to bisection.
 
-        Sizes are multiples of the granularity of the search.
         need: size that the failed request needed; None if unknown.
         entries: number of entries that the failed trial replayed.
         """
@@ -283,9 +284,9 @@ def smallest_fraction(
 
 
 def pages_needed(trial: Trial, context_memory: int) -> int | None:
-    """Return the number of pages, without the CUDA context, that the failed request needed.
+    """Return the size of the smallest device, in pages of 2 MiB, that serves the failed request.
 
-    None if the trial did not fail.
+    The CUDA context is not included.  None if no request failed.
     """
     if trial.needed_bytes is None:
         return None

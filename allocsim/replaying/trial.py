@@ -14,7 +14,7 @@ from allocsim.core import Block, CachingAllocator
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
 from allocsim.replaying.equivalence import Effect
 from allocsim.replaying.prepared import Prepared
-from allocsim.replaying.uncertainty import peaks_of, range_of
+from allocsim.replaying.uncertainty import peaks_by_start, range_of
 from allocsim.simulation import (
     DeviceRun,
     Drive,
@@ -49,9 +49,9 @@ class Point(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Numbers of the best setting so far, under which every request is served.
+    """Numbers of a setting under which every request is served, which other settings must beat.
 
-    A setting is not better if a request fails, or if more is reserved with as many retries.
+    A setting cannot be better if a request fails, or if it reserves more with as many retries.
     memory: peak reserved bytes.
     retries: num_alloc_retries of `memory_stats`.
     """
@@ -65,23 +65,23 @@ class Trial:
     """Results of one replay.  Sizes are in bytes.
 
     peak_device_bytes: peak memory of the device, including the CUDA context and rounding to pages.
-    num_maps: number of driver calls in num_device_alloc that map memory of expandable segments.
+    num_maps: part of num_device_alloc: driver calls that map memory of expandable segments.
     driver_calls: number of driver calls by name and size.
     obtained_small, obtained_large: total memory obtained from the driver, by pool.
     returned_bytes: total memory returned to the driver.
-    refused: the driver or a limit may have refused a request, because memory was returned.
+    refused: the driver or a memory limit may have refused a request, since memory was returned.
     unrefused_device: smallest device that refuses no driver call; None if unknown.
-    min_device_memory: smallest device that serves every request, if necessary after retries; None
-        if no search was made.
+    min_device_memory: smallest device that serves every request, some of them perhaps after a
+        retry; None if no search was made.
     fails_at: entry that fails on a device 2 MiB smaller than min_device_memory.
     at_min: (retries, device allocs, device frees) on min_device_memory.
     oom_entry: entry of the first request that failed; None if no request failed.
-    needed_bytes: size of the device that would have served this request in the same state.
-    refused_below: size of the smallest device that would have served one of the driver calls
-        refused up to oom_entry.  Every smaller device has the same error.
+    needed_bytes: smallest device that would have served the request at oom_entry in that state.
+    refused_below: every device smaller than this has the same error, because it refuses all
+        driver calls that were refused up to oom_entry.
     dropped_at: entry before which the replay was ended, because the setting could not be the best;
-        None if it was not.
-    least_peak: lower bound of the peak; 0 if unknown.
+        None if it was not ended early.
+    least_peak: lower bound of peak_reserved_bytes; 0 if unknown.
     was_compared: the replay is the baseline, and was compared with the recording.
     parts_at: entry of the first difference of the baseline, or the number of entries if only the
         final segments differ; None if the baseline is exact.
@@ -179,7 +179,7 @@ def trial_of(
     """Return the trial of a replay that has ended, completely or early.
 
     peak_device_bytes: see `Trial`.
-    empties: the program calls empty_cache, so returned memory does not show a refused request.
+    empties: the program calls empty_cache, so memory may be returned without a refused request.
     """
     stats, ooms = drive.allocator.statistics(), drive.ooms
     last = drive.given_up_at if drive.given_up_at is not None else drive.stopped_at
@@ -235,12 +235,15 @@ def trial_of_run(conf: str, device_run: DeviceRun) -> Trial:
 def with_peaks(
     trial: Trial, prepared: Prepared, setting: Setting, device_memory: int | None
 ) -> Trial:
-    """Replay with the other start state too, if there is one, and add both peaks to the trial."""
+    """Replay from the second start state, and return `trial` with the peaks of both.
+
+    Return it unchanged if only one start state is possible, or if a request failed.
+    """
     if not trial.goes_through:
         return trial
     start = prepared.start_under(setting, device_memory)
     return _with(
-        trial, peaks_of(prepared, setting, device_memory, start, trial.peak_reserved_bytes)
+        trial, peaks_by_start(prepared, setting, device_memory, start, trial.peak_reserved_bytes)
     )
 
 
@@ -273,7 +276,7 @@ class Trials:
         self._with_peaks: set[tuple[Hashable, int | None]] = set()
 
     def alone(self) -> Trials:
-        """Return trials on a card without other processes; `self` if the recorded card has none."""
+        """Return trials on a card without other processes: `self` if the recorded card has none."""
         if not self.prepared.others_memory:
             return self
         return Trials(replace(self.prepared, is_elsewhere=True), self._watch, self._effect)
@@ -304,7 +307,7 @@ class Trials:
             self._with_peaks.add(key)
         return _as_of(setting, trial)
 
-    def note(self, setting: Setting, device_run: DeviceRun) -> None:
+    def add(self, setting: Setting, device_run: DeviceRun) -> None:
         """Add a finished replay to the cache."""
         memory = device_run.device_memory
         key = self._key(setting, memory)
@@ -372,8 +375,6 @@ def _is_enough(trial: Trial, to_first_oom: bool, standing: Standing | None) -> b
 
 
 class _TrialWatch(Observer):
-    """Observer that measures the device's peak and ends the replay early (`Trials.under`)."""
-
     def __init__(self, *, to_first_oom: bool = False, standing: Standing | None = None) -> None:
         self.peak_device_bytes = 0
         self._to_first_oom = to_first_oom

@@ -5,11 +5,11 @@ it may return memory.  Other plans that agree with the recording are replayed, a
 the range:
 
 - If the recording shows some calls, the program may have made more at quiet moments, where a call
-  leaves no entry (`hidden_calls.py`).  One plan has a call at each quiet moment.  The other plans
+  leaves no entry (`possible_calls.py`).  One plan has a call at each quiet moment.  The other plans
   have calls at random quiet moments, as frequent as the calls that the recording shows.
-- If the recording shows no call, the program is assumed to make none, unless the share of quiet
-  moments is at least `HIDING`.  Then one plan has a call at each quiet moment, and the other plans
-  have a single call.
+- If the recording shows no call, the program is assumed to make none, unless many moments are
+  quiet (`HIDING`).  Then one plan has a call at each quiet moment, and the other plans have a
+  single call.
 - If the memory limit is known only from garbage collections, the lowest and the highest possible
   limit are replayed.
 - The tie-break among free blocks of equal size depends on the addresses of segments, which the
@@ -48,10 +48,10 @@ _NO_RUN = (ConfigError, UndefinedBehaviorError, UpstreamError)
 
 
 def moments_of_calls(prepared: Prepared, setting: Setting) -> list[int] | None:
-    """Return the steps of `free_plan` after which plans of `open_plans` may call empty_cache.
+    """Return the numbers of the steps after which the program may have called empty_cache unseen.
 
-    None if a call may do more than release memory, such as remove a private pool, or if the setting
-    removes steps, which changes the numbers of the others.
+    They are steps of `prepared.free_plan`.  None for the recorded setting, and if a call could do
+    more than release memory, such as remove a private pool.
     """
     plan = prepared.free_plan
     has_pools = plan.pools or any(segment.pool_id != DEFAULT_POOL for segment in prepared.start)
@@ -64,20 +64,21 @@ def moments_of_calls(prepared: Prepared, setting: Setting) -> list[int] | None:
     return sorted({at for other in prepared.open_plans for at in other.calls})
 
 
-def peaks_left_open(
+def peaks_by_plan(
     prepared: Prepared,
     setting: Setting,
     device_memory: int | None,
     loud: frozenset[int] | None = None,
     peak: int | None = None,
 ) -> tuple[int, int] | None:
-    """Return the lowest and highest peak reserved bytes over plans that fit the recording.
+    """Return the lowest and highest peak reserved bytes over `prepared.open_plans`.
 
-    The plans are `prepared.open_plans`.  None for the recorded setting, without such plans, and if
-    none of their replays completes.
-    loud: steps of `moments_of_calls` after which a call of empty_cache would have released memory
-        in a replay of `free_plan`; None if it was not replayed.
-    peak: peak reserved bytes of that replay; None if it did not complete.
+    These plans would have left the same recording.  None for the recorded setting, and if no
+    replay of these plans completes.
+
+    The results of a finished what-if of `prepared.free_plan` save replays:
+    loud: steps after which a call of empty_cache would have released memory; None if unknown.
+    peak: peak reserved bytes; None if the what-if did not complete.
     """
     if prepared.is_recorded(setting):
         return None
@@ -103,10 +104,10 @@ def peaks_left_open(
 def peaks_by_address(
     prepared: Prepared, setting: Setting, device_memory: int | None
 ) -> tuple[int, int] | None:
-    """Return the lowest and highest peak reserved, in bytes, over other plausible addresses.
+    """Return the lowest and highest peak reserved bytes over other plausible segment addresses.
 
-    None for the recorded setting, if the recording determines the addresses, if no replay
-    completes, and for releases whose tie-break is the age of blocks.
+    None for the recorded setting, and if the tie-break of the release is not the address.  None
+    too if no other addresses are plausible, or if no replay completes.
     """
     by_address = prepared.release.free_block_order is FreeBlockOrder.ADDRESS
     if not by_address or prepared.is_recorded(setting):
@@ -141,13 +142,14 @@ def range_of(found: Iterable[int | None]) -> tuple[int, int] | None:
     return (min(peaks), max(peaks)) if peaks else None
 
 
-def peaks_of(
+def peaks_by_start(
     prepared: Prepared, setting: Setting, device_memory: int | None, shown: Start, peak: int | None
 ) -> StartPeaks | None:
-    """Replay with the other start state, and return both peaks; None if only one start is possible.
+    """Return the peaks of a what-if from both start states; None if only one state is possible.
 
-    shown: start state of the finished replay.
-    peak: peak reserved bytes of the finished replay; None if it did not complete.
+    The what-if from `shown` is finished, and the one from the second state is replayed here.
+    shown: start state of the finished what-if.
+    peak: peak reserved bytes of the finished what-if; None if it did not complete.
     """
     if not has_two_starts(prepared, setting):
         return None
@@ -167,7 +169,7 @@ def peaks_of(
 
 
 def with_range(run: Run) -> Run:
-    """Return `run` after computing the `left_open` of each device, by replays if it is unknown."""
+    """Compute `left_open` of each device of `run`, by replays if necessary, and return `run`."""
     for each in run.devices:
         each.find_left_open()
     return run
@@ -182,19 +184,19 @@ def left_open(
     *,
     tries_addresses: bool,
 ) -> LeftOpen | None:
-    """Replay other plans and addresses that agree with the recording; return the range of peaks.
+    """Return the range of peaks over other plans and addresses that agree with the recording.
 
-    None if all of them have the peak of `run`.
+    They are replayed.  None if each of them has the peak of `run`.
     run: finished what-if under `setting`.
     loud: steps after which empty_cache would have released memory in `run`; None if unknown.
-    tries_addresses: replay with other plausible addresses too.
+    tries_addresses: vary the addresses of segments too.
     """
     if needs_probe(prepared):
         parting_of(prepared)  # also finds the quiet moments
     peak = None if run.stopped_at is not None else run.peak_reserved_bytes
     ranges: list[tuple[int, int]] = []
     notes: list[str] = []
-    hidden = peaks_left_open(prepared, setting, run.device_memory, loud, peak)
+    hidden = peaks_by_plan(prepared, setting, run.device_memory, loud, peak)
     # A range of one value equal to the peak is noted only if calls or a limit are known
     # to be uncertain.
     if hidden is not None and (hidden != (peak, peak) or leaves_open(prepared, prepared.plan)):

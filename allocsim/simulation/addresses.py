@@ -3,7 +3,7 @@
 A what-if must choose addresses for its segments, and they decide which of several equal free blocks
 is reused.  Each policy places the recorded segments, and the policy that reproduces most of the
 recorded addresses is used.  The CUDA driver divides its address space into chunks of multiples of
-32 MiB.  A recording also shows changes of it that PyTorch's own requests do not explain:
+32 MiB.  A recording also shows changes of the address space that PyTorch's requests do not explain:
 
 - a hole: free memory in a chunk that was created for something else, such as the CUDA context;
 - a gap: a free range between chunks, where the driver can create a new chunk;
@@ -80,7 +80,7 @@ class Addresses:
     is_known: bool = True
 
     def others(self) -> Iterator[Addresses]:
-        """Yield the other plausible policies and address changes, whose replays give the range."""
+        """Yield other plausible placements, whose replays give the range of a what-if's peak."""
         if not self.is_known:
             yield replace(self, policy="firstfit")
             yield replace(self, policy="driver", base=None)
@@ -196,10 +196,10 @@ def _looks_like_driver(trace: Trace, moves: Sequence[_Move], start: Sequence[Seg
 class _DriverReading:
     """Replay of recorded segments in an `Arena`, the model of the driver's address space.
 
-    If the arena would place a segment at another address, an event that explains the recorded
-    address is stored and applied to the arena.
+    If the arena would place a segment at another address than recorded, an event that explains the
+    recorded address is stored and applied to the arena.
     start: segments from before the first entry.
-    shown: earlier result for the same segments; its events are applied at their entries.
+    shown: result of an earlier reading of the same segments, whose events are applied as well.
     """
 
     def __init__(self, start: Sequence[SegmentState], shown: Addresses | None = None) -> None:
@@ -308,7 +308,7 @@ class _DriverReading:
             self._note(_TAKEN, start, end)
 
     def _explain(self, arena: Arena, move: _Move, *, is_hole: bool) -> None:
-        """Store events that explain the address of segment `move`, and apply them to the arena."""
+        # is_hole: the arena would have placed the segment in a hole.
         start, end = move.start, move.end
         self._free_taken_ranges(arena, start, end)
         if arena.is_free(start, end):

@@ -59,7 +59,7 @@ class Drive:
     folder: function that computes the statistics from the journal of the core.
     lays_out: segments whose blocks in use are requested before the first step; empty if the
         allocator already contains the blocks from before the first entry.
-    keeps_rows: True to pass the addresses of plain steps to `fidelity` instead of history entries.
+    keeps_rows: True to give `fidelity` only the addresses of plain steps, without their entries.
     address_events: changes of the driver's address space, ordered by entry.
     ooms: out-of-memory errors so far.
     stopped_at: entry of the out-of-memory error that ended the replay; None if none did.
@@ -131,7 +131,7 @@ class Drive:
             self.run_steps(0, len(self.plan.steps))
         else:
             self.run_steps(0, period.first)
-            after = self._run_period(period)
+            after = self._run_until_state_recurs(period)
             self.run_steps(after, len(self.plan.steps))
 
     def run_steps(self, first: int, end: int) -> None:
@@ -147,8 +147,8 @@ class Drive:
             self._run_range(start, stop)
             self._pause(int(self.plan.steps.entry[stop - 1]))
 
-    def _run_period(self, period: Period) -> int:
-        """Run periods until the state recurs, and return the number of the next step."""
+    def _run_until_state_recurs(self, period: Period) -> int:
+        # Returns the number of the step to continue with, after the skipped repetitions.
         stride = period.stride
         allocated_at: dict[int, int] = {}  # recorded address -> step of its last request
         before: deque[Hashable] = deque(maxlen=CYCLE)
@@ -341,7 +341,7 @@ class Drive:
     def _end_pool(self, pool: PoolId, *, is_deleted: bool) -> None:
         """Call `release_pool` once for each user of `pool`.
 
-        is_deleted: the MemPool is deleted too, which returns the pool's memory to the driver.
+        is_deleted: the program deletes the MemPool, which returns its memory to the driver.
         """
         if self._scope == pool:
             self._serve_from_pool(None, 0)

@@ -54,7 +54,7 @@ class StartPeaks:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _Group:
     """Segments of one pool and stream, ordered by address."""
 
     pool_id: tuple[int, int]
@@ -91,15 +91,15 @@ def allocate_live_blocks(
     Raises ConfigError if the device is too small for the blocks.
     """
     names: list[tuple[int, str]] = []
-    for row in _rows(segments):
-        is_private = row.pool_id != DEFAULT_POOL
+    for group in _groups(segments):
+        is_private = group.pool_id != DEFAULT_POOL
         if is_private:
-            allocator.begin_allocate_to_pool(row.pool_id, stream=row.stream)
-        for block in row.blocks():
-            _request(allocator, block, row.stream)
+            allocator.begin_allocate_to_pool(group.pool_id, stream=group.stream)
+        for block in group.blocks():
+            _request(allocator, block, group.stream)
             names.append((block.address, block.state))
         if is_private:
-            allocator.end_allocate_to_pool(row.pool_id)
+            allocator.end_allocate_to_pool(group.pool_id)
     # Frees come last, so that no request reuses a block with a pending free.
     waiting = {}
     for name, state in names:
@@ -115,13 +115,13 @@ def allocate_live_blocks(
     return waiting
 
 
-def _rows(segments: Sequence[SegmentState]) -> Iterator[_Row]:
+def _groups(segments: Sequence[SegmentState]) -> Iterator[_Group]:
     def owner(segment: SegmentState) -> tuple[tuple[int, int], int]:
         return segment.pool_id, segment.stream
 
     ordered = sorted(segments, key=lambda segment: (owner(segment), segment.address))
-    for (pool_id, stream), row in groupby(ordered, key=owner):
-        yield _Row(pool_id, stream, tuple(row))
+    for (pool_id, stream), group in groupby(ordered, key=owner):
+        yield _Group(pool_id, stream, tuple(group))
 
 
 def _request(allocator: ReplayAllocator, block: BlockState, stream: int) -> None:

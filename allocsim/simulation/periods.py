@@ -76,11 +76,11 @@ class Period:
 def find_period(steps: Steps) -> Period | None:
     """Return the longest sequence of at least three equal periods, or None.
 
-    Only the likeliest lengths are tried.  If few request sizes repeat, nothing is tried.
+    Only the likeliest lengths are tried, and none if too few request sizes repeat.
     """
     if not _may_repeat(steps):
         return None
-    columns = _without_addresses(steps)
+    columns = _columns_without_addresses(steps)
     codes = _codes(columns)
     best: Period | None = None
     for length in _likely_lengths(codes):
@@ -106,8 +106,8 @@ def _may_repeat(steps: Steps) -> bool:
     return 3 * again * _LEAST_PART >= 2 * len(sizes)
 
 
-def _without_addresses(steps: Steps) -> tuple[_Ints, _Ints, _Ints]:
-    """Return columns (operation, size or age, stream) that do not depend on addresses."""
+def _columns_without_addresses(steps: Steps) -> tuple[_Ints, _Ints, _Ints]:
+    # The age of a block replaces its address: the number of steps since its request.
     at = np.arange(len(steps))
     last_alloc = _last_allocs(steps)
     is_alloc = any_of(steps.kind, (StepKind.ALLOC,))

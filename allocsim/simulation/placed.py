@@ -1,9 +1,9 @@
 """History of a replay, derived from its steps and the addresses of their blocks.
 
 A plain step is a step whose entries follow from its kind, its columns and the address of its block.
-The core runs plain steps in a batch and notes only the addresses.  The other steps of the batch run
-singly, and their entries are in the allocator's history.  Both together give the complete history
-of the batch, except for pool ids.  Source: semantics 6.2.
+The core runs plain steps in a batch, and records only the addresses.  The other steps of the batch
+run one by one, and the allocator records their entries.  Addresses and entries together give the
+complete history of the batch, except for pool ids.  Source: semantics 6.2.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ for _kind, _count, _action in (
 class PlacedSteps:
     """Addresses of the blocks of a batch of steps, filled while the steps run.
 
-    places: address of each step's block; 0 for a step that runs singly.
-    singly: indices in the batch of the steps that run singly.
-    ends: number of entries in the history after each step in `singly`.
-    answered_ooms: indices into `singly` of requests that failed only in the recording.
+    places: address of each step's block; 0 for a step that is not plain.
+    singly: indices in the batch of the steps that are not plain, which run one by one.
+    ends: number of entries in the allocator's history after each step in `singly`.
+    answered_ooms: indices into `singly` of requests that fail in the recording, but not here.
     """
 
     places: list[int] = field(default_factory=Column)
@@ -64,7 +64,7 @@ class PlacedSteps:
 class PlacedRows:
     """Entries of a batch of steps, as columns.
 
-    answered_ooms: indices of `alloc` entries of requests that failed in the recording.
+    answered_ooms: indices of the `alloc` entries of requests that fail in the recording.
     """
 
     action: NDArray[np.uint8]
@@ -88,9 +88,10 @@ class HistoryCheck(Protocol):
         ...
 
     def exclude_last_alloc(self, pending: Sequence[TraceEntry]) -> None:
-        """Leave the address of the last `alloc` entry out of the comparison.
+        """Leave the address of the replay's last `alloc` entry out of the comparison.
 
-        pending: entries of the replay that the next call of `history` passes.
+        The request failed in the recording, so no address is recorded.
+        pending: entries of the replay since the last call of `history`, with this entry.
         """
 
     def history(self, entries: Sequence[TraceEntry]) -> None:

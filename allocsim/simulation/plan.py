@@ -130,7 +130,7 @@ class Steps:
 
     @cached_property
     def kind_or_brief(self) -> NDArray[np.uint8]:
-        """Kinds of the steps, with BRIEF for each ALLOC whose FREE is the next step."""
+        """Kinds of the steps for the core: an ALLOC whose FREE is the next step is a BRIEF."""
         at = np.flatnonzero(self.addr[1:] == self.addr[:-1])
         after = at + 1
         is_brief = (
@@ -150,18 +150,18 @@ class Plan:
 
     max_reserved: highest reserved memory after any entry, in bytes.
     capacity: free plus reserved bytes at the first `oom` entry; None without such an entry.
-    refused_below: lowest sum of reserved bytes and bytes of a new segment that the driver seems to
-        have refused; None if it seems to have refused nothing.
+    refused_below: least reserved memory, including a new segment, that the driver seems to have
+        refused, in bytes; None if it seems to have refused nothing.
     n_empty_cache: number of inferred empty_cache calls that returned memory to the driver.
     pools: private pools; SCOPE, END_POOL and DELETE_POOL steps refer to them by index.
     limit: memory limit that the program set by a call, in bytes, inferred from its garbage
         collections; None if unknown.
     limits: lowest and highest possible `limit` in bytes; None if the recording determines it.
-    is_whole: no replay of the steps has differed from the recording.
+    is_whole: False if a replay of the steps has differed from the recording.
     is_proved: the steps were replayed, and every entry was equal to the recorded one.
-    fits: assumed size of the device in bytes, if only an assumed size reproduces the recording.
-    n_named: number of these calls that a recorded Python stack confirms; part of `n_empty_cache`.
-    n_either: number of releases of memory that a full device or empty_cache may have caused.
+    fits: size of the device in bytes that must be assumed to reproduce the recording, else None.
+    n_named: part of `n_empty_cache`: calls that the Python stack of an entry names.
+    n_either: number of times that either a full device or empty_cache explains released memory.
     changes: values that SETTINGS and FRACTION steps set.
     """
 
@@ -189,13 +189,13 @@ class Plan:
         return int(np.count_nonzero(self.steps.kind == StepKind.DELETE_POOL))
 
     @property
-    def n_narrowed(self) -> int:
-        """Number of steps that limit the driver to less memory than the device has."""
+    def n_refused_with_room(self) -> int:
+        """Number of requests that the driver refused although the device had room."""
         return int(np.count_nonzero((self.steps.kind == StepKind.ROOM) & (self.steps.size >= 0)))
 
     @property
     def inferred_capacity(self) -> int | None:
-        """`capacity`, or else the bytes of the largest device that refuses the refused requests.
+        """Bytes of the device: `capacity`, else the largest size that agrees with `refused_below`.
 
         None if no request seems refused.
         """
@@ -220,7 +220,11 @@ def joined(steps: Steps, planned: Sequence[PlannedAt]) -> Steps:
 
 
 def spread(planned: Sequence[PlannedAt]) -> tuple[NDArray[np.intp], list[tuple[int, ...]]]:
-    """Return the insertion index of each planned step, and all planned steps as five columns."""
+    """Return planned steps as columns, to insert into other steps.
+
+    The first result is the index at which to insert each planned step, the second the values of
+    the columns kind, entry, addr, size and stream.
+    """
     columns = list(zip(*(step for _, steps in planned for step in steps), strict=True))
     places = np.repeat(
         np.array([after for after, _ in planned], dtype=np.intp),

@@ -126,7 +126,7 @@ class RecordedDevice:
     provenance: origin of the recording; None if it is not noted.
     releases: releases that can have written the recording, oldest first.  If the user requests a
         release, or the recording notes its release, only that release.
-    assumed_memory: bytes of the device that the user gives; None if the recording contains them.
+    assumed_memory: bytes of the device from the user, if the recording does not contain them.
     hints: facts about the program from the user.
     marks: calls of the program that are recorded as marks or given by hints.
     is_made: the model made the recording, and `marks` contains every call.
@@ -155,7 +155,10 @@ class RecordedDevice:
     is_elsewhere: bool = False
 
     def capacity_of(self, plan: Plan) -> int | None:
-        """Return the bytes of the device: `named_memory`, or shown by an `oom` entry; else None."""
+        """Return the bytes of the device: `named_memory`, or else `plan.capacity`.
+
+        None if neither the file nor the user nor an `oom` entry gives them.
+        """
         return self.named_memory or plan.capacity
 
     @property
@@ -165,9 +168,9 @@ class RecordedDevice:
 
     @property
     def collects_at(self) -> float | None:
-        """The garbage_collection_threshold, which is a fraction of the memory limit.
+        """Value of garbage_collection_threshold, if its limit must be inferred; else None.
 
-        None if it is not set, or if that limit is known.
+        The value is a fraction of the process's memory limit.
         """
         is_marked = any(mark.kind is MarkKind.FRACTION for mark in self.marks)
         has_limit = is_marked or self.recorded.fraction(self.release) is not None
@@ -175,10 +178,9 @@ class RecordedDevice:
         return threshold if threshold > 0 and not has_limit else None
 
     def in_force(self, setting: Setting) -> Setting:
-        """Return `setting` with the memory fraction that is in force after the program has started.
+        """Return `setting` with the memory fraction that the program sets by a call at its start.
 
-        That is the fraction of a call at its start, unless `setting` is a what-if that sets one;
-        such a setting is returned unchanged.
+        A what-if's setting that already has a fraction is returned unchanged.
         """
         at_start = _fraction_at_start(self.marks)
         if setting.call_fraction == at_start or self._sets_limit(setting):
@@ -197,7 +199,7 @@ class RecordedDevice:
 
     @property
     def card(self) -> CardMemory | None:
-        """Use of the recorded card's memory; None if unknown, or for another card."""
+        """Use of the recorded card's memory; None if unknown, or in replays for another card."""
         return None if self.is_elsewhere else card_memory(self.provenance)
 
     @property

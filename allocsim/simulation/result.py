@@ -87,7 +87,7 @@ class Parting:
     entry: int | None
 
     def is_before(self, entry: int) -> bool:
-        """Return True if the first different entry is at or before `entry`."""
+        """Return True if an entry up to and including `entry` differs."""
         return self.entry is not None and self.entry <= entry
 
     def __str__(self) -> str:
@@ -182,7 +182,7 @@ class Spill:
 
 @dataclass(frozen=True, slots=True)
 class LeftOpen:
-    """Range of a what-if on one device, and its reasons.
+    """Range of the peaks that a what-if can have on one device, and its reasons.
 
     peaks: lowest and highest peak reserved bytes.
     notes: sentences on the facts that the recording does not show.
@@ -236,13 +236,12 @@ class DeviceRun(Shown):
     inferred: sentences on inferred facts, without the notes of `left_open`.
     stopped_at: entry of an out-of-memory error that the recording does not contain and that would
         have ended the program; None without such an error.
-    find_parting: `parting`, which a replay computes on first use.
+    find_parting: function that computes `parting`, by a replay at its first call.
     peaks: peaks by start state, for a what-if of a recording that starts mid-run; else None.
-    find_left_open: `left_open`, which replays compute on first use.
+    find_left_open: function that computes `left_open`, by replays at its first call.
     spill: use of host memory; None if the driver provides none.
-    refused_below: on every device smaller than this, in bytes, the first out-of-memory error is
-        the same: all driver calls that were refused up to it are refused there too.  None without
-        an error.
+    refused_below: every device smaller than this, in bytes, has the same first out-of-memory
+        error, because it refuses the same driver calls.  None without an error.
     driver_calls: number of driver calls by name and size.
     """
 
@@ -275,7 +274,7 @@ class DeviceRun(Shown):
 
     @property
     def left_open(self) -> LeftOpen | None:
-        """Range of the what-if; None if all runs that the recording allows have the same peak.
+        """Range of the what-if's peak; None if the recording determines the peak.
 
         The first use makes several replays, each as long as the what-if.  `replaying.with_range`
         makes them explicitly.
@@ -300,9 +299,9 @@ class DeviceRun(Shown):
         return self.peak_range_with(self.peaks_left_open)
 
     def peak_range_with(self, peaks: tuple[int, int] | None) -> tuple[int, int]:
-        """Return `peak_range` with `peaks` in place of `peaks_left_open`, which needs replays.
+        """Return the lowest and highest of this replay's peak, the start states' peaks and `peaks`.
 
-        peaks: lowest and highest peak reserved bytes; None without a range.
+        peaks: lowest and highest peak reserved bytes; None to leave them out.
         """
         started = () if self.peaks is None else (self.peaks.kept, self.peaks.anew)
         ways = (self.peak_reserved_bytes, *(peaks or ()), *started)

@@ -3,7 +3,8 @@
 The timeline has allocated and reserved memory after each step, in bytes.  The statistics come from
 the journal, a list of size changes that the core keeps between two updates.  The functions give the
 same numbers as `allocsim.core.stats.fold_records`.  The core does not import NumPy, so a `Drive`
-passes one of them to it.  `python -m benchmarks.speed --tricks` measures the time that this saves.
+gives it the function to call.  `python -m benchmarks.speed --tricks` measures the time that NumPy
+saves.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class TimelineBuilder:
         self.moved.clear()
 
     def reserve(self, reserved: int) -> None:
-        """Note the reserved bytes after the last step."""
+        """Store the reserved bytes after the last step."""
         if reserved != self._reserved[-1][1]:
             self._reserved.append((len(self) - 1, reserved))
 
@@ -129,7 +130,7 @@ def fold(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
 
 
 def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Add up a journal that is not empty with NumPy; the result is the same as of `fold`."""
+    """Add up a journal as `fold` does, always with NumPy.  The journal must not be empty."""
     sizes, requested, inactive, at, waits = map(int_column, journal)
     sign = np.sign(sizes)
     is_small = inactive & 1
@@ -176,7 +177,7 @@ def fold_allocated(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves
 
 
 def _waiting(at: _Ints, waits: _Ints, n_records: int) -> _Ints:
-    """Return number and bytes of blocks with a pending free, at each record and at the end."""
+    # Rows: number and bytes of blocks with a pending free.  Columns: each record, and the end.
     waiting = np.zeros((2, n_records + 1), dtype=np.int64)
     np.add.at(waiting[0], at, np.sign(waits))
     np.add.at(waiting[1], at, decode_wait(waits))
@@ -184,12 +185,7 @@ def _waiting(at: _Ints, waits: _Ints, n_records: int) -> _Ints:
 
 
 def _moves(sums: _Ints, grown: _Ints, waiting: _Ints | None) -> GroupMoves:
-    """Return the changes of each statistic.
-
-    sums: running sums; one row for each statistic.
-    grown: sum of the increases of each row.
-    waiting: result of `_waiting`; None if no free is pending.
-    """
+    # sums: running sums, one row for each statistic.  grown: sum of the increases of each row.
     blocks, sizes, requested, splits, split_bytes = _summed(sums, sums[:, -1], grown)
     if waiting is None:
         return blocks, sizes, blocks, sizes, requested, splits, split_bytes

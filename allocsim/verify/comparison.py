@@ -51,7 +51,10 @@ class Difference:
 
     @property
     def kind(self) -> tuple[str, str | None]:
-        """Field and statistic that differ; they stay the same while a script is made shorter."""
+        """Field, and statistic if any, that differ.
+
+        A script is minimised only as long as they stay the same.
+        """
         return self.field, self.at if isinstance(self.at, str) else None
 
 
@@ -74,7 +77,7 @@ def first_difference(
 def list_difference(field: str, ours: Sequence[Any], expected: Sequence[Any]) -> Difference | None:
     """Return the first item that differs between two lists; None if the lists are equal.
 
-    field: name of the field of the results that has the lists.
+    field: field of the results that contains the lists, for the returned difference.
     """
     for at, (one, other) in enumerate(zip(ours, expected, strict=False)):
         if one != other:
@@ -351,10 +354,11 @@ def _stop(results: RealAnswer) -> str:
 def stored_difference(
     results: RealAnswer, expected: dict[str, Any], texts: list[str]
 ) -> str | None:
-    """Describe the first difference between results and stored results; None if they are equal.
+    """Describe the first difference of results from those stored in a golden case.
 
-    expected: stored results.
-    texts: stored error texts.
+    None if they are equal.
+    expected: results that are stored in the golden case.
+    texts: texts of out-of-memory errors and refusals that are stored in the golden case.
     """
     if results.stopped:
         return _stop(results)

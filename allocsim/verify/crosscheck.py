@@ -202,7 +202,7 @@ class WheelSource:
 class CrossCheck:
     """Options of a cross-check.
 
-    sources: where real PyTorch is found, one for each release.
+    sources: suppliers of real PyTorch and of scripts, one for each release.
     seed: seed of the first script.
     ops: least number of ops to compare for each release.
     conf: conf of every script, which then has no op that changes settings; None for random confs.

@@ -31,8 +31,8 @@ class RandomSettings:
     """Random generator of the confs of one script.
 
     has_pools: True if the script begins allocating to pools.  Up to 2.12 PyTorch treats that as the
-        capture of a CUDA graph, and graph_capture_record_stream_reuse would read a graph that does
-        not exist (semantics 5.5), so a script never has both.
+        capture of a CUDA graph, which graph_capture_record_stream_reuse then reads.  No graph
+        exists (semantics 5.5), so the confs of such a script do not have this option.
     """
 
     def __init__(self, rng: random.Random, release: Release, *, has_pools: bool) -> None:
@@ -45,7 +45,7 @@ class RandomSettings:
         self._inert = {key: values for key, values in inert.items() if key in release.options}
 
     def make(self) -> str:
-        """Return the next conf of the script; a large segment size in it affects later confs."""
+        """Return the next conf; its split options exceed the last large_segment_size_mb."""
         rng = self._rng
         parts: dict[str, object] = {}
         if "large_segment_size_mb" in self._release.options and rng.random() < _SHARE / 2:

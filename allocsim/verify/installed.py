@@ -12,8 +12,8 @@ handles. They are read from the results and given to the model, which predicts t
   scopes or record_stream.
 - The device memory of the script becomes a memory fraction that is small enough for several scripts
   at a time. The GPU is never full.
-- Only the settings at the start of a script may request handles that the driver can refuse, because
-  the address of a segment without handles is unknown.
+- An odd large_segment_size_mb, whose handles the driver can refuse, may be set only at the start of
+  a script: the address of a segment without handles would be unknown.
 
 The sentences about other processes are removed from error texts, because their numbers come from
 the driver.  A sentence is removed only if it has exactly the words that PyTorch writes.

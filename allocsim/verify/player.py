@@ -245,9 +245,10 @@ def play(
 def play_defined(
     script: Script, torch_version: str, **arguments: Any
 ) -> tuple[Script, ModelAnswer, UndefinedBehaviorError | None]:
-    """Run the calls of a script before the first call with undefined behaviour.
+    """Run a script up to the first op whose behaviour PyTorch leaves undefined.
 
-    Return those calls as a script, the results, and the error of that call, or None without one.
+    Return the ops that ran as a script, their results, and the error of the undefined op.  The
+    error is None if the whole script ran.
     """
     outcome = play(script, torch_version, **arguments)
     at, error = outcome.stopped or (0, None)

@@ -219,7 +219,7 @@ def play(torch: Any, script: dict[str, Any]) -> dict[str, Any]:
 class HostPlayer:
     """Player of one script of pinned host memory with the PyTorch of this process.
 
-    stats: statistics by (number of the op that read them, name); only those without times.
+    stats: statistics without durations, by "NUMBER.NAME"; NUMBER is that of the op that read them.
     """
 
     def __init__(self, torch: Any, work: PhantomWork, script: dict[str, Any]) -> None:

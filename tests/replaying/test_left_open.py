@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from allocsim import CachingAllocator, Hints, replay
-from allocsim.inference import hidden_calls
-from allocsim.inference.hidden_calls import with_calls
+from allocsim.inference import possible_calls
+from allocsim.inference.possible_calls import with_calls
 from allocsim.recording import Mark, MarkKind, Provenance, Recording
 from allocsim.replaying import Prepared, baseline, prepare, uncertainty, with_proof, with_range
-from allocsim.replaying.uncertainty import peaks_left_open
+from allocsim.replaying.uncertainty import peaks_by_plan
 from allocsim.simulation import Setting, StepKind
 from allocsim.simulation.plan import Plan
 from allocsim.units import GIB, MIB, format_size
@@ -73,9 +73,9 @@ def test_range_is_computed_on_first_use(
         peak: int | None,
     ) -> object:
         ranges.append(setting)
-        return peaks_left_open(prepared, setting, memory, loud, peak)
+        return peaks_by_plan(prepared, setting, memory, loud, peak)
 
-    monkeypatch.setattr(uncertainty, "peaks_left_open", counted)
+    monkeypatch.setattr(uncertainty, "peaks_by_plan", counted)
     (run,) = replay(recorded(two_calls), UNCUT).devices
     assert run.peak_reserved_bytes and run.headline() and run.timeline is not None
     assert not ranges
@@ -165,7 +165,7 @@ def test_longer_plans_get_fewer_random_plans(
 ) -> None:
     recording = recorded(cycles)
     for steps, n_drawn in ((10**9, 64), (3000, 13), (100, 4)):
-        monkeypatch.setattr(hidden_calls, "STEPS", steps)
+        monkeypatch.setattr(possible_calls, "STEPS", steps)
         assert len(prepare(replace(recording))[0].open_plans) == 1 + n_drawn
 
 
@@ -238,15 +238,15 @@ def test_no_range_if_calls_are_excluded(recorded: Recorded) -> None:
     assert run.peaks_left_open is None
     (prepared,) = prepare(recording)
     noted = replace(prepared, provenance=Provenance())
-    assert peaks_left_open(prepared, Setting(UNCUT), None) is not None
-    assert peaks_left_open(noted, Setting(UNCUT), None) is None
+    assert peaks_by_plan(prepared, Setting(UNCUT), None) is not None
+    assert peaks_by_plan(noted, Setting(UNCUT), None) is None
 
 
 def test_no_range_if_calls_are_marked(recorded: Recorded) -> None:
     (prepared,) = prepare(recorded(two_calls))
     marked = replace(prepared, marks=(Mark(3, MarkKind.EMPTY_CACHE),))
-    assert peaks_left_open(prepared, Setting(UNCUT), None) is not None
-    assert peaks_left_open(marked, Setting(UNCUT), None) is None
+    assert peaks_by_plan(prepared, Setting(UNCUT), None) is not None
+    assert peaks_by_plan(marked, Setting(UNCUT), None) is None
 
 
 def test_with_proof_and_with_range_make_the_replays_before_the_result_is_read(
@@ -255,7 +255,7 @@ def test_with_proof_and_with_range_make_the_replays_before_the_result_is_read(
     recording = recorded(two_calls)
     lazy = replay(recording, UNCUT)
     run = with_range(with_proof(lazy))
-    monkeypatch.setattr(uncertainty, "peaks_left_open", pytest.fail)
+    monkeypatch.setattr(uncertainty, "peaks_by_plan", pytest.fail)
     monkeypatch.setattr(baseline, "drive_as_recorded", pytest.fail)
     for known in (run, lazy):  # the lazy result shares the replays
         (device,) = known.devices

@@ -203,7 +203,7 @@ def what_if(trials: Trials, run: Run, settings: Iterable[Setting] = ()) -> tuple
     entries = device_run.entries
     first = _reserved(device_run.timeline, entries, device_run.stopped_at)
     found = [WhatIf(trial_of_run(run.conf, device_run), first)]
-    trials.note(Setting(run.conf), device_run)
+    trials.add(Setting(run.conf), device_run)
     config = Setting(run.conf).config(release)
     for setting in tuple(settings) or proposals([trials.prepared], config):
         setting.config(release)

@@ -1,4 +1,4 @@
-"""Calls of empty_cache that left no entry, and other plans with the same recording.
+"""Calls of empty_cache that the program may have made without an entry, and the resulting plans.
 
 A call of empty_cache that returns nothing to the driver leaves no entry, but under another setting
 it may return memory.  A quiet moment is a point after a step at which a call would leave no entry,
@@ -195,7 +195,7 @@ class Probe(Drive):
 
     moments: numbers of the steps after which the cache is examined, in order.
     quiet: indices in `moments` of the quiet moments, filled by the replay.
-    loud: indices of the other moments, filled by the replay.
+    loud: indices in `moments` of those that are not quiet, filled by the replay.
     """
 
     moments: Sequence[int] = ()
@@ -254,7 +254,7 @@ def open_plans(
 ) -> Iterator[OtherPlan]:
     """Yield other plans that would have left the same recording, for the what-if range.
 
-    plan: the inferred plan, without recorded results of driver calls, as are the other plans.
+    plan: the inferred plan, without the recorded results of driver calls.
     quiet: function that returns the quiet moments; called only if the plans depend on them.
     """
     for limit in sorted({*(plan.limits or ())} - {plan.limit}):
@@ -268,16 +268,18 @@ def open_plans(
 
 
 def leaves_open(device: RecordedDevice, plan: Plan) -> bool:
-    """Return True if the what-if range must be reported even if it is a single value.
+    """Return True if the recording is known to hide facts, so that what-ifs always report a range.
 
-    That is so if the recording shows a memory limit but not its exact value, or some but not all
-    calls of empty_cache.
+    The facts are the exact value of a memory limit, and further calls of empty_cache.
     """
     return plan.limits is not None or has_unseen_calls(device, plan)
 
 
 def has_unseen_calls(device: RecordedDevice, plan: Plan) -> bool:
-    """Return True if empty_cache calls were inferred, since more of them may have left no entry."""
+    """Return True if the program may have made more empty_cache calls than were inferred.
+
+    That is so if any were inferred, and the recording does not mark them.
+    """
     is_marked = any(mark.kind is MarkKind.EMPTY_CACHE for mark in device.marks)
     return plan.n_empty_cache > 0 and not is_marked
 
