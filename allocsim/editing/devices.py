@@ -26,7 +26,8 @@ from allocsim.units import MIB
 class EditedDevice(Prepared):
     """Device of a recording with an edited program, ready for replays.
 
-    Every replay is a what-if, also under the recorded settings.  The what-if range is not computed.
+    Every replay is a what-if replay, even under the recorded settings, and gives one peak, not a
+    range.
 
     edits: edits of the program, applied in this order.
     baseline: replay of the recorded program under the recorded settings.
@@ -43,7 +44,7 @@ class EditedDevice(Prepared):
 
     @cached_property
     def free_plan(self) -> Plan:
-        """Steps of the edited program, without the recorded results of driver calls."""
+        """Plan of the edited program, without the recorded results of driver calls."""
         return replace(self.plan, steps=self.program.steps)
 
     @cached_property
@@ -52,7 +53,7 @@ class EditedDevice(Prepared):
 
     @cached_property
     def proofs(self) -> list[Parting | None]:
-        """First difference between the recording and the unedited replay; None if equal."""
+        """First difference between the recording and the baseline, as only item; None if equal."""
         return [self.baseline.parting]
 
     def edited(self, edits: Sequence[Edit]) -> EditedDevice:
@@ -231,8 +232,9 @@ class Saving:
 def savings_at(
     prepared: Prepared, device_run: DeviceRun, entry: int, missing: int
 ) -> tuple[Saving, ...]:
-    """Return changes with which the request that failed at `entry` may succeed, proved ones first.
+    """Return changes of the program with which the request that failed at `entry` may succeed.
 
+    Changes that a replay proves come first.
     device_run: baseline replay of the device.
     missing: bytes that the request lacks.
     """
@@ -248,8 +250,9 @@ def savings_at(
 def savings_of(
     categories: Mapping[str, int], phase: str, missing: int | None = None
 ) -> tuple[Saving, ...]:
-    """Return the changes that reduce memory of these categories, least change to training first.
+    """Return changes of the program that reduce its memory, with estimates of the saving.
 
+    Changes that affect the training least come first.
     categories: bytes in use by category, as in `allocsim.ownership.CATEGORIES`.
     phase: training phase at which memory is needed, such as "optimizer"; "" if unknown.
     missing: bytes that the failed request lacks; None if unknown.

@@ -35,24 +35,25 @@ UNKNOWN, OUTSIDE = -2, -1
 class Loop:
     """Function that contains the training loop.
 
-    functions: functions from the outermost to the loop, as (file name, name).
-    lines: line number at which the loop is in each stack, by stack number; `UNKNOWN` without a
-        stack, `OUTSIDE` if the stack does not contain the loop.
+    functions: this function as last item, after its callers from the outermost one on, each as
+        (file name, name).
+    lines: line of this function in each stack, by stack number; `UNKNOWN` for a stack of another
+        thread, `OUTSIDE` if the stack does not contain the function.
     """
 
     functions: tuple[_Function, ...]
     lines: tuple[int, ...]
 
     def line_at(self, trace: Trace, entry: int) -> int:
-        """Return the current line of the loop at `entry`, or `UNKNOWN` or `OUTSIDE`."""
+        """Return the line of this function at `entry`, or `UNKNOWN` or `OUTSIDE`."""
         stack = int(trace.frames[entry])
         return self.lines[stack] if stack >= 0 else UNKNOWN
 
     def length_of_step(self, trace: Trace, entries: Sequence[int]) -> int | None:
-        """Return how many of `entries` are in the same training step as the first one.
+        """Return how many of the first `entries` belong to one training step.
 
-        entries: entry of the last request that certainly belongs to the step, then later entries.
-        Returns None if the stacks do not show the end of the step.
+        entries: an entry that certainly belongs to the step, and the entries after it.
+        Return None if the stacks do not show where the step ends.
         """
         before = 0
         for number, entry in enumerate(entries):
@@ -65,7 +66,7 @@ class Loop:
         return None
 
     def first_inside(self, trace: Trace, entries: Sequence[int]) -> int:
-        """Return the index of the first of `entries` whose stack contains the loop; 0 if none."""
+        """Return the index of the first of `entries` made inside this function; 0 if none is."""
         lines = (self.line_at(trace, entry) for entry in entries)
         return next((number for number, line in enumerate(lines) if line >= 0), 0)
 
@@ -116,7 +117,7 @@ class Program:
 
     steps: the calls as steps of a plan, without the recorded results of driver calls.
     starts: index of the first plan step of each training step, ascending.
-    numbers: number of each training step, as the user counts.
+    numbers: number of each training step, by which an edit names it.
     phases: entries of the first request of each forward pass, backward pass and optimizer step.
     frames: stack number of each entry of the recording; -1 without a stack.
     loop: function that contains the training loop; None if the stacks do not show it.
@@ -183,7 +184,7 @@ class Program:
         return places
 
     def begins_of(self, phase: str) -> list[int]:
-        """Return the index of the first request of the phase `phase` in each of its occurrences.
+        """Return for each occurrence of `phase` the index of the plan step with its first request.
 
         phase: "forward", "backward" or "optimizer".
         """

@@ -1,6 +1,6 @@
 """Run the training steps of a recording in another order, several times, or not at all.
 
-Training steps exchange blocks, whose roles follow from their lifetimes:
+Every block has one of three roles, which follows from its lifetime:
 
 - Carried blocks are allocated in one training step and freed in the next, such as gradients that
   the next `zero_grad` frees.  The nth carried block has the same role in every step, so after a
@@ -11,7 +11,8 @@ Training steps exchange blocks, whose roles follow from their lifetimes:
   allocated when that step runs first.
 - Local blocks are freed in the step that allocated them.
 
-A recording whose training steps exchange other blocks is refused.
+A recording is refused if a block of a training step is freed after the next step, but not at the
+end, or if training steps carry different numbers of blocks.
 """
 
 from __future__ import annotations
@@ -39,18 +40,11 @@ _Row = tuple[int, int]
 
 @dataclass(slots=True)
 class _Life:
-    """Block that the program requests, by its plan steps.
-
-    request: index of the plan step of its request.
-    section: training step of the request, from 0; -1 before the first.
-    frees: indices of the plan steps that free it.
-    nth: number of earlier requests in its section; requests of lasting blocks do not count.
-    """
-
+    # A block that the program requests.  `request` and `frees` are indices of plan steps.
     request: int
-    section: int
+    section: int  # training step of the request, from 0; -1 before the first
     frees: list[int] = field(default_factory=list)
-    nth: int = 0
+    nth: int = 0  # number of earlier requests in its section, without those of lasting blocks
 
 
 def reorder(
@@ -62,7 +56,7 @@ def reorder(
     order: positions in `starts` of the training steps to run; some may repeat or be missing.
     stacks: number of the stack of each plan step; -1 without a stack.
 
-    Raises ConfigError if the training steps exchange blocks in another way than described above.
+    Raises ConfigError for fewer than three training steps, and for blocks without such a role.
     """
     if len(starts) < LEAST_STEPS:
         raise ConfigError(

@@ -73,7 +73,7 @@ class Measures:
 
     @property
     def open_bytes(self) -> int:
-        """Packed bytes minus the lower bound: it is unknown if a placement could save them."""
+        """Packed bytes minus the lower bound; no placement is known that saves these bytes."""
         return self.packed_bytes - self.lower_bound_bytes
 
 

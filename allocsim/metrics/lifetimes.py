@@ -34,8 +34,8 @@ class Lifetimes:
 
     start, end: entry of the allocation and of the end of each block's life.
     size: bytes of the request, rounded up to 512.
-    in_order_of: other lifetimes with the same order of starts and ends, which saves sorting them
-        again; None if there are none.
+    in_order_of: lifetimes of the same blocks whose starts and ends have the same order, so that
+        they are not sorted again; None if no such lifetimes are known.
     """
 
     start: NDArray[np.int64]
@@ -65,9 +65,9 @@ class Lifetimes:
 
     @cached_property
     def turns(self) -> NDArray[np.intp]:
-        """Order of all starts and ends by entry: i < n is the start of row i, n + i its end.
+        """All starts and ends in order of their entries, ends first if entries are equal.
 
-        At the same entry ends come first, since the next block may take the same memory.
+        The start of the block in row i is the number i; its end is i + n, for n blocks.
         """
         if self.in_order_of is not None:
             return self.in_order_of.turns
@@ -210,12 +210,12 @@ class Sizes:
     """Request sizes and peaks of one device of a recording, in bytes.
 
     counts: distinct request sizes before rounding, ascending, each with its number of requests.
-    present: sizes of the segments and blocks from before the first entry.
+    present: distinct sizes of the segments and blocks, live or free, from before the first entry.
     peak_live: peak of the live requests, each rounded up to 512.
     peak_middle: peak of the live requests above 1 MiB and below 10 MiB, each rounded up to 512.
         Such requests share segments of large_segment_size_mb.
     recorded_peak: peak reserved bytes in the recording.
-    living: request sizes, ascending, of blocks from before the first entry.
+    living: request sizes, ascending, of live blocks from before the first entry.
     """
 
     counts: tuple[tuple[int, int], ...]
@@ -227,7 +227,7 @@ class Sizes:
 
     @cached_property
     def asked(self) -> RequestedSizes:
-        """Request sizes of the recording, including those of blocks from before the first entry."""
+        """Request sizes of the recording and of live blocks from before the first entry."""
         counted = np.fromiter((size for size, _ in self.counts), np.int64, len(self.counts))
         return RequestedSizes(np.concatenate((counted, self.living)).astype(np.int64), self.present)
 

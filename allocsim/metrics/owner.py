@@ -137,6 +137,6 @@ def code_of(stack: Sequence[Frame], inferred: str = "") -> Code | None:
 
 
 def code_names(table: FrameTable) -> list[str | None]:
-    """Return the user's line of each stack of `table`, as text; the last item, for -1, is None."""
+    """Return the user's line of each stack in `table`; the last item, for number -1, is None."""
     codes = (code_of(table.stack(number)) for number in range(len(table)))
     return [*(None if code is None else str(code) for code in codes), None]

@@ -84,20 +84,13 @@ def _events(blocks: Lifetimes) -> tuple[_Ints, _Ints]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _EqualPeriods:
-    """Consecutive periods with equal allocations and frees, apart from the block numbers.
-
-    Period i < count consists of the events [first + i * length, first + (i + 1) * length).
-    n_blocks: number of blocks allocated in each period.
-    came: number of the first block allocated in the first period.
-    freed: numbers of the blocks from before the first period that are freed during the periods.
-    """
-
-    first: int
-    length: int
+    # Consecutive periods with equal allocations and frees, apart from the block numbers.
+    first: int  # index of the first event
+    length: int  # number of events in each period
     count: int
-    n_blocks: int
-    came: int
-    freed: _Ints
+    n_blocks: int  # number of blocks that each period allocates
+    came: int  # number of the first block that the first period allocates
+    freed: _Ints  # numbers of the blocks from before the first period that the periods free
 
 
 def _equal_periods(

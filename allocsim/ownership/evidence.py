@@ -37,9 +37,9 @@ class Evidence:
 
     @cached_property
     def lasts(self) -> _Mask:
-        """Blocks from before the first forward pass that are still allocated when it begins.
+        """Blocks allocated before the first forward pass and still allocated when it begins.
 
-        Without a forward pass: blocks still allocated at the last allocation.
+        Without a forward pass: blocks that are still allocated at the last allocation.
         """
         begins = int(np.append(self.scene.forwards.first, NEVER)[0])
         begins = min(begins, self.scene.last_alloc)
@@ -93,10 +93,10 @@ class Evidence:
         return self.scene.backwards.next_first(self.blocks.born)
 
     @cached_property
-    def trained(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Distinct sizes of gradients, and the largest number of gradients of each size.
+    def gradient_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Distinct sizes of gradients in bytes, and the number of gradients of each size.
 
-        The gradients that are allocated at the end of each backward pass are counted.
+        The number is the largest at the end of any backward pass.
         """
         rows = np.flatnonzero(self.gradients)
         spans = self.scene.backwards.of(self.blocks.born[rows])
@@ -112,25 +112,25 @@ class Evidence:
 
     @cached_property
     def has_gradient(self) -> _Mask:
-        """Blocks from before training that the sizes of gradients identify as parameters.
+        """Blocks from before training that are parameters, since gradients of their size exist.
 
-        If a size has n more gradients than known parameters, the first n blocks of that size with
-        an unknown purpose are selected. If n exceeds their number, but not all gradients, each of
-        the others is of a parameter that was a part of a tensor: the first block from a module's
-        constructor whose size divides it, such as the class token before a single image of a ViT.
+        If a size has n more gradients than known parameters, these are the first n blocks of that
+        size with an unknown purpose.
         """
         scene, blocks = self.scene, self.blocks
         stays = self.lasts & (scene.born_in(Phase.SETUP) | scene.outlives_all)
         open_rows = np.flatnonzero(stays & scene.came_from(*_MADE_OTHERWISE))
         known = self.lasts & scene.came_from(*MADE_AS_PARAMETERS)
         found = np.zeros(len(blocks), dtype=bool)
-        for size, count in zip(*(column.tolist() for column in self.trained), strict=True):
+        for size, count in zip(*(column.tolist() for column in self.gradient_counts), strict=True):
             taken = int((known & (blocks.requested == size)).sum())
             rows = open_rows[blocks.requested[open_rows] == size]
             found[rows[: max(count - taken, 0)]] = True
             beyond = count - taken - len(rows)
             if 0 < beyond < count:
-                own = stays & scene.came_from(Origin.OWN_LAYER) & ~found & ~self.repeats_a_buffer
+                # The other gradients are parts of larger tensors, as that of a ViT's class token,
+                # which is concatenated with one image.  Their sizes are multiples of a parameter's.
+                own = stays & scene.came_from(Origin.OWN_LAYER) & ~found & ~self.copied_buffers
                 rows = np.flatnonzero(own & (blocks.requested > 0) & (blocks.requested < size))
                 found[rows[size % blocks.requested[rows] == 0][:beyond]] = True
         return found
@@ -144,15 +144,15 @@ class Evidence:
         scene, blocks = self.scene, self.blocks
         known = blocks.requested[self.lasts & scene.came_from(*MADE_AS_PARAMETERS)]
         size, count = np.unique(known, return_counts=True)
-        best = dict(zip(*(column.tolist() for column in self.trained), strict=True))
+        best = dict(zip(*(column.tolist() for column in self.gradient_counts), strict=True))
         pairs = zip(size.tolist(), count.tolist(), strict=True)
         return bool(len(size)) and all(best.get(each, 0) >= n for each, n in pairs)
 
     @cached_property
-    def repeats_a_buffer(self) -> _Mask:
-        """Blocks of a module's constructor that copy a tensor computed just before.
+    def copied_buffers(self) -> _Mask:
+        """Blocks of a module's constructor that follow a computed tensor of the same size.
 
-        The size is equal.  The module registers such a copy as a buffer.
+        Such a block is a copy, which the module registers as a buffer.
         """
         scene, blocks = self.scene, self.blocks
         worked_out = self.lasts & scene.born_in(Phase.SETUP) & scene.came_from(Origin.OTHER)
@@ -165,10 +165,9 @@ class Evidence:
 
     @cached_property
     def kept_by_fate(self) -> _Mask:
-        """Blocks of the unfinished last forward pass that backward would need.
+        """Blocks of the last, unfinished forward pass that its backward pass would have needed.
 
-        A block is selected if most blocks with its stack were kept for backward in earlier forward
-        passes.
+        They are blocks with a stack whose blocks were mostly kept in earlier forward passes.
         """
         scene, blocks = self.scene, self.blocks
         forward = self.of_forward & ~scene.is_before
@@ -187,7 +186,7 @@ class Evidence:
 
     @cached_property
     def of_forward(self) -> _Mask:
-        """Blocks allocated in a forward pass, or after it and before backward, such as a loss."""
+        """Blocks allocated in a forward pass, or between it and the backward pass (a loss)."""
         scene = self.scene
         program = scene.born_in(Phase.PROGRAM) & ~scene.is_before
         born = self.blocks.born
@@ -221,18 +220,16 @@ class Evidence:
         return 2 * kept > total
 
     @cached_property
-    def call_end(self) -> tuple[_Column, _Column]:
-        """Entries, for each block, between two forward passes before and after its allocation.
+    def ends_and_next_begins(self) -> tuple[_Column, _Column]:
+        """Entries at which, for each block, a forward pass ends and the next one begins.
 
-        The first is the end of the latest forward pass that began before the allocation, the
-        second the start of the next forward pass.
+        The first pass is the latest that began before the allocation of the block.
         """
         last, _ = self.scene.span_end(self.scene.forwards)
         return last, self.scene.forwards.next_first(self.blocks.born)
 
     @cached_property
-    def dies_within_later_call(self) -> _Mask:
-        """Blocks that are freed during a later forward pass than the one of their allocation."""
+    def dies_in_later_forward_pass(self) -> _Mask:
         spans = self.scene.forwards
         later = spans.of(self.blocks.freed) > spans.of(self.blocks.born)
         return self.scene.dies_within(spans) & later
@@ -251,7 +248,7 @@ class Evidence:
         silent = np.flatnonzero(scene.is_before & scene.is_bare & ~scene.came_from(Origin.ENGINE))
         stays = scene.outlives_all[silent]
         replaced = silent[~stays & scene.dies_within(scene.optimizers)[silent]]
-        for size, count in zip(*(column.tolist() for column in self.trained), strict=True):
+        for size, count in zip(*(column.tolist() for column in self.gradient_counts), strict=True):
             rows = silent[stays & (blocks.requested[silent] == size)]
             if len(rows) < count:
                 continue
@@ -263,7 +260,7 @@ class Evidence:
 
     @cached_property
     def state_of_step(self) -> _Mask:
-        """Blocks that an optimizer's step allocated and did not free by its end."""
+        """Blocks that an optimizer's step allocates and that outlive this step."""
         scene, blocks = self.scene, self.blocks
         born = scene.born_in(Phase.OPTIMIZER) & ~scene.is_before
         last, after = scene.span_end(scene.optimizers)

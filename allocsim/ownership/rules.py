@@ -59,7 +59,7 @@ def _came_from(*origins: Origin) -> Callable[[Evidence], _Mask]:
 def _own_layer(known: Evidence) -> _Mask:
     may_train = known.has_gradient | (not known.all_train)
     own = known.scene.came_from(Origin.OWN_LAYER) & known.lasts
-    found: _Mask = own & may_train & ~known.repeats_a_buffer
+    found: _Mask = own & may_train & ~known.copied_buffers
     return found
 
 
@@ -68,20 +68,20 @@ def _cache(known: Evidence) -> _Mask:
     named = scene.came_from(Origin.CACHE) & ~scene.born_in(Phase.BACKWARD)
     if len(scene.backwards):
         named &= ~scene.born_in(Phase.FORWARD) | (known.next_backward == NEVER)
-    end, _ = known.call_end
+    end, _ = known.ends_and_next_begins
     return named & (scene.is_before | (blocks.freed > end) | ~scene.born_in(Phase.FORWARD))
 
 
 def _kept_between_calls(known: Evidence) -> _Mask:
     scene, blocks = known.scene, known.blocks
     forward = scene.born_in(Phase.FORWARD) & ~scene.is_before & ~scene.is_engine_thread
-    _, following = known.call_end
+    _, following = known.ends_and_next_begins
     second = scene.forwards.next_first(following)
     lives_on = (blocks.freed > second) & (second != NEVER)
     third_backward = scene.backwards.next_first(scene.backwards.next_first(known.next_backward))
     outlasts = (blocks.freed > third_backward) & (third_backward != NEVER)
     lives_on &= (known.next_backward == NEVER) | (outlasts & ~scene.dies_within(scene.backwards))
-    replaced = known.dies_within_later_call & (known.next_backward == NEVER)
+    replaced = known.dies_in_later_forward_pass & (known.next_backward == NEVER)
     found: _Mask = forward & (lives_on | replaced)
     return found
 
@@ -292,16 +292,15 @@ def purposes_of(
     lives: Sequence[NDArray[np.int64]],
     n_entries: int,
 ) -> NDArray[np.int64]:
-    """Return the category of each block of a program that was not recorded.
+    """Return the category of each block of a program given as requests and frees.
 
-    A category is an index into `CATEGORIES`.  Blocks are in order of allocation.  Requests and
-    frees of the program are numbered in order, and these numbers serve as entries.
+    The results are indices into `CATEGORIES`.  All columns have one item per block, in order of
+    allocation.  The requests and frees of the program are numbered together, in order.
 
     table: frames of the stacks.
-    stack: stack number in `table` of each block.
-    requested: bytes of each request.
-    lives: entries of the allocations, and entries of the frees; `n_entries` for a block that is not
-        freed.
+    stack: stack number in `table`.
+    requested: bytes of the request.
+    lives: number of the request, and number of the free; `n_entries` for a block that is not freed.
     n_entries: number of requests and frees.
     """
     born, freed = lives

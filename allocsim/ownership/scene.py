@@ -100,9 +100,10 @@ def blocks_of(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline)
 
 
 def paired(columns: Sequence[NDArray[Any]], n_entries: int, pools: tuple[PoolId, ...]) -> Blocks:
-    """Return the blocks that rows of allocations and frees describe.
+    """Match allocations with frees, and return the blocks.
 
-    columns: action, address, size, requested size, stream, pool, stack and entry of each row.
+    columns: action, address, size, requested size, stream, pool, stack and entry of each
+        allocation and free.
     n_entries: number of entries of the recording.
     pools: ids of the private pools.
     """
@@ -169,10 +170,10 @@ def _are_completions(action: NDArray[np.uint8], row: NDArray[np.intp]) -> NDArra
 
 
 def rows_of(segments: tuple[SegmentState, ...], pools: tuple[PoolId, ...]) -> list[NDArray[Any]]:
-    """Return the blocks of `segments` as columns for `paired`, with entry number -1.
+    """Return the blocks that `segments` hold before the first entry, as columns for `paired`.
 
-    Each block that is allocated or waits for its free has a row for its allocation.  Each block
-    that waits for its free has also a row for the requested free.
+    Each block in use is an allocation with the entry number -1.  A freed block that waits for other
+    streams is an allocation and a free.
     pools: private pools; the pool of a block is its index in `pools`, or -1 for the default pool.
     """
     rows = []
@@ -219,7 +220,7 @@ class Spans:
         return found.astype(np.int64)
 
     def of(self, entry: _Column) -> NDArray[np.intp]:
-        """Return, for each entry, the index of the last span that begins at or before it, or -1."""
+        """Return for each entry the index of the last span that has begun by then; -1 if none."""
         return np.searchsorted(self.first, entry, side="right") - 1
 
 
@@ -265,9 +266,9 @@ class Scene:
         return self.blocks.freed > self.last_alloc
 
     def span_end(self, spans: Spans) -> tuple[_Column, _Column]:
-        """Return the end of the latest span that begins before each block's allocation.
+        """Return where the latest span ends that begins before each block's allocation.
 
-        The end is given twice: as `Spans.last` and as `Spans.after`.
+        The results are its last allocation, and the first allocation after it, as entries.
         """
         at = spans.of(self.blocks.born)
         return np.append(spans.last, -1)[at], np.append(spans.after, NEVER)[at]

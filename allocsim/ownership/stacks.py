@@ -152,7 +152,7 @@ def is_call(frame: Frame) -> bool:
 def kinds_of(table: FrameTable, stacks: Sequence[int]) -> dict[int, StackKind]:
     """Return the classification of each stack number in `stacks`.
 
-    The result also depends on the other stacks of `table`, which show the files of modules.
+    All stacks must be given at once: one stack may show that a file of another defines modules.
     """
     known = {stack: table.stack(stack) for stack in stacks}
     python = {

@@ -45,8 +45,8 @@ _MOVES = {"to", "cuda", "half", "float", "bfloat16"}  # functions that move or c
 class Whose:
     """Owner of one block.
 
-    stack: Python frames that requested the block, innermost first.  If `silent` is not empty:
-        frames of the forward code for whose backward autograd requested it; empty if unknown.
+    stack: Python frames that requested the block, innermost first.  If autograd requested it:
+        frames of the forward code that autograd differentiates; empty if unknown.
     silent: "" if the stack was recorded; else a text such as "no stack recorded".
     """
 
@@ -54,7 +54,7 @@ class Whose:
     silent: str = ""
 
     def line(self, frames: int = 1) -> str:
-        """Return the user's line that requested the block, with its callers (`frames` lines)."""
+        """Return the user's line that requested the block, and its callers: `frames` lines."""
         code = code_of(self.stack)
         if code is None:
             return self.silent or NO_STACK
@@ -86,7 +86,7 @@ def is_plumbing(frame: Frame) -> bool:
 
 
 def module_name(stack: Sequence[Frame], frames: int) -> str:
-    """Return the innermost `frames` modules of a stack, or functions without a module call."""
+    """Return the innermost `frames` modules of a stack, or functions if it calls no module."""
     called = _called(stack)
     if not called:
         called = [frame for frame in stack if not is_plumbing(frame) and not _moves(frame)]

@@ -1,11 +1,11 @@
 """Simulate a program given as a list of requests and frees, and return its recording.
 
-To save time, the caller may divide a part of the program into stretches that may repeat, such as
-the decoding steps of a language model.  A row is one request or free.  A stretch may begin with the
-same small pool as an earlier stretch and make the same calls to it.  Then the addresses in the
-small pool are copied from the earlier stretch, and only the rows of the large pool are simulated.
-This is exact, because the two pools share no blocks, and a row that needs a new segment is
-simulated after all rows before it.
+Each row of the list is one request or free.  To save time, the caller may name stretches of rows
+that may repeat, such as the decoding steps of a language model.  If a stretch begins with the same
+state of the small pool as an earlier one and makes the same calls to this pool, the addresses in
+the small pool are copied, and only the rows of the large pool are simulated.  This is exact,
+because the two pools share no blocks, and a row that needs a new segment is simulated after all
+rows before it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Played:
     """Result of a simulated program.
 
     allocator: the allocator at the end.
-    moved: change of allocated bytes by each request and free.
+    moved: bytes that each request and free adds to allocated memory; negative for a free.
     peak: state of the allocator at the peak of reserved memory.
     peak_device_bytes: highest memory in use on the device, including the CUDA context.
     oom_text: text of the out-of-memory error that ended the program; "" without an error.

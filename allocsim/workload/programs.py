@@ -52,8 +52,8 @@ def fragments(
         and a block that lives for `life` more rounds.
     block_size: approximate bytes of the first round's short-lived blocks.  Long-lived blocks have
         between a quarter of it and all of it.
-    growth: percent by which short-lived blocks grow per round.  At a factor of eight they restart
-        with the first size.
+    growth: percent by which short-lived blocks grow per round.  Blocks eight times larger than the
+        first are followed by blocks of the first size.
     entries: number of entries to generate, in place of `rounds`.
     """
     options = dict(locals())
@@ -248,8 +248,7 @@ def server(
     finish = recorder.code(_SERVER, "finish", 70)
     sessions: list[_Session] = []
 
-    def turn() -> None:
-        """Add `growth` tokens to every session and finish the complete ones."""
+    def grow_caches() -> None:
         for session in list(sessions):
             session.tokens += growth
             longer = recorder.malloc(session.tokens * bytes_a_token, grow)
@@ -264,13 +263,13 @@ def server(
             recorder.malloc(64 * MIB, recorder.code(_SERVER, "load_model", 9))
         for _ in recorder.rounds(requests, entries):
             while len(sessions) >= concurrent:
-                turn()
+                grow_caches()
             tokens = chance.randint(max(prompt // 8, 1), max(prompt, 1))
             end = tokens + chance.randint(max(answer // 8, 1), max(answer, 1))
             cache = recorder.malloc(tokens * bytes_a_token, prefill)
             sessions.append(_Session(cache, tokens, end))
         while sessions:
-            turn()
+            grow_caches()
     return recorder.recording("server", options)
 
 
