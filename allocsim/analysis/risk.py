@@ -26,7 +26,7 @@ from allocsim.recommend import (
     Case,
     Recommendation,
     allows_expandable,
-    read_alike,
+    applicable_settings,
     recommend,
     usual_settings,
 )
@@ -256,7 +256,11 @@ def _needs(trials: Trials, setting: Setting, confs: Sequence[str] | None) -> tup
     prepared = trials.prepared
     config = setting.config(prepared.release)
     usual = usual_settings(config, expandable=allows_expandable(prepared))
-    others = read_alike(usual, [prepared], config) if confs is None else tuple(map(Setting, confs))
+    others = (
+        applicable_settings(usual, [prepared], config)
+        if confs is None
+        else tuple(map(Setting, confs))
+    )
     for each in others:
         each.config(prepared.release)  # raise now for a setting that the release refuses
     every = dict.fromkeys([setting, *others])

@@ -3,11 +3,11 @@
 from allocsim.recommend.candidates import (
     UNTRIED,
     allows_expandable,
+    applicable_settings,
     candidates,
     is_fitted,
     overflows,
     proposals,
-    read_alike,
     rescues,
     usual_settings,
     was_refused,
@@ -36,7 +36,8 @@ from allocsim.recommend.rule import (
 
 __all__ = [
     "Bar", "Case", "Cost", "Costs", "DriverTimes", "Offer", "Recommendation", "UNTRIED",
-    "MIN_SAVING_DIVISOR", "WhyNot", "allows_expandable", "candidates", "choose", "cost_of",
-    "driver_time", "front", "is_fitted", "is_hopeless", "late_peak", "overflows", "proposals",
-    "read_alike", "read_costs", "recommend", "rescues", "usual_settings", "was_refused",
+    "MIN_SAVING_DIVISOR", "WhyNot", "allows_expandable", "applicable_settings", "candidates",
+    "choose", "cost_of", "driver_time", "front", "is_fitted", "is_hopeless", "late_peak",
+    "overflows", "proposals", "read_costs", "recommend", "rescues", "usual_settings",
+    "was_refused",
 ]  # fmt: skip

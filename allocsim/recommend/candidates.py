@@ -52,7 +52,7 @@ _SCALARS = (2, 4, 8, 16, 32, 64)
 _LIST_DIVISIONS = (4, 8)
 _PAIRED = 4  # number of values of an option that are combined with another option
 
-_Change = dict[str, object]
+_Change = dict[str, object]  # fields of `AllocatorConfig` that differ from the base setting
 _Value = TypeVar("_Value")
 
 
@@ -82,6 +82,7 @@ def candidates(
 
 
 def _setting(base: AllocatorConfig, change: _Change) -> Setting | None:
+    # The default of max_non_split_rounding_mb follows large_segment_size_mb.
     if "large_segment_size" in change and "max_non_split_rounding" not in change:
         change = {**change, "max_non_split_rounding": change["large_segment_size"]}
     config = replace(base, **change)  # type: ignore[arg-type]
@@ -90,6 +91,7 @@ def _setting(base: AllocatorConfig, change: _Change) -> Setting | None:
         meant = setting.config(base.release)
     except ConfigError:
         return None
+    # In some releases, no conf string means exactly this combination.
     return setting if replace(meant, text=config.text) == config else None
 
 
@@ -109,13 +111,7 @@ def _shortest_conf(config: AllocatorConfig) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """Candidate values of each option, and their combinations.
-
-    A combination is a dict of the fields of `AllocatorConfig` that differ from the base setting.
-    sizes: request sizes of the recording, from which the values are derived.
-    """
-
-    sizes: Sizes
+    sizes: Sizes  # request sizes of the recording, from which values of options are derived
     release: Release
 
     def singles(self, expandable: bool) -> Iterator[_Change]:
@@ -260,7 +256,7 @@ def proposals(
     may_expand = expandable and all(allows_expandable(part) for part in parts)
     options = (*_USUAL, *_BESIDE, *_fitted_confs(parts))
     found = dict.fromkeys(_accepted(options, recorded, expandable=may_expand))
-    return read_alike(found, parts, recorded)
+    return applicable_settings(found, parts, recorded)
 
 
 def rescues(
@@ -273,13 +269,13 @@ def rescues(
     may_expand = expandable and all(allows_expandable(part) for part in parts)
     sizes = merged(tuple(sizes_of(part) for part in parts))
     found = candidates(sizes, recorded, expandable=may_expand, limits=False)
-    return read_alike(found, parts, recorded)
+    return applicable_settings(found, parts, recorded)
 
 
-def read_alike(
+def applicable_settings(
     settings: Iterable[Setting], parts: Sequence[Prepared], recorded: AllocatorConfig
 ) -> tuple[Setting, ...]:
-    """Return the settings that change no option which the recorded build of PyTorch ignores.
+    """Return the settings that change only options which the recorded build of PyTorch reads.
 
     A build for CUDA reads all options; other builds are recognised by names in stacks.
     """

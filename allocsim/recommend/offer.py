@@ -74,9 +74,9 @@ class Offer:
         return max(trial.num_device_alloc + trial.num_device_free for trial in self.trials)
 
     def thrashes(self, baseline: Offer) -> bool:
-        """Return True if the replay obtains released memory again and again.
+        """Return True if the replay keeps releasing memory and obtaining it again.
 
-        It must also make many more driver calls than the baseline.
+        It must also make more than twice as many driver calls as the baseline.
         """
         return self.churns and self.calls > _MANY_CALLS * baseline.calls
 
@@ -96,10 +96,10 @@ Bar = tuple[tuple[Point, bool], ...]
 
 
 def is_hopeless(bar: Bar, so_far: Point) -> bool:
-    """Return True if a replay need not continue, since a finished one is better in every number.
+    """Return True if a running replay can no longer be better than a finished one in any number.
 
-    bar: numbers of the finished replays, each with True if an equal result is also hopeless.
-    so_far: numbers that the replay has reached, which can only grow.
+    bar: numbers of the finished replays, each with True if it also wins against equal numbers.
+    so_far: numbers that the running replay has reached; they can only grow.
     """
     return any(dominates(p, so_far) or (loses and p == so_far) for p, loses in bar)
 
@@ -119,14 +119,14 @@ class DriverTimes:
     """Times of driver calls on one card.
 
     card, driver: name of the card and version of its driver.
-    malloc, free: cuMemAlloc and cuMemFree, with nothing else allocated.
+    malloc, free: cuMemAlloc and cuMemFree by size, with nothing else allocated.
     fresh: additional microseconds of cuMemAlloc if other allocations exist, so that it needs a new
         address range.
     fresh_each: further microseconds of cuMemAlloc for each existing allocation.
     create, map, access: cuMemCreate and cuMemMap of one handle, cuMemSetAccess of one range.
     unmap, release: cuMemUnmap and cuMemRelease of one handle.
-    low, high: range of the ratio of real to estimated time: the quartiles of the median ratios of
-        recordings from this card (`python -m benchmarks.driver_times`).
+    low, high: quartiles of the ratio of real to estimated time, over recordings from this card; the
+        ratio of a recording is a median (`python -m benchmarks.driver_times`).
     """
 
     card: str

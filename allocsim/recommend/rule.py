@@ -98,7 +98,7 @@ class Recommendation:
 class Case:
     """One device for which a setting is sought.
 
-    trials: runner of replays of this device under other settings.
+    trials: replays of this device under other settings, made on demand.
     device_run: baseline replay.
     """
 

@@ -28,9 +28,9 @@ from allocsim.recommend import (
     Costs,
     Recommendation,
     allows_expandable,
+    applicable_settings,
     candidates,
     front,
-    read_alike,
 )
 from allocsim.recording import Recording
 from allocsim.replaying import (
@@ -246,7 +246,7 @@ def _search(
         expandable=expandable,
         limits=not search.by_device,
     )
-    read = read_alike(settings, [part.prepared for part in search.parts], config)
+    read = applicable_settings(settings, [part.prepared for part in search.parts], config)
     search.replay_while_hopeful([setting for setting in read if setting != baseline])
     shown = [row for row in _front(search) if row.unrefused_device is None and not row.is_baseline]
     search.find_unrefused_devices(
