@@ -244,7 +244,7 @@ class Card(Observer):
         sleep, allocator, copy = phase.sleep, process.allocator, 0
         before = process.held
         if sleep not in (Sleep.NONE, Sleep.EXIT):
-            allocator.empty_cache()
+            allocator.empty_cache()  # every sleep releases cached memory too
         if sleep is Sleep.EXIT:
             process.is_started = False
         elif sleep is Sleep.ALL:

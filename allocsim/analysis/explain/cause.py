@@ -102,7 +102,7 @@ class Figures:
 
     @property
     def limited(self) -> int | None:
-        """Bytes that count against the limit: reserved bytes, or others if these are unknown."""
+        """Bytes that count against the limit: reserved, else process, else allocated bytes."""
         held = (self.reserved, self.process_bytes, self.allocated_bytes)
         return next((size for size in held if size is not None), None)
 

@@ -185,11 +185,11 @@ class HostLine:
 
 @dataclass(frozen=True, slots=True)
 class HostExplanation:
-    """Growth of the pinned memory in a recording.
+    """Reasons why the pinned memory of a recording grew: blocks that were newly pinned.
 
-    causes: bytes of new blocks by cause, most first.
-    lines: lines whose requests obtained new blocks, most bytes first.
-    sizes: bytes of new blocks by size of the block, most bytes first.
+    causes: bytes of these blocks by cause, most first.
+    lines: lines of the program whose requests needed them, most bytes first.
+    sizes: bytes of these blocks by size of the block, most bytes first.
     advice: sentences, most useful first.
     """
 

@@ -199,7 +199,7 @@ class _Malloc:
     def tail(self) -> Block | None:
         """Free rest of the split block; None if no block was split."""
         following = self.block.next if self.block is not None else None
-        return following if following is not None and following.key else None
+        return following if following is not None and following.key else None  # free: has a key
 
     @property
     def taken(self) -> int:
