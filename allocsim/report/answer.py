@@ -1,10 +1,11 @@
 """First screen of `replay`, `explain`, `tune` and `risk`: at most 22 lines of 80 columns.
 
-The order is verdict, cause, setting to paste, and the code that holds the memory. Two lines of a
-terminal of 24 are left for the prompts. `compare`, `gate`, `ranks` and `top` have other layouts.
+The order is verdict, cause, setting to paste, and the code that holds the memory. A terminal of 24
+lines then has two left for the prompts. `compare`, `gate`, `ranks` and `top` have other layouts.
 
-Rule: a part that does not fit is left out completely, the least needed first. The last line names
-the options that show the rest. Every sentence is also in the full text, which -v prints.
+Rule: a screen consists of parts, such as the verdict. If they are too long together, the least
+needed parts are left out. The last line names the options that show the rest. Every sentence is
+also in the full text, which -v prints.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ class Tone(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Lines that are shown or left out together.
+    """Lines of a screen that are shown or left out together.
 
     rank: parts with the highest number are left out first; a part with 0 is always shown.
-    starts: put an empty line before the part, if the screen has room for all such empty lines.
+    starts: True for an empty line before the part; left out if the screen lacks room for them all.
     """
 
     lines: Sequence[str]
@@ -73,7 +74,7 @@ class Answer:
 
 
 def answer_of(parts: Sequence[Part], more: str = _MORE) -> Answer:
-    """Return a screen of the parts that fit in `HEIGHT` lines.
+    """Return a screen of `HEIGHT` lines; parts that do not fit are left out.
 
     more: last line of the screen, which names the options that show the rest.
     """
@@ -97,10 +98,10 @@ def _height(parts: Sequence[Part]) -> int:
     return sum(len(each.lines) for each in parts) + 1
 
 
-def of_owners(top: Top | None, rank: int = 0) -> Part:
-    """Return lines with the three owners of most memory at a moment, and each category's share.
+def owners_part(top: Top | None, rank: int = 0) -> Part:
+    """Return the three largest owners of memory at the moment of `top`, and the largest categories.
 
-    rank: parts of a screen with the highest number are left out first; 0 is never left out.
+    rank: `rank` of the returned part.
     """
     if top is None or not top.rows:
         return Part(())
@@ -126,8 +127,7 @@ def most_urgent(devices: Sequence[DeviceRun]) -> list[DeviceRun]:
     return sorted(devices, key=lambda device: not device.ooms)[:_SHOWN_DEVICES]
 
 
-def warnings(run: Run) -> Part:
-    """Return warnings about a replay, e.g. that it differs from the recording, and its notes."""
+def warnings_part(run: Run) -> Part:
     shown = 2 if run.card is not None and run.card.is_shared else 1
     return said_first(run.warnings[:shown], run.named_notes)
 
@@ -140,13 +140,11 @@ def said_first(warnings: Sequence[str], notes: Sequence[str]) -> Part:
     return Part([*lines, *other], Tone.FAILURE if lines else Tone.PLAIN)
 
 
-def named(label: str, run: Run, device: DeviceRun) -> tuple[str, str]:
-    """Return `label`, and the text that begins its row: "device 1: ", or "" for a single device."""
-    return label, f"device {device.device}: " if len(run.devices) > 1 else ""
+def device_prefix(run: Run, device: DeviceRun) -> str:
+    return f"device {device.device}: " if len(run.devices) > 1 else ""
 
 
-def others(run: Run, shown: Sequence[DeviceRun]) -> Part:
-    """Return a line that counts the devices of `run` that are not shown, and the failed ones."""
+def hidden_devices(run: Run, shown: Sequence[DeviceRun]) -> Part:
     hidden = [device for device in run.devices if device not in shown]
     if not hidden:
         return Part(())
@@ -164,7 +162,7 @@ def entries(run: Run) -> str:
 
 
 def memory(run: Run, device: DeviceRun) -> list[str]:
-    _, name = named("", run, device)
+    name = device_prefix(run, device)
     memory = device.device_memory
     card = "a device of unknown size" if memory is None else f"a device of {format_size(memory)}"
     peaks = (
@@ -180,9 +178,9 @@ def memory(run: Run, device: DeviceRun) -> list[str]:
 def to_paste(
     found: Recommendation | None, devices: Iterable[Cure | DeviceExplanation] = ()
 ) -> list[Part]:
-    """Return the setting to paste, and sentences on what the replays prove about it.
+    """Return the setting to paste, and sentences that say if a replay proved that it helps.
 
-    devices: trials of settings on each device, which show if an error remains; () for none.
+    devices: explanation of each device, which shows how much of the recording the replay covered.
     """
     if found is None:
         return []

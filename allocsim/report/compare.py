@@ -87,7 +87,6 @@ def _allocated(found: Comparison) -> list[str]:
 
 
 def _when(at: Moment) -> str:
-    """Describe a moment, e.g. "in step 2, backward (entry 4,162)"."""
     if at.entry is None:
         return moment_text(at)
     parts = [f"step {at.step}"] * bool(at.step) + [at.phase] * bool(at.phase)

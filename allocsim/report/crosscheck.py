@@ -1,6 +1,7 @@
 """Result of a comparison of the model with real PyTorch on random scripts, as text and as JSON.
 
-The text counts scripts and calls. Then it says that all agree, or prints a test for a difference.
+The text counts the scripts and their calls. If a result differs, it has a test that fails until the
+model is fixed.
 
 Rule: the verdict is the last line.
 """

@@ -27,14 +27,14 @@ from allocsim.report.answer import (
     Part,
     Tone,
     answer_of,
+    device_prefix,
+    hidden_devices,
     most_urgent,
-    named,
-    of_owners,
-    others,
+    owners_part,
     savings_document,
     savings_part,
     to_paste,
-    warnings,
+    warnings_part,
 )
 from allocsim.report.layout import (
     card_document,
@@ -99,7 +99,7 @@ def text(run: Run, devices: Sequence[DeviceExplanation], top: Top | None = None)
     if devices:
         lines += ["", *paste_rows(devices[0].recommendation, devices)]
     if top is not None:
-        lines += ["", *of_owners(top).lines]
+        lines += ["", *owners_part(top).lines]
     for device in devices:
         lines += _savings(device).lines
     return "\n".join(lines) + "\n"
@@ -161,7 +161,6 @@ def kinds_table(kinds: Mapping[str, int]) -> list[str]:
 
 
 def code_text(code: Code | None) -> str:
-    """Return the name of a line of code, and how it was inferred if no stack shows it."""
     if code is None:
         return "the recording has no stack frames"
     folded = f" ({plural(code.folded, 'frame')} of libraries inside)" if code.folded else ""
@@ -331,8 +330,8 @@ def _remedy_document(remedy: Remedy) -> dict[str, Any]:
 
 
 def screen(run: Run, devices: Sequence[DeviceExplanation], top: Top | None = None) -> Answer:
-    parts = [warnings(run), *verdict_of_run(run, devices)]
-    owners = of_owners(top)
+    parts = [warnings_part(run), *verdict_of_run(run, devices)]
+    owners = owners_part(top)
     paste = to_paste(devices[0].recommendation if devices else None, devices)
     is_full = any(s.cause == "full" for d in devices for s in d.shortages[-1:])
     # On a full device, no setting helps: the code that holds the memory must be shown.
@@ -352,14 +351,14 @@ def verdict_of_run(run: Run, devices: Sequence[DeviceExplanation]) -> list[Part]
     found: list[Part] = []
     for device_run in shown:
         found += _explained(run, by_number[device_run.device], is_alone=len(devices) == 1)
-    return [*found, others(run, shown)]
+    return [*found, hidden_devices(run, shown)]
 
 
 def _explained(run: Run, device: DeviceExplanation, *, is_alone: bool) -> list[Part]:
-    label, name = named("Verdict", run, device.device_run)
+    name = device_prefix(run, device.device_run)
     parting = device.device_run.parting
     if not device.shortages:
-        return [Part(row(label, f"{name}{unproved(parting)}no request failed"), Tone.GOOD)]
+        return [Part(row("Verdict", f"{name}{unproved(parting)}no request failed"), Tone.GOOD)]
     shortage = device.shortages[-1]
     oom = shortage.oom
     more = len(device.shortages) - 1
@@ -367,7 +366,7 @@ def _explained(run: Run, device: DeviceExplanation, *, is_alone: bool) -> list[P
     where = f"{_requested(oom)} requested at entry {oom.entry:,}{errors}"
     verdict = f"{name}{unproved(parting, oom.entry)}{shortage.cause}: {CAUSES[shortage.cause]}"
     found = [
-        Part(row(label, verdict), Tone.FAILURE),
+        Part(row("Verdict", verdict), Tone.FAILURE),
         Part(row("Because", because(shortage))),
         Part(rows("Request", [where, *_code(shortage)]), rank=2 if is_alone else 5),
     ]

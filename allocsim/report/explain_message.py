@@ -1,8 +1,8 @@
 """Explanation of a text: its out-of-memory errors, or the memory sizes in a server's log.
 
-Equal consecutive errors are shown once. `allocsim.analysis.explain` computes all numbers about
-them. The sizes of a log, or of a table of PyTorch, are shown as printed there, and are never added
-up. Reasons why a server refused to start come first, each with the change that helps.
+Equal consecutive errors are shown once. `allocsim.analysis.explain` computes all numbers that
+explain an error. The sizes in a log, or in a table of PyTorch, are repeated as printed, and are
+never added up. If a server refused to start, the reason comes first, with the change that helps.
 """
 
 from __future__ import annotations

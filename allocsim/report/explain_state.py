@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from allocsim._repr import printable
 from allocsim.analysis.explain import Blocker, Refusal, StateExplanation, arithmetic_of
-from allocsim.report.answer import Answer, Part, Tone, answer_of, of_owners
+from allocsim.report.answer import Answer, Part, Tone, answer_of, owners_part
 from allocsim.report.explain import (
     CAUSES,
     blockers_document,
@@ -49,13 +49,13 @@ def text(found: StateExplanation, top: Top | None = None) -> str:
     lines += ["", *_answer(found)]
     if found.refusal is not None:
         lines += ["", *_refusal(found.refusal)]
-    return "\n".join([*lines, "", *of_owners(top).lines]).rstrip() + "\n"
+    return "\n".join([*lines, "", *owners_part(top).lines]).rstrip() + "\n"
 
 
 def screen(found: StateExplanation, top: Top | None = None) -> Answer:
     refusal = found.refusal
     tone = Tone.FAILURE if refusal is not None and found.is_asked else Tone.PLAIN
-    parts = [Part(_answer(found), tone), of_owners(top)]
+    parts = [Part(_answer(found), tone), owners_part(top)]
     if refusal is not None and refusal.blockers:
         parts.append(Part(_in_the_way(refusal), rank=2, starts=True))
     parts.append(Part(rows("Note", _notes(found)), rank=1, starts=True))

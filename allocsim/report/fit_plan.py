@@ -40,7 +40,7 @@ def document(
     """Return the JSON document of training on many cards.
 
     found: memory of one layout, or the layouts that `allocsim fit --plan` tried.
-    assumed: sentence on assumptions that differ from those of a run; "" if none differ.
+    assumed: sentence on the assumptions that a run of the program would not make; "" if none.
     """
     if isinstance(found, GpuCount):
         return _plan_document(training, gpu, found)
@@ -58,7 +58,7 @@ def text(training: Training, gpu: Gpu, found: Sharded | GpuCount, assumed: str =
 
     training: model, optimizer and layout (the ways of parallelism and their sizes).
     found: memory of one layout, or the layouts that `allocsim fit --plan` tried.
-    assumed: sentence on assumptions that differ from those of a run; "" if none differ.
+    assumed: sentence on the assumptions that a run of the program would not make; "" if none.
     """
     if isinstance(found, GpuCount):
         return _plan_text(training, gpu, found)

@@ -1,7 +1,7 @@
 """Answer of `allocsim fit --server`: does a served model fit a card?  As text and as JSON.
 
-Rule: an unknown size is shown as a range with its reason. The JSON has the keys of every answer of
-`fit`; a key that cannot hold a range has the highest possible size.
+Rule: an unknown size is shown as a range with its reason. The JSON has the keys that `fit` writes
+for any model. If such a key has a single number, it is the upper end of the range.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Answer of `allocsim fit --server ENGINE --engine program`: an engine's start, as text and JSON.
 
-Rule: sizes are those that the engine printed.  The JSON has the keys of a formula's answer; both
-ends of its ranges are the same.
+Rule: sizes are those that the engine printed.  The JSON has the same keys as the answer without
+--engine program, which is computed by formula.  Its ranges have equal ends.
 """
 
 from __future__ import annotations

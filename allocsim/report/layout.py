@@ -50,10 +50,10 @@ def warned(warnings: Sequence[str]) -> list[str]:
 
 
 def fields(value: object, keys: str) -> dict[str, Any]:
-    """Return attributes of `value` by their keys in a JSON document; None for each if it is None.
+    """Return attributes of `value` as part of a JSON document; all are None if `value` is None.
 
-    keys: keys separated by spaces; "num_ooms=ooms" is the attribute `ooms` under another key, and
-        "size_bytes=form.size" an attribute of an attribute, or None if that is None.
+    keys: attribute names separated by spaces. "num_ooms=ooms" writes the attribute `ooms` under the
+        key "num_ooms". "size_bytes=form.size" writes `value.form.size`; None if `form` is None.
     """
     found = {}
     for each in keys.split():
@@ -66,8 +66,9 @@ def fields(value: object, keys: str) -> dict[str, Any]:
 
 
 def unproved(parting: Parting | None, entry: int | None = None) -> str:
-    """Return "unproved: " if the replay differs from the recording, else "".
+    """Return "unproved: " before a statement that may be wrong, as the replay differs, else "".
 
+    parting: first difference between replay and recording; None if they are equal.
     entry: entry that the statement is about; None if it is about the whole run.
     """
     if parting is None or (entry is not None and not parting.is_before(entry)):
@@ -86,7 +87,7 @@ def parting_document(parting: Parting | None) -> dict[str, Any] | None:
 
 
 def card_document(card: CardMemory | None) -> dict[str, Any] | None:
-    """Return the memory of the recorded card that this and other processes held, as JSON.
+    """Return the use of the recorded GPU's memory, by this process and by others, as JSON.
 
     card: None if it is unknown; the result is then None.
     """
@@ -101,7 +102,7 @@ def card_document(card: CardMemory | None) -> dict[str, Any] | None:
 
 
 def shown_of(picture: Picture | Still) -> tuple[str, ...]:
-    """Return warnings that a picture shows a what-if replay, or only one device of several."""
+    """Return warnings that a chart shows a what-if replay, or only one device of several."""
     return (*picture.warnings, *others_text(picture.trace.device, picture.others))
 
 

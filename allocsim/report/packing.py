@@ -1,7 +1,7 @@
 """Layout of all segments at one moment in rows, pool by pool, as words are laid out in lines.
 
-The segments of a pool are placed one after another on a strip, which is cut into rows of `WIDTH`
-units.
+The segments of a pool are placed one after another, and continue in the next row at the end of a
+row.  A row has `WIDTH` units, which are pixels on a wide screen.
 
 Rule: every segment has a place. The width of a segment is proportional to its bytes, except that
 the smallest segments have a minimum width.

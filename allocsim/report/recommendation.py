@@ -50,9 +50,9 @@ def paste_setting(setting: Setting) -> list[str]:
 def paste_notes(
     found: Recommendation, devices: Iterable[Cure | DeviceExplanation] = ()
 ) -> list[str]:
-    """Return sentences on what the replays prove about the recommended setting.
+    """Return sentences that say if a replay proved the recommended setting, and its restrictions.
 
-    devices: trials of settings on each device; used for the number of entries after its error.
+    devices: explanation of each device; it shows where the recording ends after the error.
     """
     best = found.best
     if best is None:
@@ -147,9 +147,10 @@ def trial_document(trial: Trial) -> dict[str, Any]:
 
 
 def range_document(trial: Trial) -> dict[str, int | None]:
-    """Return two peaks of a trial as JSON, in bytes, for a recording that starts mid-run; else {}.
+    """Return two peaks of a trial in bytes as JSON, if the recording starts mid-run; else {}.
 
-    Blocks from before entry 0 keep their addresses in one, and are placed again in the other.
+    In one replay, blocks from before entry 0 keep their addresses; in the other, they are placed
+    again.
     """
     if trial.peak_range is None:
         return {}

@@ -20,14 +20,14 @@ from allocsim.report.answer import (
     Part,
     Tone,
     answer_of,
+    device_prefix,
     entries,
+    hidden_devices,
     memory,
     most_urgent,
-    named,
-    of_owners,
-    others,
+    owners_part,
     to_paste,
-    warnings,
+    warnings_part,
 )
 from allocsim.report.layout import (
     card_document,
@@ -107,7 +107,7 @@ def text(
     if found is not None:
         lines += [*paste_rows(*found), ""]
     if top is not None:
-        lines += [*of_owners(top).lines, ""]
+        lines += [*owners_part(top).lines, ""]
     return "\n".join(lines)
 
 
@@ -131,7 +131,6 @@ NOTHING_RECORDED = "none: the file holds requests only, without addresses or seg
 
 
 def _proof_rows(device: DeviceRun) -> list[str]:
-    """Return lines that count the addresses, entries and segments equal to the recorded ones."""
     fidelity = device.fidelity
     if fidelity is None:
         return row(
@@ -345,15 +344,14 @@ def screen(
     edited: Sequence[EditedDevice] = (),
 ) -> Answer:
     shown = most_urgent(run.devices)
-    parts = [warnings(run)]
+    parts = [warnings_part(run)]
     for device in shown:
         ooms = shortages.get(device.device, ())
-        label, name = named("Verdict", run, device)
-        lines = row(label, name + verdict_sentence(device, ooms))
+        lines = row("Verdict", device_prefix(run, device) + verdict_sentence(device, ooms))
         parts.append(Part(lines, Tone.FAILURE if ooms else Tone.GOOD))
     conf = run.conf or "PyTorch's defaults"
     replayed = f"{entries(run)} under {conf}, as PyTorch {run.torch_version}"
-    parts += [others(run, shown), Part(row("Replayed", replayed), rank=4)]
+    parts += [hidden_devices(run, shown), Part(row("Replayed", replayed), rank=4)]
     parts += [Part(edit_rows(edited, run), starts=True)] if edited else []
     for device in () if edited else shown:
         is_exact = device.fidelity is None or device.fidelity.is_exact
@@ -364,7 +362,7 @@ def screen(
     parts += [Part(memory(run, device), rank=3) for device in shown]
     parts += [Part(lines, Tone.FAILURE) for device in shown if (lines := spill_rows(device))]
     paste = [] if found is None else to_paste(*found)
-    return answer_of([*parts, *paste, of_owners(top, rank=2)])
+    return answer_of([*parts, *paste, owners_part(top, rank=2)])
 
 
 def _proof_in_a_line(device: DeviceRun) -> list[str]:

@@ -19,9 +19,9 @@ from allocsim.report.answer import (
     Tone,
     answer_of,
     memory,
-    of_owners,
+    owners_part,
     to_paste,
-    warnings,
+    warnings_part,
 )
 from allocsim.report.layout import (
     exact_size,
@@ -62,7 +62,7 @@ def text(risk: Risk, top: Top | None = None) -> str:
     lines += ["", *_over_time(risk), "", *_closest_rows(risk), *_largest_rows(risk), ""]
     is_proved = risk.device_run.parting is None
     lines += [*_needs(risk.needs, is_proved=is_proved), "", *_measures(risk.measures), ""]
-    lines += [*paste_rows(risk.recommendation), *of_owners(top).lines]
+    lines += [*paste_rows(risk.recommendation), *owners_part(top).lines]
     return "\n".join(lines) + "\n"
 
 
@@ -215,7 +215,7 @@ def _need(need: Need) -> dict[str, Any]:
 
 
 def screen(risk: Risk, top: Top | None = None) -> Answer:
-    parts = [warnings(risk.run)]
+    parts = [warnings_part(risk.run)]
     tone = Tone.FAILURE if risk.device_run.ooms else Tone.GOOD
     parts.append(Part(row("Verdict", unproved(risk.device_run.parting) + _verdict(risk)), tone))
     parts.append(Part(_closest_rows(risk)))
@@ -232,7 +232,7 @@ def screen(risk: Risk, top: Top | None = None) -> Answer:
     prefix = unproved(risk.device_run.parting)
     parts.append(Part(rows("Smallest device", (prefix + size for size in sizes))))
     parts += to_paste(risk.recommendation)
-    return answer_of([*parts, of_owners(top, rank=2)], TABLES)
+    return answer_of([*parts, owners_part(top, rank=2)], TABLES)
 
 
 def _verdict(risk: Risk) -> str:

@@ -44,11 +44,8 @@ def verdict_sentence(device: DeviceRun, shortages: Sequence[Shortage]) -> str:
 
 
 def _idle_part(moment: TimelinePoint) -> str:
-    """Return the unused part of reserved memory, e.g. "1.50 GiB of 2.00 GiB reserved".
-
-    "all but 2.00 MiB of 2.00 GiB reserved" is for sizes that are equal after rounding.
-    """
     idle, reserved = format_size(moment.idle), format_size(moment.reserved)
+    # Both round to the same text, which would claim that nothing was in use.
     if idle == reserved and moment.idle != moment.reserved:
         return f"all but {format_size(moment.reserved - moment.idle)} of {reserved} reserved"
     return f"{idle} of {reserved} reserved"
@@ -91,7 +88,6 @@ _USUAL = 20 << 20
 
 
 def driver_note(costs: Costs) -> str:
-    """Return a clause on the source of the estimated times: a measured card, and its errors."""
     table = costs.table
     if not costs.uses_table:
         return "with the given times"
@@ -102,7 +98,10 @@ def driver_note(costs: Costs) -> str:
 
 
 def driver_rows(run: DeviceRun, is_expandable: bool) -> list[str]:
-    """Return lines with the number of driver calls and retries in a replay, and their time."""
+    """Return lines with the number of driver calls and retries in a replay, and their time.
+
+    is_expandable: True if segments are expandable, so that the driver maps and unmaps handles.
+    """
     stats, costs = run.stats, Costs()
     retries = plural(stats["num_alloc_retries"], "retry", "retries")
     calls = [f"{retries} after cached memory was released to the driver"]
@@ -231,9 +230,8 @@ def slowdown(device: DeviceRun, spill: Spill) -> tuple[float, float]:
 
 
 def spill_rows(device: DeviceRun, top: Top | None = None) -> list[str]:
-    """Return lines on memory that the driver moved to the host: bytes, first moment, worst moment.
+    """Return lines on the bytes that the driver moved to the host: number, time, slowdown.
 
-    They include the slowdown that this may cause.
     top: code that requested memory after the card was full; None if it is listed elsewhere.
     Returns [] for a device without host memory.
     """

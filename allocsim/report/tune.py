@@ -20,7 +20,7 @@ from allocsim.report.answer import (
     Part,
     Tone,
     answer_of,
-    of_owners,
+    owners_part,
     said_first,
     to_paste,
 )
@@ -80,7 +80,7 @@ def text(
     if tried:
         lines += ["", *tried_edit_rows(tried, len(tried))]
     lines += ["", *_answer(tuning), "", *_rows(tuning), "", *_front(tuning), "", *_work(tuning)]
-    lines += of_owners(top).lines
+    lines += owners_part(top).lines
     return "\n".join(lines) + "\n"
 
 
@@ -350,6 +350,6 @@ def _searched(tuning: Tuning, top: Top | None) -> list[Part]:
     return [
         Part(row("Ideal", ideal), rank=3),
         Part(_further_rows(tuning), rank=4),
-        of_owners(top, rank=2),
+        owners_part(top, rank=2),
         Part(row("Tried", f"{tried} ({tuning.seconds:,.1f} s)"), rank=5, starts=True),
     ]

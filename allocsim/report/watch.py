@@ -31,8 +31,8 @@ def text(
 ) -> str:
     """Return the report on one file.
 
-    arrived: the file.
-    explained: explanation of the errors in its history; None if it has none.
+    arrived: contents of the file, or the reason why it cannot be read.
+    explained: replay and explanation of each device; None if the file's history has no error.
     verdicts: explanations of the error text that ended the program; used without `explained`.
     problem: reason why an error could not be explained; "" if there is none.
     """

@@ -51,7 +51,8 @@ _PLACES = tuple(
 def front_figure(tried: SavedTrials, theme: Theme = LIGHT) -> Figure:
     """Draw each tried setting as a marker: peak of reserved memory against driver calls.
 
-    Larger markers have more retries after an emptied cache. Settings on the Pareto front are named.
+    A marker is larger if more requests had to empty the cache and try again. Settings on the Pareto
+    front are named.
     """
     figure, (axes,) = new_figure(theme)
     whole = [each for each in tried.settings if each.is_whole]

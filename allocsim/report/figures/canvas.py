@@ -187,7 +187,11 @@ def whole_numbers(axis: Axis) -> None:
 
 
 def legend(axes: Axes, theme: Theme, handles: Sequence[Any] | None = None, **where: Any) -> None:
-    """Add a legend in the theme's colours; `handles` is None for all handles of the axes."""
+    """Add a legend in the theme's colours.
+
+    handles: entries of the legend; None for all handles of the axes.
+    where: further arguments of matplotlib's `legend`, such as its position.
+    """
     options: dict[str, Any] = {"frameon": False, "labelcolor": theme.ink, "fontsize": _SMALL}
     shown = axes.get_legend_handles_labels()[0] if handles is None else handles
     # Labels are set afterwards, because matplotlib may drop labels that begin with "_".

@@ -1,8 +1,8 @@
 """Charts over a run: memory curves with errors and driver calls, and the map of addresses.
 
 If the run has more entries than the image has columns, a curve is drawn by its minimum and maximum
-in each column, and the caption says so. A pixel of the map shows which share of the entries and
-bytes that it covers is in use (`allocsim/analysis/picture/address_map.py`).
+in each column, and the caption says so. A pixel of the map covers several entries and addresses;
+its colour shows the share of them that is in use (`allocsim/analysis/picture/address_map.py`).
 """
 
 from __future__ import annotations
@@ -196,10 +196,7 @@ def _device(axes: Axes, picture: Picture, theme: Theme, unit: int) -> None:
 
 
 def mark_ooms(axes: Axes, entries: NDArray[np.int64], theme: Theme) -> LineCollection:
-    """Draw a vertical line at each out-of-memory error.
-
-    entries: entry of each error. If there are many, draw markers above the axes instead.
-    """
+    # Many lines would hide the curves, so there are short markers above the axes instead.
     few = len(entries) <= _FEW_OOMS
     return axes.vlines(
         entries, 0 if few else 1, 1 if few else 1.015, clip_on=few,

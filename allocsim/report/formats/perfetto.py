@@ -167,14 +167,9 @@ def _slices_of_marks(picture: Picture, times: _Times) -> Iterator[Event]:
 
 
 def _annotated(annotations: Sequence[Annotation], first: int, last: int) -> Iterator[Event]:
-    """Yield a slice for each annotation of the program, from its START to its END.
-
-    first, last: microseconds of the recording's first and last entry.  An annotation outside is
-    left out, since PyTorch takes some times from another clock, which would stretch the view to
-    years.
-    """
     begun: dict[str, list[int]] = {}
     for each in annotations:
+        # PyTorch takes some times from another clock, which would stretch the view to years.
         if not first <= each.time_us <= last:
             continue
         if each.stage == "START":

@@ -1,7 +1,8 @@
 """Write a recording as a table with a row per entry: CSV, JSON Lines and Parquet.
 
-Columns have the names and values of PyTorch's keys.  A missing value is empty, never 0.  `load`
-reads requests and frees back from CSV and JSON Lines.  Segments and settings are left out.
+A column is named after PyTorch's key, such as `addr`, and has its values.  A missing value is
+empty, never 0.  `load` reads requests and frees back from CSV and JSON Lines.  Segments and
+settings are left out.
 
 The table for MiniMalloc, a packer of buffers, has a row per block instead.
 """
@@ -37,9 +38,9 @@ def write_csv(recording: Recording, file: BinaryIO) -> None:
     table = csv.writer(text, lineterminator="\n")
     table.writerow(COLUMNS)
     _refuse_empty(recording)
-    names = [_inert(name) for name in _names(recording.frame_table)]
+    names = [_escape_formula(name) for name in _names(recording.frame_table)]
     for trace in recording.devices:
-        texts = tuple(str(_inert(each)) for each in trace.texts)
+        texts = tuple(str(_escape_formula(each)) for each in trace.texts)
         table.writerows(_rows(replace(trace, texts=texts), names))
     text.flush()
     text.detach()
@@ -90,15 +91,14 @@ def _refuse_empty(recording: Recording) -> None:
         raise RecordingError(recording.path, "holds no entries, and so no rows of a table")
 
 
-def _inert(text: str | None) -> str | None:
-    """Return text from a recording, escaped so that no spreadsheet evaluates it as a formula."""
+def _escape_formula(text: str | None) -> str | None:
     return f"'{text}" if text and text[0] in _FORMULAS else text
 
 
 def _rows(trace: Trace, names: Sequence[str | None]) -> Iterator[_Row]:
     actions = {int(action): action.text for action in Action}
     pools = [*(f"{first}:{second}" for first, second in trace.pool_ids), None]
-    texts = [*map(_encodable, trace.texts), None]
+    texts = [*map(_escape_surrogates, trace.texts), None]
     size, stack = trace.size.tolist(), trace.frames.tolist()
     is_oom = (trace.action == Action.OOM).tolist()
     address = trace.addr.tolist()
@@ -125,20 +125,18 @@ def _rows(trace: Trace, names: Sequence[str | None]) -> Iterator[_Row]:
 
 
 def _names(table: FrameTable) -> list[str | None]:
-    return [None if name is None else _encodable(name) for name in code_names(table)]
+    return [None if name is None else _escape_surrogates(name) for name in code_names(table)]
 
 
 def _stacks(table: FrameTable) -> list[str | None]:
-    """Return the text of each stack, innermost frame first; the last item is for stack -1."""
     lines = (
         "\n".join(f"{frame.filename}:{frame.line} {frame.name}" for frame in table.stack(number))
         for number in range(len(table))
     )
-    return [*map(_encodable, lines), None]
+    return [*map(_escape_surrogates, lines), None]  # stack -1, of entries without a stack
 
 
-def _encodable(text: str) -> str:
-    """Return `text` with lone surrogates escaped, since UTF-8 cannot encode them."""
+def _escape_surrogates(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 

@@ -180,7 +180,6 @@ def _pool_of_segments(picture: Picture) -> tuple[list[str], NDArray[np.int64]]:
 
 
 def _stack_text(table: FrameTable, number: int) -> str:
-    """Return the text of stack `number`, innermost frame first; "" if none is recorded."""
     frames = table.stack(number) if number >= 0 else ()
     lines = [f"{frame.filename}:{frame.line} {frame.name}" for frame in frames[:_SHOWN_FRAMES]]
     if len(frames) > _SHOWN_FRAMES:

@@ -99,7 +99,7 @@ def legend(items: Iterable[tuple[str, str]]) -> str:
 
 
 def moment_link(entry: int, words: str, *, is_button: bool = False) -> str:
-    """Return a link with the text `words`; it shows the moment after an entry in the charts.
+    """Return a link with the text `words`, which makes the charts show the moment after `entry`.
 
     is_button: return a button, which is hidden without scripts.
     """
