@@ -361,7 +361,7 @@ def _find(arguments: argparse.Namespace, way: Way, task: Task, gpus: list[Gpu]) 
         how = _engine_arguments(arguments) | {"watch": bar.trying}
         if way is Way.FRONTIER:
             other = arguments.find[1]
-            values = _values(arguments.others, other)
+            values = _sizes_searched(arguments.others, other)
             found = frontier(task, name, other, gpu, values=values, step=step, **how)
         elif way is Way.FEWEST:
             found = fewest(task, gpu, keep=arguments.out, **how)
@@ -371,13 +371,12 @@ def _find(arguments: argparse.Namespace, way: Way, task: Task, gpus: list[Gpu]) 
     return 0 if found.fits else _DOES_NOT_FIT
 
 
-def _values(text: str | None, other: str) -> tuple[int, ...]:
-    """Parse the values of --with, e.g. seq=512,1024; return () if it is not given."""
-    if text is None:
+def _sizes_searched(with_option: str | None, other: str) -> tuple[int, ...]:
+    if with_option is None:
         return ()
-    name, _, values = text.partition("=")
+    name, _, values = with_option.partition("=")
     if name != other or not all(value.isdecimal() for value in values.split(",")):
-        raise UsageError(f"--with {text}: expected values of {other}, e.g. {other}=512,1024")
+        raise UsageError(f"--with {with_option}: expected values of {other}, e.g. {other}=512,1024")
     return tuple(map(int, values.split(",")))
 
 

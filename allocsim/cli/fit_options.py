@@ -1,9 +1,10 @@
-"""Options of `allocsim fit`: the effect of each on every way to answer, and the task they describe.
+"""Options of `allocsim fit`: which of them affect each kind of answer, and the task they describe.
 
-Ways to answer are a run of the program, laws, formulas and others.
+The answer comes from a run of the program, from laws, from formulas or from a serving engine that
+is started; `Way` lists all kinds.
 
-Rule: every option has a row in `EFFECTS`. An option without effect on the chosen way is refused,
-never ignored. A test tries every option with every way.
+Rule: every option has a row in `EFFECTS`. An option without effect on the answer is refused, never
+ignored. A test tries every option with every `Way`.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class Way(Enum):
-    """Method by which `fit` computes its answer, such as a run of the program or a formula.
+    """Kind of answer that `fit` computes, such as a run of the program or a formula.
 
-    An error about an option without effect contains this text.
+    The value is the text of an error about an option without effect on this kind of answer.
     """
 
     LIST = "--list-models and --list-gpus print names and stop"
@@ -142,7 +143,10 @@ _BETWEEN_SERVERS = {
 
 
 def way_of(arguments: argparse.Namespace) -> Way:
-    """Return the way to answer a command line; call `set_server` first."""
+    """Return the kind of answer that the options select.
+
+    `set_server` must be called first, because the name of a weights file may select a server.
+    """
     if arguments.list_models or arguments.list_gpus:
         return Way.LIST
     if arguments.html is not None:

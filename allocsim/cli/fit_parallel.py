@@ -66,7 +66,6 @@ def add_parallel(parser: Parser) -> None:
 
 
 def _parameters(text: str) -> int:
-    """Parse a number of parameters, e.g. 7B."""
     match = _NUMBER.fullmatch(text)
     if match is None:
         raise argparse.ArgumentTypeError(

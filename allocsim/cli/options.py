@@ -184,13 +184,12 @@ def seconds(text: str) -> float:
 
 
 def _share(text: str) -> float:
-    """Parse a number or a percentage as a share; return -1 for other text."""
     digits = text.removesuffix("%")
     try:
         # "1%" must equal 0.01 exactly, which a division by 100 would not give.
         return float(f"{digits}e-2") if digits != text else float(text)
     except ValueError:
-        return -1.0
+        return -1.0  # below the range of every option, so that each refuses it
 
 
 def change(text: str) -> tuple[int, str]:

@@ -82,9 +82,9 @@ def _occupy_descriptors() -> None:
 
 
 def discard_output() -> None:
-    """Send the buffered text of standard output to the null device.
+    """Send the buffered text of standard output to the null device, after writing it has failed.
 
-    Otherwise the interpreter would write it at exit, and report the same error again.
+    Otherwise the interpreter would try again at its exit, and report the error a second time.
     """
     with contextlib.suppress(OSError, ValueError):
         descriptor = sys.stdout.fileno()

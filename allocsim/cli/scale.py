@@ -138,15 +138,14 @@ def _find(
     named = {"conf": arguments.conf, "watch": bar.trying}
     if not other:
         return scaling.largest(name, _sizes(arguments.others), memory, **named)
-    values, others = _values(arguments.others, other)
+    values, others = _split_sizes(arguments.others, other)
     values = values or sorted({each.at[other] for each in scaling.law.samples if other in each.at})
     if not values:
         raise UsageError(f"no recording has a size {other}; give its values: --with {other}=N")
     return scaling.frontier(name, other, values, _sizes(others), memory, **named)
 
 
-def _values(words: Sequence[str], name: str) -> tuple[list[int], list[str]]:
-    """Return the values of the size `name`, e.g. of sequence=2048,4096, and all other words."""
+def _split_sizes(words: Sequence[str], name: str) -> tuple[list[int], list[str]]:
     ours = [word for word in words if word.startswith(f"{name}=")]
     values = [value for word in ours for value in word.removeprefix(f"{name}=").split(",")]
     if not all(_NUMBER.fullmatch(value) for value in values):

@@ -52,7 +52,7 @@ def add_to(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.what in (None, "-"):
-        _converse(arguments)
+        _answer_input(arguments)
     elif (script := _script(arguments.what)) is not None:
         _play_script(arguments, script)
     else:
@@ -156,8 +156,7 @@ def _session(
     return Session(made)
 
 
-def _converse(arguments: argparse.Namespace) -> None:
-    """Answer each line of standard input; a wrong line ends the session, unless it is typed."""
+def _answer_input(arguments: argparse.Namespace) -> None:
     session = _session(arguments, arguments.device_memory or "16GiB", arguments.conf)
     if not sys.stdin.isatty():
         _answer_all(session, sys.stdin, arguments)
@@ -166,7 +165,7 @@ def _converse(arguments: argparse.Namespace) -> None:
     for line in _typed():
         try:
             _answer_all(session, [line], arguments, echo=False)
-        except UsageError as error:
+        except UsageError as error:  # a typing error must not end the session
             write(f"{error}\n")
 
 
@@ -315,9 +314,10 @@ def _fraction(text: str) -> float:
 
 
 def lines_of(ops: list[list[Any]]) -> list[str]:
-    """Convert operations such as ["a", "x", 2097152, 0] to lines for `Session.ask`.
+    """Convert operations to lines for `Session.ask`: ["f", "x"] becomes "free 1".
 
-    ops: operations of an op script; its stream n has the handle n * 4096.
+    ops: operations of a test script, such as ["a", "x", 2097152, 0]: allocate block x of 2 MiB on
+        stream 0. Stream n of a script is the stream with the raw handle n * 4096.
     Raises UsageError for an operation that a session does not have.
     """
     numbers: dict[object, int] = {}
