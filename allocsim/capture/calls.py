@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class Finder:
-    """Import hook in sys.meta_path that passes the module `name` to `then` once it is loaded.
+    """Import hook in sys.meta_path that calls `then` with the module `name` after its import.
 
-    A program may look up the module long before it imports it.
+    The hook stays installed if the program only searches for the module, as find_spec does.
     """
 
     def __init__(self, name: str, then: Callable[[Any], Any]) -> None:
@@ -134,10 +134,10 @@ class CallLog:
             self._undo.pop()()
 
     def marks_of(self, describe: Callable[..., Any], *args: Any, **named: Any) -> list[MarkRow]:
-        """Return the marks for a call that the program makes now: one, or one per device.
+        """Return the marks of a call, for one device or all devices; [] if none must be recorded.
 
-        describe: function of the call's arguments that returns (kind, value) for all devices,
-            (kind, value, device), or None for a call without a mark.
+        describe: function that gets the call's arguments. It returns (kind, value, device), or
+            (kind, value) for a call that affects all devices, or None for a call without a mark.
         args, named: arguments of the call.
         """
         if not self.is_noted():
@@ -211,13 +211,13 @@ def counted_rows(entries: Sequence[Any]) -> list[int]:
 def placed_marks(
     marks: Iterable[MarkRow], traces: Sequence[Sequence[Any]], lost: Sequence[int | None]
 ) -> list[dict[str, Any]]:
-    """Return the marks as dictionaries for a snapshot, each with its entry number in the history.
+    """Convert marks to dictionaries for a snapshot, with entry numbers of the snapshot's history.
 
-    Marks from before the history are kept only if still in effect, at entry 0.
+    A mark from before the first entry is moved to entry 0 if it is still in effect, else left out.
 
     traces: history of each device.
-    lost: by device, number of counted entries before its history; None if unknown, and then the
-        marks of the device are left out.
+    lost: by device, number of counted entries before the history's first entry; None if unknown,
+        and then the marks of the device are left out.
     """
     placed: list[dict[str, Any]] = []
     for device, entries in enumerate(traces):
@@ -229,7 +229,7 @@ def placed_marks(
         inside = []
         for where, count, kind, value in marks:
             at = count - before
-            if where != device or at > len(rows):
+            if where != device or at > len(rows):  # or made after the snapshot
                 continue
             entry = rows[at - 1] + 1 if at > 0 else 0
             mark = {"device": device, "entry": entry, "kind": kind, "value": value}

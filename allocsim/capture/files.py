@@ -1,14 +1,14 @@
-"""Files of a capture: what they say of the program, and how they are written in limited space.
+"""Files of a capture: snapshots with data about the program, written in limited space.
 
 Rule: a file is complete or absent.  All files of one capture together stay within its limit, and
 one file takes at most half of the free disk space.  To make room for a new file, the oldest files
 are removed.  If the new file is still too large, its oldest entries are left out.  If the folder is
 not writable, the system's folder for temporary files is used.
 
-A file has a snapshot of PyTorch, and under the key "allocsim" data about the program and its GPU.
-For these, CUDA is called only to read the free memory.  At an error CUDA is not called at all,
-because the program may be capturing a CUDA graph.  The driver's management library (NVML), which
-knows the memory of each process, does not affect CUDA's state and is always called.
+The data is stored under the snapshot's key "allocsim".  To collect it, CUDA is called only to read
+the free memory.  At an error CUDA is not called at all, because the program may be capturing a CUDA
+graph.  The driver's management library (NVML), which knows the memory of each process, does not
+affect CUDA's state and is always called.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Files:
         place, part = folder / name, folder / (name + ".part")
         refusal = OSError(errno.ENOSPC, "no room for a snapshot", str(place))
         for share in SHARES:
-            kept = _newest(snapshot, share)
+            kept = _with_newest(snapshot, share)
             n_entries = _n_entries(kept)
             n_dropped = _n_entries(snapshot) - n_entries
             if share > 1 and not n_entries:
@@ -179,9 +179,7 @@ class _Bounded:
         return self.file.write(data)
 
 
-def _newest(snapshot: Any, share: int) -> Any:
-    """Return `snapshot` with the newest of its entries, one in `share`; with none if it is 0."""
-
+def _with_newest(snapshot: Any, share: int) -> Any:
     def newest(trace: list[Any]) -> list[Any]:
         return trace[len(trace) - len(trace) // share :] if share else []
 
@@ -190,7 +188,6 @@ def _newest(snapshot: Any, share: int) -> Any:
 
 
 def _n_entries(snapshot: Any) -> int:
-    """Return the number of entries of all devices and of pinned host memory."""
     return sum(map(len, (*snapshot["device_traces"], snapshot.get("host_traces", ()))))
 
 
@@ -241,8 +238,8 @@ def described(
 ) -> dict[str, Any]:
     """Return the snapshot dictionary to write, with data on the capture under "allocsim".
 
-    snapshot: that of `history`, with as many of its newest entries as fit on the disk.
-    n_dropped: number of older entries in `history` that are left out.
+    snapshot: snapshot of `history` without the oldest entries that do not fit on the disk.
+    n_dropped: number of entries left out of `snapshot`.
     """
     traces = snapshot["device_traces"]
     device = about.device if about.device >= 0 else _largest(snapshot["segments"])

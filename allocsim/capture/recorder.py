@@ -214,7 +214,8 @@ class Recorder:
     def note(self, kind: str, value: object) -> None:
         """Add a mark to the history of every device.
 
-        kind, value: call or event, and its value, such as "step" and the step number.
+        kind: what began, such as "step" or "phase".
+        value: number of the step, or name of the phase.
         """
         if self.is_here and self.calls is not None:
             marks = self.calls.marks
@@ -280,7 +281,7 @@ class Recorder:
                 context=None if self.ring.stacks is None else "alloc",
                 stacks=self.ring.stacks or "python",
                 max_entries=self.ring.max_entries,
-                **_pinned(gpu.memory),
+                **_pinned_argument(gpu.memory),
             )
         self.is_on = True
         self.base = self.calls.counts()
@@ -319,8 +320,7 @@ def when_loaded(name: str, then: Callable[[Any], Any]) -> None:
     sys.meta_path.insert(0, Finder(name, then))
 
 
-def _pinned(memory: Any) -> dict[str, bool]:
-    """Return the argument that records pinned host memory too; none if PyTorch lacks it."""
+def _pinned_argument(memory: Any) -> dict[str, bool]:
     with contextlib.suppress(TypeError, ValueError):  # a function without a signature
         if (
             "record_pinned_host_memory"
