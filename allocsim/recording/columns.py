@@ -35,7 +35,7 @@ def read_trace(
     segments: tuple[SegmentState, ...],
     stacks: StackReader,
 ) -> tuple[Trace, set[str]]:
-    """Return the trace of `device`, and the markers (`LAYOUTS`) found in its entries.
+    """Return the trace of `device`, and the names of its fields and actions that old releases lack.
 
     path: file name for error messages.
     segments: segments of the device after the last entry.

@@ -97,7 +97,7 @@ class FrameInterner:
 class StackReader:
     """Reader that converts lists of frame dictionaries into stack numbers.
 
-    file_size: bytes of the file, the largest number of frames that are visited.
+    file_size: bytes of the file; a file that refers to more frames than this is refused.
     """
 
     __slots__ = ("_alike", "_budget", "_frames", "_interner", "_stacks")

@@ -1,12 +1,12 @@
 """Entries of one device as columns, read from a pickle's bytes without creating dictionaries.
 
 An integer field, such as the size, is a column of its integers.  Any other field, such as the
-stack, is a column of codes: indices into `Objects.values`, which has the objects that `pickle`
-would create.  Equal objects may have several codes.  Only equal lists of frames become one object.
+stack, is a column of codes: indices into a list of the objects that `pickle` would create.  Equal
+lists of frames have one code; other equal objects may have several.
 
-`PackedReader` converts the codes to the numbers that a trace stores.  An invalid value raises
-`OtherForm` or RecordingError.  The caller then reads the file again as Python objects, so that the
-error message names the invalid entry.
+`PackedReader` converts the codes to the numbers that a trace stores.  If it raises an exception for
+an invalid value, the caller reads the file again as Python objects, to name the entry in the error
+message.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _CODES = ("action", "frames", "pool_id", "compile_context", "user_metadata")
 
 
 class Objects:
-    """Objects of a pickle, found by memo number (the pickle's name for an object) or by code.
+    """Objects that a pickle creates, by memo number, which is the pickle's name for an object.
 
-    values: objects that entries refer to; the index is the code.
+    values: objects that entries refer to; the code of an object is its index.
     """
 
     __slots__ = ("values", "_codes", "_count", "_fetched", "_memo", "_pairs", "_stacks")
@@ -138,7 +138,7 @@ class Packed:
     """Entries of a device as growing columns.
 
     names: fields that at least one entry has.
-    objects: objects of the fields that are not integers; a column has the indices.
+    objects: values of the fields that are not integers; a column has their indices.
     """
 
     __slots__ = ("names", "objects", "_codes", "_count", "_numbers")

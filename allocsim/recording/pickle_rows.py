@@ -34,7 +34,7 @@ _HEADER = 9
 
 
 class OtherForm(Exception):  # noqa: N818  (no error: the file is read another way)
-    """Exception for a file that only the slower reader `unpickle` can read or refuse."""
+    """Exception for a pickle that this reader does not support, so that `unpickle` must read it."""
 
 
 class Window:
@@ -145,11 +145,11 @@ class Made(NamedTuple):
 
 @dataclass(slots=True)
 class RowBatch:
-    """Entries with the same fields in a window, in file order.  Arrays have one item per entry.
+    """Columns of entries that have the same fields, in file order; arrays have one item per entry.
 
     begin, end: byte offsets in the window where the entry begins and ends.
     memos: number of memo numbers that the entry assigns.
-    last: index of the last entry before the next gap between entries.
+    last: index of the last entry that follows this one without other data between the entries.
     numbers: values of the integer fields, by name.
     known: memo numbers of the values of other fields, by name; NEW if the entry creates the value.
     made: values that entries create, by name; valid only where `known` is NEW.
@@ -165,7 +165,11 @@ class RowBatch:
 
 
 def read_shape(window: Window, at: int, name_of: Callable[[int], object]) -> RowShape | None:
-    """Return the operations of the entry pickled at `at`; None if no entry begins there."""
+    """Return the names and forms of the fields of the entry that begins at `at` in the window.
+
+    name_of: function from a memo number to the name of a field.
+    Returns None if no entry begins there, or an entry that `read_batch` does not support.
+    """
     data = window.data
     if not data.startswith(_BEGIN, at):
         return None

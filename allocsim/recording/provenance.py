@@ -195,8 +195,8 @@ class Provenance:
     guessed: libraries whose workspace sizes on a phantom GPU are guesses.
     routing: how a phantom GPU distributed tokens to experts, "balanced" or "skewed", if sizes of
         requests or values on the host depend on it.
-    captured: time when `allocsim.capture` wrote the recording inside the program, and the missing
-        part of the history.
+    captured: occasion on which `allocsim.capture` wrote the recording, such as an error, and the
+        missing part of the history, as text; "" for other recordings.
     free_memory, reserved_memory: free bytes of the GPU, and bytes reserved by this program's
         PyTorch, when the recording was written; None if unknown.
     process_memory: bytes of GPU memory of this process, from NVML; None if unknown.

@@ -1,9 +1,9 @@
 """Contents of one file for all devices, and the release and build of PyTorch that wrote it.
 
 A marker is a field or action that PyTorch writes since some release; `LAYOUTS` lists the new
-markers of each release. A marker in the file rules out all older releases. A missing marker rules
-out the release that introduced it and all later ones, if those always write it and the file has the
-part that would contain it: a file without entries says nothing about the fields of entries.
+markers of each release. If a file has a marker, no older release wrote it. If a file lacks a marker
+that each release since some release always writes, none of these wrote it. An empty part of a file
+shows nothing: without entries, the fields of entries are unknown.
 Sources: semantics 6.3, 6.5 and 9; recordings show that 2.11.0 writes no pool_id.
 
 Names in stacks or the sizes of blocks show the build: CUDA, XPU, ROCm or Ascend NPU. The

@@ -7,14 +7,16 @@ The settings are those in effect when the snapshot was written.  PyTorch does no
 max_non_split_rounding_mb, segment size, memory fraction and reserves are missing.  They are known
 only from the conf in the snapshot (semantics 6.5).
 
-Since PyTorch 2.12 entries store the pool id.  In an older recording, the pool of an entry is that
-of the final segment that contains its address (semantics 6.6).  If the segment was obtained after
-the entry, the driver had reused the address, and the entry is assigned to the default pool.  For
-that, `reservations_of` reconstructs the address ranges of expandable segments: a segment first maps
+Since PyTorch 2.12 entries store the pool id.  In an older recording, an entry belongs to the pool
+of the final segment that contains its address (semantics 6.6).  If that segment was obtained only
+after the entry, the address belonged to another segment, and the entry is assigned to the default
+pool.
+
+`reservations_of` finds the entries that obtained expandable segments.  Such a segment first maps
 memory at its base, and later only at or before the end of its mapped part.  It is destroyed when no
 memory is mapped (semantics 4.1, 4.2, 4.6).  So a mapping at any other address begins a new segment.
-If a range was mapped before the first entry, parts of it may have been unmapped without an entry,
-so such a segment is assumed to exist during the whole recording.
+If a segment has mapped memory before the first entry, it is assumed to exist during the whole
+recording, because parts of it may have been unmapped without an entry.
 """
 
 from __future__ import annotations
@@ -259,7 +261,7 @@ class Reservation:
     """Addresses [base, end) that an expandable segment has mapped at least once.
 
     first: entry that mapped memory at `base`; 0 if it was mapped before the first entry.
-    mapped: bytes mapped after the entries that were read.
+    mapped: bytes mapped at the end of the recording.
     is_older: True if it was mapped before the first entry.
     """
 

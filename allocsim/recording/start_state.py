@@ -7,9 +7,9 @@ For a recording that began on an empty device the result is empty.  A contradict
 RecordingError with the entry.
 
 The entry of a free has the requested size of its block, not the size after rounding.  For a block
-that was live at the start and freed later, `true_size` determines the latter.  The rest of the
-result is exact, except in a recording without pool_id.  There, a freed segment is assigned to the
-default pool, and to the small pool if it has at most 2 MiB.
+that was live at the start and freed later, `true_size` infers the size after rounding.  The rest of
+the result is exact, except in a recording without pool_id.  There, a freed segment is assigned to
+the default pool, and to the small pool if it has at most 2 MiB.
 """
 
 from __future__ import annotations

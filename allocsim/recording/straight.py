@@ -1,7 +1,8 @@
 """Read a pickled snapshot directly to columns, without creating an object per entry.
 
-Nearly all entries have the same fields in the same order and are read many at once (`rows`).  The
-rest of the pickle is read operation by operation, which gives the same objects as `pickle`.
+Nearly all entries have the same fields in the same order and are read many at once
+(`pickle_rows.py`).  The rest of the pickle is read operation by operation, which gives the same
+objects as `pickle`.
 
 Rule 1: nothing is executed; only operations for plain values are supported.
 Rule 2: the result equals the result of `unpickle`.  For a file that this module cannot read,

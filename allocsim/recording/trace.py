@@ -56,7 +56,10 @@ BLOCK_ACTIONS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 
 
 class Turn(IntEnum):
-    """Allocation, free, or one of the two entries of a free; 0 to 2 are codes of `Action`."""
+    """Change of one block: its allocation, its free, or one of the two entries of a free.
+
+    ALLOC, FREE_REQUESTED and FREE_COMPLETED have the codes of `Action`.
+    """
 
     ALLOC = Action.ALLOC
     FREE_REQUESTED = Action.FREE_REQUESTED
@@ -316,7 +319,7 @@ class Trace:
 
     @cached_property
     def driver_addresses(self) -> tuple[int, int]:
-        """Address of the first segment that the driver gave, and the highest end of any segment."""
+        """Address of the first segment from the driver, and the highest end of any segment."""
         grown = np.flatnonzero(any_of(self.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)))
         bases = self.addr[grown]
         ends: list[int] = (bases + self.size[grown].astype(np.uint64)).tolist()

@@ -116,8 +116,11 @@ class RequestColumns:
         self._rows.append((Action.FREE_COMPLETED, address, size, stream, time, stack))
         return True
 
-    def move(self, size: int, group: Hashable, other: Hashable) -> None:
-        """Change the group of the newest live block of `size` bytes and no name to `other`."""
+    def change_group(self, size: int, group: Hashable, other: Hashable) -> None:
+        """Assign the newest live block of `size` bytes without a name to another group.
+
+        group, other: its group, such as a category, before and after.
+        """
         held = self._live.get(self._key(size, None, group))
         if held:
             self._live.setdefault(self._key(size, None, other), []).append(held.pop())

@@ -64,18 +64,10 @@ class _Moved(NamedTuple):
 
 @dataclass(slots=True)
 class _Read:
-    """Data collected from a trace.
-
-    moved: `[memory]` events of modelled devices.
-    by_type: number of `[memory]` events by device type.
-    cards: name and bytes of each GPU, by device number.
-    n_oom: number of out-of-memory events.
-    """
-
     moved: list[_Moved]
     calls: CallStacks
-    by_type: dict[int, int]
-    cards: dict[int, tuple[str, int]]
+    by_type: dict[int, int]  # number of `[memory]` events, also those of devices that are left out
+    cards: dict[int, tuple[str, int]]  # name and bytes of each GPU
     annotations: list[Annotation]
     n_oom: int = 0
 

@@ -269,7 +269,7 @@ def read_timeline(path: str, value: list[object]) -> Recording:
             if left is None:
                 left = -moved, category
             elif left[0] == moved:
-                blocks.move(moved, left[1], category)
+                blocks.change_group(moved, left[1], category)
                 left = None
             else:
                 _refuse(path, number, "is a new version of another size than the old one")
