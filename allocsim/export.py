@@ -59,8 +59,9 @@ class History:
     address, size: as in a recording (semantics 6.1).
     stream: raw handle of the stream.
     entry: number of the recorded entry that caused the row.
-    block_size: bytes of the block of an `alloc` row, including slack; 0 in other rows. It is also 0
-        for a request that failed only in the recording, because its block is freed at once.
+    block_size: bytes of the block of an `alloc` row, including slack; 0 in other rows. A request
+        that failed in the recording and succeeds in the replay also has 0, since its block is freed
+        at once.
     pool: index into `pools`; -1 for the default pool.
     start: segments before the first entry.
     pools: private pools.
@@ -140,7 +141,7 @@ def _entries_and_block_sizes(
     ooms = np.flatnonzero(action == Action.OOM)
     if len(ooms) == len(device_run.ooms):  # an error by a memory fraction leaves no row
         entry[ooms] = [oom.entry for oom in device_run.ooms]
-    own = own_entries(trace, device_run)[: len(entry)]
+    own = reproduced_entries(trace, device_run)[: len(entry)]
     entry[: len(own)] = own
     completed = np.flatnonzero(action == Action.FREE_COMPLETED)
     at_once = completed[action[completed - 1] == Action.FREE_REQUESTED]
@@ -148,8 +149,7 @@ def _entries_and_block_sizes(
     return _filled(entry), block_size
 
 
-def own_entries(trace: Trace, device_run: DeviceRun) -> _Column:
-    """Return the numbers of the leading entries of `trace` that its replay reproduced."""
+def reproduced_entries(trace: Trace, device_run: DeviceRun) -> _Column:
     matched = 0 if device_run.fidelity is None else device_run.fidelity.entries_matched
     return np.flatnonzero(~any_of(trace.action, NOT_THE_ALLOCATORS))[:matched]
 
@@ -251,10 +251,6 @@ def simulate_prepared(
 
 
 def _provenance(recording: Recording, run: Run, command: str, state: Recording) -> Provenance:
-    """Return a provenance that names the model, with the recorded context memory and rank.
-
-    state: final state in the layout of the release, which may not contain the conf.
-    """
     device = run.devices[0]
     ended = device.ooms[-1].message if device.stopped_at is not None else ""
     known = recording.provenance or Provenance()
@@ -267,6 +263,7 @@ def _provenance(recording: Recording, run: Run, command: str, state: Recording) 
         command=command,
         rank=known.rank,
         oom_text=ended,
+        # Old releases do not store the conf in a snapshot.
         conf_at_start=run.conf if state.settings is None else None,
     )
 
@@ -281,7 +278,7 @@ def _trace(
     recorded, fields = prepared.trace, allocator.release.entry_fields
     # While the replay equals the recording, a row has the stack and time of the equal entry.
     entry = history.entry.copy()
-    own = own_entries(recorded, run)
+    own = reproduced_entries(recorded, run)
     entry[: len(own)] = own
     columns: dict[str, Any] = {
         "action": history.action,
@@ -304,7 +301,7 @@ def _trace(
         **columns,
         segments=_with_stacks(segments, _block_stacks(prepared, run, columns), known),
         frame_table=recorded.frame_table,
-        marks=_marks(recorded.marks, entry, run.stopped_at),
+        marks=_renumbered_marks(recorded.marks, entry, run.stopped_at),
     )
 
 
@@ -342,15 +339,11 @@ def _stacks_in(segments: Sequence[SegmentState]) -> dict[int, int]:
 
 
 def _with_stacks(
-    segments: Sequence[SegmentState], of_block: Mapping[int, int], known: Sequence[SegmentState]
+    segments: Sequence[SegmentState], of_block: Mapping[int, int], recorded: Sequence[SegmentState]
 ) -> tuple[SegmentState, ...]:
-    """Add stacks to the segments and their allocated blocks.
-
-    of_block: number of the stack of each block, by address.
-    known: recorded segments.  A segment gets a stack only from these, because PyTorch keeps it on
-        one of the segment's blocks, and loses it when blocks merge.
-    """
-    of_segment = {each.address: each.frames for each in known}
+    # Only a recorded segment can have a stack: PyTorch keeps it on one of the segment's blocks, and
+    # loses it when blocks merge.
+    of_segment = {each.address: each.frames for each in recorded}
 
     def with_stack(block: BlockState) -> BlockState:
         frames = of_block.get(block.address, -1) if block.state == ALLOCATED else -1
@@ -366,13 +359,9 @@ def _with_stacks(
     )
 
 
-def _marks(
+def _renumbered_marks(
     marks: Sequence[Mark], entry: NDArray[np.int64], stopped_at: int | None
 ) -> tuple[Mark, ...]:
-    """Return the recorded marks up to `stopped_at`, with rows of the history as entry numbers.
-
-    entry: recorded entry of each row.
-    """
     reached = np.maximum.accumulate(entry) if len(entry) else entry
     return tuple(
         replace(mark, entry=int(np.searchsorted(reached, mark.entry)))

@@ -64,14 +64,13 @@ class Compared:
         return len(self.entry)
 
     def row_of(self, entry: _Ints) -> NDArray[np.intp]:
-        """Return the index of each entry number, or of the next entry that is compared."""
         if len(self) and self.entry[-1] == len(self) - 1:  # every entry is compared
             return entry
+        # An entry that is not compared has the index of the next compared one.
         return np.searchsorted(self.entry, entry)
 
     @property
     def is_completed_next(self) -> NDArray[np.bool_]:
-        """Mask of the free_requested entries directly before their own free_completed."""
         is_it = np.zeros(len(self), dtype=bool)
         is_it[:-1] = any_of(self.action[1:], (Action.FREE_COMPLETED,))
         for column in (self.addr, self.size, self.stream):
@@ -90,17 +89,17 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """Recorded entries that each plain step of a plan is expected to cause.
+    """Recorded entries of each step of a plan, which show if a replay's entries must be created.
 
-    If a replay places the block of a plain step at its recorded address, its entries equal the
-    recorded ones, and need not be created.
+    If a replay places the block of a plain step at its recorded address, the entries of the step
+    equal the recorded ones, and are not created.
 
     compared: entries of the recording.
     count: number of entries of each step.
     end: index in `compared` after the last entry of each step.
     is_recorded: True for a plain step whose entries are in the recording; False for other steps.
     address: recorded address of each step's block.
-    n_answered: number of `alloc` entries before each compared entry.
+    n_answered: number of `alloc` entries before each index of `compared`.
     answers: addresses of all `alloc` entries.
     """
 
@@ -141,12 +140,12 @@ class Expected:
     def matched(
         self, first: int, placed: PlacedSteps, row: int, history: Sequence[TraceEntry]
     ) -> int | None:
-        """Return the number of entries of a batch of steps, if all of them equal the recorded ones.
+        """Return the number of entries of the next steps, if the addresses show that all agree.
 
-        Return None if an entry differs, or if a step is not plain: its entries must be created.
-        first: number of the first step.
-        placed: addresses of the blocks of the steps.
-        row: index in `compared` of the first entry.
+        Return None if the entries must be created and compared one by one.
+        first: number of the first of these steps in the plan.
+        placed: addresses that the replay gave to the steps' blocks.
+        row: index in `compared` of the first step's first entry.
         history: entries of the steps that ran one at a time.
         """
         chunk = slice(first, first + len(placed))
@@ -181,10 +180,10 @@ class Expected:
 
 
 class FidelityCheck:
-    """Comparison of a replay with the recording in batches, which keep few entries in memory.
+    """Comparison of a replay with the recording, in parts, so that few entries are in memory.
 
-    A batch is passed to `history` as entries, or to `steps` as steps with the addresses of their
-    blocks, which saves a third of the time of a replay.
+    A part of the replay is passed either to `history`, as entries, or to `steps`, as steps with the
+    addresses of their blocks. The second form saves a third of the time of a replay.
 
     expected: recorded entries of each step; if None, `steps` takes longer.
     """
@@ -236,9 +235,9 @@ class FidelityCheck:
     ) -> None:
         """Compare the next steps of the replay with the recording.
 
-        first: number of the first step in the plan.
-        placed: addresses of the blocks of the steps.
-        history: entries of the steps that ran one at a time and not in a batch.
+        first: number of the first of these steps in the plan.
+        placed: addresses that the replay gave to the steps' blocks.
+        history: entries of the steps that ran one at a time.
         """
         expected = self._expected
         if expected is not None and self._mismatch is None and not placed.answered_ooms:

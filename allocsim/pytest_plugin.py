@@ -155,7 +155,6 @@ def _check_limits(item: pytest.Item, budget: Budget, files: Sequence[str]) -> No
 
 
 def _is_recorded_here() -> bool:
-    """Return True if this process can record the test: it has a real or phantom GPU."""
     return _OUTCOME in os.environ or _has_gpu()
 
 
@@ -182,7 +181,7 @@ def _run_over_a_phantom(item: pytest.Item) -> None:
     with TemporaryDirectory(prefix="allocsim-test-") as folder:
         outcome = Path(folder) / "outcome"
         done = subprocess.run(  # noqa: S603
-            _command(item),
+            _command_for(item),
             env={**os.environ, **environment, _OUTCOME: str(outcome), "PYTEST_ADDOPTS": ""},
             cwd=item.config.invocation_params.dir,
             stdout=subprocess.PIPE,
@@ -209,12 +208,9 @@ def _end_as(reports: Sequence[Mapping[str, str]], done: subprocess.CompletedProc
         pytest.fail(f"{what}\n{done.stdout}", pytrace=False)
 
 
-def _command(item: pytest.Item) -> list[str]:
-    """Return a pytest command that runs only this test.
-
-    Options that concern all tests, such as reports, are left out. Marks for expected failures are
-    evaluated by the process that reports the outcome.
-    """
+def _command_for(item: pytest.Item) -> list[str]:
+    # Options that concern all tests, such as reports, are left out. With --runxfail, a mark for an
+    # expected failure is left to the process that reports the outcome.
     config = item.config
     within = item.nodeid.partition("::")[2]
     command = [sys.executable, "-m", "pytest", f"{item.path}::{within}", "-q", "--runxfail"]

@@ -1,8 +1,8 @@
 """Memory of a device at one moment: segments and their blocks.
 
 In a valid state the blocks of a segment cover it without gap or overlap, the segments of a device
-do not overlap, and a block's state is one of PyTorch's three strings.  `trace.lint` checks this for
-recordings and `core.check` for the model.  Source: semantics 6.5.
+do not overlap, and a block's state is one of PyTorch's three strings.  `recording/soundness.py`
+checks this for recordings, and `core/check.py` for the model.  Source: semantics 6.5.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Crew:
             executor is None and self._context.get_start_method() == "fork"
         )
         """True if jobs can use the recordings that this process has loaded."""
-        self._waiting: deque[_Beside[Any]] = deque()
+        self._waiting: deque[_BackgroundJob[Any]] = deque()
         self.width = self._jobs + 1 if executor is None else _WIDEST
         """Number of jobs to submit at the same time; one spare job keeps all processes busy."""
 
@@ -77,10 +77,11 @@ class Crew:
     def beside(self, act: Callable[[_Job], _Found], job: _Job) -> Callable[[], _Found]:
         """Run `act(job)` in the background; return a function that waits for its result.
 
-        Each call of `run_all` starts one waiting job after its own jobs. If there are no other
-        processes, or the worker died, the returned function runs the job itself.
+        The job starts after the jobs of the next `run_all`, which starts only one such job, or when
+        the returned function is called. Without other processes, or if the worker died, the
+        returned function runs the job in this process.
         """
-        each = _Beside(self, lambda: self.submit(act, job), lambda: act(job))
+        each = _BackgroundJob(self, lambda: self.submit(act, job), lambda: act(job))
         self._waiting.append(each)
         return each.found
 
@@ -136,9 +137,7 @@ class Crew:
                     suspects.append(job)
 
 
-class _Beside(Generic[_Found]):
-    """Background job; it is started at most once."""
-
+class _BackgroundJob(Generic[_Found]):
     def __init__(
         self, crew: Crew, submit: Callable[[], Future[_Found]], act: Callable[[], _Found]
     ) -> None:
