@@ -123,7 +123,7 @@ def owners_part(top: Top | None, rank: int = 0) -> Part:
 
 
 def most_urgent(devices: Sequence[DeviceRun]) -> list[DeviceRun]:
-    """Return at most three devices: those with errors first, then in the recording's order."""
+    """Return at most three devices: devices with errors first, else in the recording's order."""
     return sorted(devices, key=lambda device: not device.ooms)[:_SHOWN_DEVICES]
 
 
@@ -191,7 +191,7 @@ def to_paste(
 
 
 def savings_part(savings: Sequence[Saving], missing: int | None = None) -> Part:
-    """Return a line for each change of the program that needs less memory, with what it saves.
+    """Return lines with changes of the program that save memory, and the bytes that each saves.
 
     A saving that no replay proved is called an estimate.
     missing: bytes that the failed request lacks; None if unknown.

@@ -125,7 +125,8 @@ def _log_rows(found: LogFigures, figures: Sequence[LogFigure]) -> list[str]:
 def document(found: Sequence[Verdict] | LogFigures) -> dict[str, Any]:
     """Return the document of `allocsim explain --json` for a text.
 
-    It describes one error, has the form {"ooms": [...]} for several errors, or {"log": ...}.
+    For one error, its keys are those of the error. For several it is {"ooms": [...]}, and for a log
+    {"log": ...}.
     """
     if not isinstance(found, Sequence):
         return {"log": _log_document(found)}

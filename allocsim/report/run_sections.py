@@ -151,7 +151,7 @@ def _table_document(costs: Costs) -> dict[str, Any]:
 
 
 def edit_rows(devices: Sequence[EditedDevice], run: Run) -> list[str]:
-    """Return lines with each edit, its effect on the peaks, its code and its assumptions."""
+    """Return lines with each edit, its effect on the peaks, the code to add, its assumptions."""
     lines: list[str] = []
     for edit in devices[0].edits:
         lines += row("Edit", edit.text)
@@ -189,7 +189,7 @@ def edit_document(devices: Sequence[EditedDevice]) -> Iterator[dict[str, Any]]:
 
 
 def tried_edit_rows(tried: Sequence[EditTrial], most: int) -> list[str]:
-    """Return up to `most` lines, one for each of the best edits: peak, change of the peak, code."""
+    """Return lines with the best edits, at most `most`: peak, change of the peak, code to add."""
     lines: list[str] = []
     for trial in tried[:most]:
         (edit,) = trial.devices[0].edits

@@ -3,8 +3,8 @@
 All text from a recording must pass through `text` or `json_text`.
 
 A strip shows the segments of a pool one after another, with the allocated share of each pixel.
-Allocated memory is visible however small it is; strip.js draws the same strips. If a run has more
-than `_STRETCHES` entries, each point of its curve is the maximum of several entries.
+Allocated memory is visible however small it is; strip.js draws the same strips. If a run has many
+entries, each point of its curve is the maximum of several entries.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def sparkline(extremes: Extremes, top: int, length: int) -> str:
     """
     wide, high = _SPARK
     width = wide * len(extremes.high) / max(length, 1)
-    points = steps(extremes.high.tolist(), width, high - 1, (high - 2) / max(top, 1))
+    points = staircase(extremes.high.tolist(), width, high - 1, (high - 2) / max(top, 1))
     area = f"0,{high} {points} {width:.1f},{high}"
     return (
         f'<svg class="spark" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" '
@@ -129,7 +129,7 @@ def sparkline(extremes: Extremes, top: int, length: int) -> str:
     )
 
 
-def steps(values: Sequence[int], width: float, bottom: int, scale: float) -> str:
+def staircase(values: Sequence[int], width: float, bottom: int, scale: float) -> str:
     """Return the points of an SVG polyline with one horizontal step for each value.
 
     width: width of the whole line.
@@ -142,7 +142,7 @@ def steps(values: Sequence[int], width: float, bottom: int, scale: float) -> str
 
 
 def still_curve(picture: Picture, course: Course | None) -> str:
-    """Return the HTML of a run's memory curve.
+    """Return the HTML of a run's memory curve, drawn without a script.
 
     course: steps and phases to draw in the background; None if unknown.
     """
@@ -151,7 +151,7 @@ def still_curve(picture: Picture, course: Course | None) -> str:
     top = max(int(curve.reserved.max(initial=0)), 1)
     highs = {name: extremes_of(getattr(curve, name), step).high.tolist() for name in CURVES}
     lines = "".join(
-        f'<polyline points="{steps(high, _WIDE, _HIGH, _HIGH / top)}" '
+        f'<polyline points="{staircase(high, _WIDE, _HIGH, _HIGH / top)}" '
         f'fill="none" stroke="var(--{name})" stroke-width="1.5"/>'
         for name, high in highs.items()
     )

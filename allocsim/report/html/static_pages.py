@@ -18,7 +18,7 @@ from allocsim.report.html.markup import (
     definitions,
     legend,
     page_part,
-    steps,
+    staircase,
     stylesheet,
     table,
     text,
@@ -76,7 +76,7 @@ class Scale:
         wide = width * outline.entries / max(self.entries, 1)
         scale = (height - 2) / max(self.top, 1)
         lines = "".join(
-            f'<polyline points="{steps(getattr(outline, name), wide, height - 1, scale)}" '
+            f'<polyline points="{staircase(getattr(outline, name), wide, height - 1, scale)}" '
             f'fill="none" stroke="var(--{name})"/>'
             for name in CURVES
         )
