@@ -48,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Run a marked test over a phantom GPU if there is no GPU."""
     if _is_marked(item) and not _is_recorded_here():
+        # Attributes of the item hide its methods: the other interpreter sets up its fixtures.
         vars(item).update(setup=lambda: None, runtest=lambda: _run_over_a_phantom(item))
 
 

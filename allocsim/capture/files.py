@@ -214,7 +214,7 @@ class About:
     """Data about one captured file.
 
     occasion: reason for writing the file, such as an out-of-memory error, as text.
-    device: device of the out-of-memory error; -1 without an error.
+    device: number of the device of the out-of-memory error; -1 without an error.
     free: bytes that the driver reported as free at the error; None without an error.
     rank: rank of the process in its distributed job; "" without one.
     max_entries: number of entries that PyTorch's history can hold.

@@ -264,6 +264,7 @@ class Recorder:
         for backend in BACKENDS:
             gpu = backend.gpu(torch)
             if gpu is not None:
+                # PyTorch makes this call when it initialises the GPU, or now if it already has.
                 gpu._lazy_call(quiet(lambda gpu=gpu, backend=backend: self._on_gpu(gpu, backend)))
 
     def _on_gpu(self, gpu: Any, backend: DeviceApi) -> None:
@@ -294,6 +295,7 @@ class Recorder:
             listener.on_device()
             for kind, value in listener.moment():
                 self.note(kind, value)
+        # Once per process, because an observer cannot be removed.
         if backend.module not in self._observed and backend.observe(self.torch, self._observer):
             self._observed.add(backend.module)
 
@@ -303,6 +305,7 @@ class Recorder:
                 listener.on_out_of_memory(device, free)
 
     def _thin(self, marks: list[Any]) -> None:
+        # Of the older half, only the marks that are still in effect are kept.
         last: dict[tuple[int, str], Any] = {}
         half = len(marks) // 2
         for mark in marks[:half]:

@@ -39,7 +39,7 @@ _LAST_ADDRESS = (1 << 64) - 1
 
 @dataclass(slots=True)
 class Live:
-    """Block that is live before some entry.
+    """Block that is live before the entry given to `live_before`.
 
     requested_size: bytes.
     size: bytes after rounding; None if only the requested size is known.

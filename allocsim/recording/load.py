@@ -101,6 +101,7 @@ def _read(name: str, file: BinaryIO) -> Recording:
 
 def _read_pickle(path: str, file: BinaryIO, size: int) -> Recording:
     if size >= _LARGE:
+        # `unpickle` finds the same error again, and names the entry in its message.
         with contextlib.suppress(OtherForm, RecordingError):
             return read_snapshot(path, read_straight(file, size // _BYTES_AN_OPERATION), size)
     return read_snapshot(path, unpickle(path, file), size)
@@ -260,6 +261,7 @@ def load_host(path: str | os.PathLike[str]) -> Trace:
         raise RecordingError(name, f"has no pinned host memory; {_HOW}")
     segments = value.get("host_segments")
     if isinstance(segments, list):
+        # PyTorch writes the device number -1, which `read_snapshot` refuses.
         segments = [s | {"device": 0} if isinstance(s, dict) else s for s in segments]
     plain = {"segments": segments, "device_traces": [value["host_traces"]]}
     devices = read_snapshot(name, plain, size).devices

@@ -226,6 +226,7 @@ def _last_of_runs(window: Window, begin: _Places, end: _Places) -> _Places:
     # pickle writes a list in batches of 1,000 items; the operations between them are no gap.
     between = (data[end] == _APPENDS) & (data[end + 1] == _MARK)
     after[between] += len(b"e(")
+    # The last row always ends a run, since no row ends at -2.
     ends = np.flatnonzero(np.append(after, -1)[:-1] != np.append(begin[1:], -2))
     return ends[np.searchsorted(ends, np.arange(len(begin)))]
 

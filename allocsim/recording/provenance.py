@@ -3,11 +3,11 @@
 `allocsim record` and `allocsim.capture` write both under the key "allocsim".  A snapshot without
 this key, or without some of its values, can still be read.
 
-Provenance describes the program and its GPU.  `card_memory` returns the use of the GPU's memory
-from it.  Recorded numbers are used unchanged.  If they are missing, the usual size of a CUDA
-context is subtracted from the memory in use outside PyTorch, which gives a range for the other
-processes.  A CUDA context with its libraries took 526 MiB to 870 MiB on an H200 (driver 580, CUDA
-13): it is smallest before the first kernel, and largest with cuSOLVER and a fused optimizer.
+Provenance describes the program and its GPU.  `card_memory` computes from it how much of the GPU's
+memory each process held.  Recorded numbers are used unchanged.  If they are missing, the usual size
+of a CUDA context is subtracted from the memory in use outside PyTorch, which gives a range for the
+other processes.  A CUDA context with its libraries took 526 MiB to 870 MiB on an H200 (driver 580,
+CUDA 13): it is smallest before the first kernel, and largest with cuSOLVER and a fused optimizer.
 Smaller GPUs need less.
 
 Marks are calls that PyTorch's history does not contain, such as empty_cache(), and the beginnings

@@ -393,7 +393,7 @@ def _delete_oldest(folder: Path) -> None:
     known = [(file.stat(), file) for file in folder.iterdir()]
     known.sort(key=lambda each: each[0].st_mtime_ns)
     total = sum(found.st_size for found, _ in known)
-    for found, file in known[:-1]:
+    for found, file in known[:-1]:  # the newest file is kept, however large
         if total <= _MOST_BYTES:
             return
         file.unlink(missing_ok=True)

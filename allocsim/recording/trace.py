@@ -203,8 +203,8 @@ class Entry:
     size: bytes.  For allocations and frees it is the requested size before rounding, for an oom the
         requested size after rounding, and for segments the size of the segment.
     stream: raw handle.
-    time_us: microseconds.
-    time_us, pool_id, compile_context, user_metadata: None if not recorded.
+    time_us: microseconds; None if not recorded.
+    pool_id, compile_context, user_metadata: None if not recorded.
     """
 
     action: Action
