@@ -208,13 +208,13 @@ class Spans:
         return len(self.first)
 
     def next_first(self, entry: _Column) -> _Column:
-        """Return the first entry of the first span that begins after `entry`, or `NEVER`."""
+        """Return for each entry the start of the next span; `NEVER` if there is none."""
         starts = np.append(self.first, NEVER)
         found: _Column = starts[np.searchsorted(self.first, entry, side="right")]
         return found
 
     def previous_last(self, entry: _Column) -> _Column:
-        """Return the last entry at or before `entry` that is in a span; -1 if there is none."""
+        """Return for each entry the last entry up to it that is in a span; -1 if there is none."""
         at = np.searchsorted(self.first, entry, side="right") - 1
         found = np.where(at >= 0, np.minimum(np.append(self.last, 0)[at], entry), -1)
         return found.astype(np.int64)

@@ -135,8 +135,7 @@ _PASSED = {"_device.py", "_contextlib.py", "functional.py", "_decorators.py"}
 _ENGINE = re.compile(r"torch::autograd::(python::Python)?Engine::|torch::autograd::Node::")
 
 
-def stem_of(frame: Frame) -> str:
-    """Return the last component of a frame's file name."""
+def file_name_of(frame: Frame) -> str:
     return frame.filename.replace("\\", "/").rpartition("/")[2]
 
 
@@ -146,7 +145,7 @@ def is_python(frame: Frame) -> bool:
 
 def is_call(frame: Frame) -> bool:
     """Return True if a frame is in the code by which PyTorch calls a module."""
-    return frame.name in _CALLS or (frame.name == "inner" and stem_of(frame) == "module.py")
+    return frame.name in _CALLS or (frame.name == "inner" and file_name_of(frame) == "module.py")
 
 
 def kinds_of(table: FrameTable, stacks: Sequence[int]) -> dict[int, StackKind]:
@@ -172,8 +171,8 @@ class _Facts:
         self.module_files = _module_files(stacks)
         self.converting = _lines(f for f in map(_converting_frame, stacks) if f is not None)
         constructors = [frame for frame in map(_constructor, stacks) if frame is not None]
-        self.norms = _lines(frame for frame in constructors if stem_of(frame) in _NORM_FILES)
-        self.flat = _lines(frame for frame in constructors if stem_of(frame) == _FLAT_BUFFERS)
+        self.norms = _lines(frame for frame in constructors if file_name_of(frame) in _NORM_FILES)
+        self.flat = _lines(frame for frame in constructors if file_name_of(frame) == _FLAT_BUFFERS)
 
     def kind(self, frames: Sequence[Frame], python: tuple[Frame, ...]) -> StackKind:
         if not python:
@@ -222,7 +221,7 @@ class _Facts:
 
     def _constructed(self, constructor: Frame) -> Origin:
         # A norm allocates weight and bias first, then its running statistics in three lines.
-        if stem_of(constructor) == _FLAT_BUFFERS:
+        if file_name_of(constructor) == _FLAT_BUFFERS:
             is_first = constructor.line == self.flat[constructor.filename][0]
             return Origin.SHARDED if is_first else Origin.GRADIENT_BUFFER
         if is_layer(constructor):
@@ -247,20 +246,20 @@ def _is_without_grad(python: tuple[Frame, ...]) -> bool:
     for frame in reversed(python):
         if is_call(frame):
             break
-        if stem_of(frame) == "_contextlib.py":
+        if file_name_of(frame) == "_contextlib.py":
             return True
     return False
 
 
 def _is_node(outermost: Frame) -> bool:
-    return outermost.name.startswith("apply") and stem_of(outermost) == "function.py"
+    return outermost.name.startswith("apply") and file_name_of(outermost) == "function.py"
 
 
 def _phase(python: tuple[Frame, ...]) -> Phase:
     for frame in python:
         if is_call(frame):
             return Phase.FORWARD
-        stem = stem_of(frame)
+        stem = file_name_of(frame)
         if (stem, frame.name) in _BACKWARD:
             return Phase.BACKWARD
         if _is_optimizer(frame, stem):
@@ -279,13 +278,13 @@ def _is_optimizer(frame: Frame, stem: str) -> bool:
 
 
 def _origin_by_name(python: tuple[Frame, ...]) -> Origin:
-    if any(_CACHE.search(frame.name) or _CACHE.search(stem_of(frame)) for frame in python):
+    if any(_CACHE.search(frame.name) or _CACHE.search(file_name_of(frame)) for frame in python):
         return Origin.CACHE
     names = {frame.name for frame in python}
     if "_init_sharded_param" in names:
         return Origin.OTHER
     for frame in python:
-        stem, path = stem_of(frame), frame.filename.replace("\\", "/")
+        stem, path = file_name_of(frame), frame.filename.replace("\\", "/")
         if stem.startswith("_fsdp_") or "/torch/distributed/" in path or stem == "distributed.py":
             return Origin.EXCHANGE
         if is_call(frame):
@@ -305,7 +304,7 @@ def is_layer(frame: Frame) -> bool:
 
 def _constructor(python: tuple[Frame, ...]) -> Frame | None:
     for frame in python:
-        if stem_of(frame) not in _PASSED:
+        if file_name_of(frame) not in _PASSED:
             return frame if frame.name == "__init__" else None
     return None
 
@@ -314,7 +313,7 @@ def _converting_frame(python: tuple[Frame, ...]) -> Frame | None:
     for frame in python:
         if is_call(frame):
             return None
-        if frame.name == "_apply" and stem_of(frame) == "module.py":
+        if frame.name == "_apply" and file_name_of(frame) == "module.py":
             return frame
     return None
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from allocsim.metrics import code_of
 from allocsim.ownership.scene import Blocks, Scene
-from allocsim.ownership.stacks import is_call, is_layer, is_python, stem_of
+from allocsim.ownership.stacks import file_name_of, is_call, is_layer, is_python
 from allocsim.recording import Frame, FrameTable
 
 AUTOGRAD = "backward (autograd)"
@@ -78,11 +78,13 @@ class Whose:
 
 def line_of(frame: Frame) -> str:
     """Return file name, line and function of a frame, without folders."""
-    return f"{stem_of(frame)}:{frame.line} {frame.name}"
+    return f"{file_name_of(frame)}:{frame.line} {frame.name}"
 
 
 def is_plumbing(frame: Frame) -> bool:
-    return frame.name.rpartition("<locals>.")[2] in _PLUMBING or stem_of(frame) in _PLUMBING_FILES
+    return (
+        frame.name.rpartition("<locals>.")[2] in _PLUMBING or file_name_of(frame) in _PLUMBING_FILES
+    )
 
 
 def module_name(stack: Sequence[Frame], frames: int) -> str:
@@ -111,14 +113,14 @@ def _called(stack: Sequence[Frame]) -> list[Frame]:
 
 
 def _moves(frame: Frame) -> bool:
-    is_between = stem_of(frame) in ("module.py", "_device.py", "functional.py")
+    is_between = file_name_of(frame) in ("module.py", "_device.py", "functional.py")
     return is_between or frame.name in _MOVES
 
 
 def _part(frame: Frame) -> str:
     if "." in frame.name:
         return frame.name
-    stem = stem_of(frame).removesuffix(".py")
+    stem = file_name_of(frame).removesuffix(".py")
     return f"{stem}.{frame.name}" + ("" if is_layer(frame) else f":{frame.line}")
 
 

@@ -196,18 +196,17 @@ class _Malloc:
         )
 
     @property
-    def tail(self) -> Block | None:
-        """Free rest of the split block; None if no block was split."""
+    def rest_of_split(self) -> Block | None:
         following = self.block.next if self.block is not None else None
         return following if following is not None and following.key else None  # free: has a key
 
     @property
     def taken(self) -> int:
         assert self.block is not None
-        return self.block.size + (self.tail.size if self.tail is not None else 0)
+        return self.block.size + (self.rest_of_split.size if self.rest_of_split is not None else 0)
 
     def at_hit(self) -> list[Candidate]:
-        block, tail = self.block, self.tail
+        block, tail = self.block, self.rest_of_split
         assert block is not None
         pool = block.pool
         free = pool.of(self.stream).blocks
@@ -314,7 +313,7 @@ class _Malloc:
         cuts_any = pool.is_small or self.config.expandable_segments
         least = MIN_BLOCK_SIZE if cuts_any else pool.least_rest
         needs = f"at least {least:,}" if cuts_any else f"more than {least - 1:,}"
-        if self.tail is not None:
+        if self.rest_of_split is not None:
             return Rule("split", SPLIT, f"{whole} are cut off and stay free: {needs}")
         if rest < least:
             return Rule("no split", SPLIT, f"{whole} are not {needs}: the block stays whole")
