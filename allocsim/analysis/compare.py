@@ -182,7 +182,7 @@ class Change:
 
     @property
     def status(self) -> str:
-        """Status: "new", "gone", "larger", "smaller" or "same"."""
+        """Kind of change: "new", "gone", "larger", "smaller" or "same"."""
         return status_of(self.bytes, was_there=bool(self.a_blocks), is_there=bool(self.b_blocks))
 
 

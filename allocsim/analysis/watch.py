@@ -41,7 +41,6 @@ class Arrival:
 
     @property
     def has_failed(self) -> bool:
-        """True if a request ran out of memory."""
         return bool(self.ooms or self.oom_text)
 
 

@@ -45,7 +45,6 @@ class Loop:
     lines: tuple[int, ...]
 
     def line_at(self, trace: Trace, entry: int) -> int:
-        """Return the line of this function at `entry`, or `UNKNOWN` or `OUTSIDE`."""
         stack = int(trace.frames[entry])
         return self.lines[stack] if stack >= 0 else UNKNOWN
 

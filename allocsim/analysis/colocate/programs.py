@@ -195,7 +195,7 @@ def sleeps_of(texts: Sequence[str], programs: Sequence[Program]) -> tuple[Sleep,
 def phases_of(
     text: str | None, programs: Sequence[Program], sleeps: Sequence[Sleep]
 ) -> tuple[Phase, ...]:
-    """Parse `--phases`; None for one phase of each program, in order."""
+    """Parse the value of `--phases`; None gives each program one phase, in order."""
     given = text or ",".join(f"{each.letter}:{each.letter}" for each in programs)
     parsed = [_parsed(part, programs) for part in given.split(",")]
     for number, program in enumerate(programs):

@@ -46,7 +46,6 @@ _REUSE = (
 
 
 def advice_on(situation: Situation) -> tuple[str, ...]:
-    """Return sentences of advice, most useful first."""
     figures = situation.figures
     found = [*_BY_CAUSE[situation.cause](situation), *_on_settings(situation)]
     if outside_of(situation.message, figures):

@@ -264,7 +264,6 @@ class Situation:
 
     @property
     def is_expandable(self) -> bool:
-        """True if the settings or the text show that expandable segments are on."""
         config = self.config
         return self.message.is_expandable or (config is not None and config.expandable_segments)
 

@@ -246,7 +246,7 @@ class LineGrowth:
 
     @property
     def status(self) -> str:
-        """Status: "new", "gone", "larger", "smaller" or "same"."""
+        """Kind of change: "new", "gone", "larger", "smaller" or "same"."""
         return status_of(self.bytes, was_there=bool(self.was), is_there=bool(self.owner))
 
 

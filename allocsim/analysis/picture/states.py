@@ -1,9 +1,9 @@
 """Lifetimes of blocks and segments in a replay, and the states of memory that follow from them.
 
-`Lives` has columns with one row for each block or segment.  It is live after entry e if
-`born <= e < end`.  If it is older than the recording, `born` is -1; if it outlives the recording,
-it ends at `n_entries`.  The live blocks after an entry do not overlap and are inside live segments.
-A request that failed in the recording has no row, even if the replay serves it.
+`Lives` has columns with one row for each block or segment.  A block or segment is live after entry
+e if `born <= e < end`.  If it is older than the recording, `born` is -1; if it outlives the
+recording, it ends at `n_entries`.  The live blocks after an entry do not overlap and are inside
+live segments.  A request that failed in the recording has no row, even if the replay serves it.
 
 The space between two active blocks of a segment counts as one free block.  `Still` is the state in
 a snapshot without entries, with the recorded blocks.
