@@ -1,9 +1,9 @@
 """The caching allocator of one device: the calls of a program, and access to its state.
 
 `malloc` completes the frees whose events have passed (`PendingFrees.process_events`) and searches
-for a free block (`Heap.get_free_block`).  If there is none, the attempts of attempts.py follow.  If
-they all fail, segments that they released stay released, and memory that they mapped stays mapped,
-as in PyTorch.  Source: docs/concepts/semantics.md 1.8.
+for a free block (`Heap.get_free_block`).  If there is none, the attempts of cache_miss.py follow.
+If they all fail, segments that they released stay released, and memory that they mapped stays
+mapped, as in PyTorch.  Source: docs/concepts/semantics.md 1.8.
 
 Long because it is the interface of the core: one short method for each call of torch.cuda, and for
 each value that other packages read.  Calls that only a replay makes are in replay_port.py.
@@ -16,8 +16,8 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from allocsim.core import option_string
-from allocsim.core.attempts import TOO_LARGE, AllocParams, Attempts
 from allocsim.core.block import Block
+from allocsim.core.cache_miss import TOO_LARGE, AllocParams, Attempts
 from allocsim.core.check import check
 from allocsim.core.config import AllocatorConfig, RoundedSizes
 from allocsim.core.constants import MAX_REQUEST, SMALL_SIZE

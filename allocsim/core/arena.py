@@ -123,7 +123,7 @@ class Arena:
 
     # -- changes by foreign code --------------------------------------------------------
 
-    def happen(self, event: AddressEvent) -> None:
+    def apply(self, event: AddressEvent) -> None:
         """Apply a change that other code of the process made to the address space."""
         if event.kind is AddressEventKind.GAP:
             self.add_gap(event.start, event.end)
@@ -228,7 +228,6 @@ class Arena:
         return self._lowest // ADDRESS_CHUNK * ADDRESS_CHUNK - wide
 
     def _free_until(self, start: int, end: int) -> int:
-        """Return where the free range from `start` ends: at the next chunk, at most at `end`."""
         at = self._chunks.bisect_left(start)
         return end if at == len(self._chunks) else min(end, int(self._chunks.keys()[at]))
 

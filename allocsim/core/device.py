@@ -203,10 +203,10 @@ class Device:
         self._sizes[address] = round_up(size, PAGE)
         self._next = max(self._next, round_up(address + size, PAGE))
 
-    def happen(self, event: AddressEvent) -> None:
+    def apply(self, event: AddressEvent) -> None:
         """Apply a change that other code made to the address space; only for policy "driver"."""
         if self._arena is not None:
-            self._arena.happen(event)
+            self._arena.apply(event)
 
     def reserve_address(self, size: int) -> int:
         """Choose and reserve the addresses of a cudaMalloc of `size` bytes; return the first."""

@@ -159,10 +159,11 @@ def _move_to_dictated_address(heap: Heap, block: Block) -> int:
 
 
 def find_expandable_block(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
-    """Return the block where an expandable request of `size` bytes begins, mapped or not.
+    """Return the block at the beginning of the range that serves an expandable request.
 
-    It is the result of `first_of_sequence`, or else the block of a new segment.  From 2.15 on, a
-    new segment that cannot hold `size` bytes is destroyed, and the result is None (semantics 4.2).
+    The block may be free or unmapped.  It is the result of `first_of_sequence`, or else the block
+    of a new segment.  From 2.15 on, a new segment that cannot hold `size` bytes is destroyed, and
+    the result is None (semantics 4.2).
     """
     return first_of_sequence(pool, stream, size) or _new_segment(heap, pool, stream, size)
 

@@ -186,7 +186,7 @@ class Heap:
         size: bytes of the segment.
         """
         largest = min(size, self.device.total + self.device.host_memory)
-        if not self.layout.takes(place, size, largest):
+        if not self.layout.has_room_for(place, size, largest):
             self.widen_keys()
 
     @property
@@ -298,7 +298,7 @@ class Heap:
         if self.trace is not None:
             # Rule 6.2 (also in fast_path.py): the history entry of a request.
             self.record("alloc", block.ptr, requested, block.stream, pool)
-        self.stats.note(pool.is_small, block.size, requested, splits, split_bytes)
+        self.stats.add_record(pool.is_small, block.size, requested, splits, split_bytes)
         if block.size >= self.config.max_split_size:
             self.stats.oversize_allocations.increase(1)
         return block
@@ -313,7 +313,7 @@ class Heap:
             self.record("free_requested", block.ptr, requested, block.stream, block.pool)
             self.record("free_completed", block.ptr, requested, block.stream, block.pool)
         splits, split_bytes = self.free_block(block)
-        self.stats.note(block.pool.is_small, -size, requested, splits, split_bytes)
+        self.stats.add_record(block.pool.is_small, -size, requested, splits, split_bytes)
 
     def free_later(self, block: Block) -> None:
         """Mark an allocated block as freed by the program; it stays active."""
@@ -417,7 +417,7 @@ class Heap:
             self.stats.count_segments(pool.is_small, segments)
             # The threshold in force now, not the one when the segment was made.
             if abs(size) >= self.config.max_split_size:
-                self.stats.oversize_segments.move(segments)
+                self.stats.oversize_segments.change_by(segments)
 
     # -- blocks from before the simulation -----------------------------------------------
 

@@ -328,7 +328,7 @@ def fingerprint(
     allocated_at: Mapping[int, int],
     step: int,
 ) -> Hashable:
-    """Return a value of the state: if it recurs, the same steps have the same effects again.
+    """Return the state of a replay as a value: after equal states, equal steps have equal effects.
 
     waiting: frees that have begun and are not complete, by block name.
     allocated_at: by block name, the number of the step that requested the block; only for blocks

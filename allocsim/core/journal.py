@@ -1,9 +1,9 @@
 """Journal of changes to blocks, from which the statistics are computed later.
 
-A malloc or free appends one record: one number to each of three columns.  A freed block that begins
-or stops to wait for other streams appends one wait to two more columns (see `Journal`).
-`fold_records` adds all of them up in order, so that current values, peaks and totals are the same
-as if counted at each call.
+A malloc or free appends a record, which is one number in each of three columns.  When a freed block
+begins or stops to wait for other streams, it appends a wait, which is one number in each of two
+more columns.  `fold_records` adds up records and waits in order, so that current values, peaks and
+totals are the same as if counted at each call.
 
 A block is inactive split if it is free and shares its segment (inactive_split of memory_stats()).
 A record changes the number of such blocks by `blocks`, and their bytes by `bytes`.  The third
@@ -114,12 +114,6 @@ class Moves:
     change: int = 0
     peak: int = 0
     grown: int = 0
-
-    def move(self, amount: int) -> None:
-        """Add one change."""
-        self.change += amount
-        self.peak = max(self.peak, self.change)
-        self.grown += max(amount, 0)
 
 
 GroupMoves = tuple[Moves, Moves, Moves, Moves, Moves, Moves, Moves]

@@ -80,8 +80,7 @@ class KeyLayout:
     def origin(self, base: int) -> int:
         """Return the address that counts as 0 in sort keys, for releases that order by address.
 
-        base: address of a segment.  The first call chooses the result from it; later calls return
-            the same result.
+        base: address of the first segment.  Later calls ignore their argument.
         """
         if self._origin < 0:
             # A quarter of the narrow places is below the first segment: drivers mostly choose
@@ -89,10 +88,10 @@ class KeyLayout:
             self._origin = max(base - NARROW_PLACES // 4, 0) // PAGE * PAGE
         return self._origin
 
-    def takes(self, place: int, size: int, largest: int) -> bool:
+    def has_room_for(self, place: int, size: int, largest: int) -> bool:
         """Return True if the sort key of every free block of a segment fits in the bits of a key.
 
-        place: position of the segment's first byte in the order of ties, from `place`.
+        place: result of the method `place` for the segment's first byte.
         size: bytes of the segment, including unmapped ones.
         largest: bytes of the largest block that the segment can have.
         """

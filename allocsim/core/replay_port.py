@@ -141,12 +141,12 @@ class ReplayAllocator(CachingAllocator):
         """
         self.heap.stats.folder = folder
 
-    def recount(self, journal: Journal) -> None:
+    def set_block_statistics(self, journal: Journal) -> None:
         """Replace the statistics of blocks with the sums of `journal`.
 
-        For callers that skip repeated steps and supply the records of all steps.
+        A caller that skips repeated steps gives the records of all steps here.
         """
-        self.heap.stats.recount(journal)
+        self.heap.stats.set_block_statistics(journal)
 
     def save_bytes(self) -> None:
         """Save the present allocated, active and inactive split bytes, for `saved_bytes`.
@@ -279,14 +279,9 @@ def _plant_expandable(
     others_from: int,
     pending: dict[int, Block],
 ) -> None:
-    """Create expandable segments from the mapped ranges of one pool and stream.
-
-    others_from: address of the next segment of another pool or stream.
-    pending: receives the blocks that wait for another stream, by address.
-
-    A recording does not show where the reserved range begins; the lowest mapped address replaces
-    it.  Ranges too far apart for one reservation become further segments.
-    """
+    # others_from: address of the next segment of another pool or stream.
+    # A recording does not show where the reserved range begins, so the lowest mapped address is
+    # used.  Ranges too far apart for one reservation become further segments.
     first = ranges[0]
     segment = new_expandable(heap, pool, first.stream, first.address)
     inside = [part for part in ranges if part.end <= segment.end]

@@ -43,8 +43,8 @@ class Stat:
         self.current -= amount
         self.freed += amount
 
-    def move(self, amount: int) -> None:
-        """Count a net change: positive as allocated, negative as freed."""
+    def change_by(self, amount: int) -> None:
+        """Increase or decrease the value: a negative `amount` is freed."""
         if amount > 0:
             self.increase(amount)
         else:
@@ -87,8 +87,8 @@ class StatGroup:
     segment: Stat = field(default_factory=Stat)
     reserved_bytes: Stat = field(default_factory=Stat)
 
-    def advance(self, moves: GroupMoves) -> None:
-        """Update the statistics of blocks with the sums of a journal."""
+    def add(self, moves: GroupMoves) -> None:
+        """Add the sums of a journal to the statistics of blocks."""
         for stat, moved in zip(
             (
                 self.allocation,
@@ -107,8 +107,8 @@ class StatGroup:
             stat.allocated += moved.grown
             stat.freed += moved.grown - moved.change
 
-    def restart(self) -> None:
-        """Reset the statistics of blocks to zero."""
+    def clear_blocks(self) -> None:
+        """Set the statistics of blocks to zero; those of segments and reserved bytes stay."""
         for name in _BLOCK_STATS[:_FOLDED]:
             setattr(self, name, Stat())
 
@@ -179,7 +179,7 @@ class DeviceStats:
 
     # -- the hot path ----------------------------------------------------------------------
 
-    def note(
+    def add_record(
         self, is_small: bool, size: int, requested: int, splits: int, split_bytes: int
     ) -> None:
         """Append the record of a malloc, or of a free if `size` is negative.
@@ -215,9 +215,9 @@ class DeviceStats:
     def _count(self, journal: Journal) -> None:
         if journal[0] or journal[3]:
             every, small, large = self.folder(journal)
-            self.all.advance(every)
-            self.pools[True].advance(small)
-            self.pools[False].advance(large)
+            self.all.add(every)
+            self.pools[True].add(small)
+            self.pools[False].add(large)
 
     def save_bytes(self) -> None:
         """Save the present values; `saved_bytes` has them after the next `fold`.
@@ -228,15 +228,15 @@ class DeviceStats:
         # a sixth of a replay of many blocks.
         self.saved_at = (len(self.journal[0]), len(self.journal[3]))
 
-    def recount(self, journal: Journal) -> None:
+    def set_block_statistics(self, journal: Journal) -> None:
         """Replace the statistics of blocks with the sums of `journal`."""
         self.fold()  # sets `saved_bytes`
         every, small, large = self.folder(journal)
         for group, moves in zip(
             (self.all, *self.pools.values()), (every, small, large), strict=True
         ):
-            group.restart()
-            group.advance(moves)
+            group.clear_blocks()
+            group.add(moves)
 
     def free_requested(self, is_small: bool, size: int) -> None:
         """Append the record of a block that was freed and begins to wait for other streams."""
@@ -250,7 +250,7 @@ class DeviceStats:
         self.journal[3].append(len(self.journal[0]))
         self.journal[4].append(encode_wait(is_small, -size))
         # The block stops being active; it stopped being allocated when the program freed it.
-        self.note(is_small, -size, requested, splits, split_bytes)
+        self.add_record(is_small, -size, requested, splits, split_bytes)
 
     # -- rare changes ----------------------------------------------------------------------
 
@@ -283,19 +283,19 @@ class DeviceStats:
 
     def count_reserved(self, is_small: bool, size: int, pool_id: tuple[int, int]) -> None:
         """Count `size` bytes that the driver provided, or took back if `size` is negative."""
-        self.all.reserved_bytes.move(size)
-        self.pools[is_small].reserved_bytes.move(size)
+        self.all.reserved_bytes.change_by(size)
+        self.pools[is_small].reserved_bytes.change_by(size)
         if self.release.counts_private_pools and pool_id != (0, 0):
             columns = self.reserved_by_pool.setdefault(
                 pool_id, {"all": Stat(), "small_pool": Stat(), "large_pool": Stat()}
             )
-            columns["all"].move(size)
-            columns["small_pool" if is_small else "large_pool"].move(size)
+            columns["all"].change_by(size)
+            columns["small_pool" if is_small else "large_pool"].change_by(size)
 
     def count_segments(self, is_small: bool, change: int) -> None:
         """Count a segment that cudaMalloc created (`change` 1) or cudaFree released (-1)."""
-        self.all.segment.move(change)
-        self.pools[is_small].segment.move(change)
+        self.all.segment.change_by(change)
+        self.pools[is_small].segment.change_by(change)
 
     # -- reading and resetting ---------------------------------------------------------------
 

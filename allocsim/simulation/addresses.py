@@ -236,15 +236,15 @@ class _DriverReading:
         is_first = self._arena is None  # nothing predicts the first segment
         arena = self._begin(move.end)
         self._entry = self._freed[0].entry if self._freed else move.entry
-        self._let_happen(arena, self._entry)
+        self._apply_events_up_to(arena, self._entry)
         if not is_first and self._is_after_others(arena, move.start):
             self._store_foreign_chunk(arena, move.start)
         for freed in self._freed:
-            self._let_happen(arena, freed.entry)
+            self._apply_events_up_to(arena, freed.entry)
             arena.release(freed.start, self._live.pop(freed.start, freed.start))
         self._freed.clear()
         self._entry = move.entry
-        self._let_happen(arena, move.entry)
+        self._apply_events_up_to(arena, move.entry)
         size = move.end - move.start
         expected, is_hole = arena.expected(size)
         if expected == move.start and not is_first:
@@ -278,9 +278,9 @@ class _DriverReading:
             self._arena = Arena(round_up(end, ADDRESS_CHUNK))
         return self._arena
 
-    def _let_happen(self, arena: Arena, entry: int) -> None:
+    def _apply_events_up_to(self, arena: Arena, entry: int) -> None:
         while self._to_come and self._to_come[-1].entry <= entry:
-            arena.happen(self._to_come.pop().event)
+            arena.apply(self._to_come.pop().event)
 
     def _is_after_others(self, arena: Arena, start: int) -> bool:
         chunk = start // ADDRESS_CHUNK * ADDRESS_CHUNK

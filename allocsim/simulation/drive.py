@@ -90,7 +90,7 @@ class Drive:
     _scope: PoolId | None = None
     _placed: PlacedSteps | None = None
     _passed_over: int = 0
-    _n_happened: int = 0
+    _n_applied: int = 0
 
     def __post_init__(self) -> None:
         self.allocator.count_with(self.folder)
@@ -209,7 +209,7 @@ class Drive:
             return
         reserved = allocator.reserved_bytes
         is_request = kind in _REQUESTS
-        if self._n_happened < len(self.address_events):
+        if self._n_applied < len(self.address_events):
             self._change_addresses()
         if is_request:
             change = self._request(addr, size, stream)
@@ -237,9 +237,9 @@ class Drive:
 
     def _change_addresses(self) -> None:
         events, entry = self.address_events, self._entry()
-        while self._n_happened < len(events) and events[self._n_happened].entry <= entry:
-            self.allocator.device.happen(events[self._n_happened].event)
-            self._n_happened += 1
+        while self._n_applied < len(events) and events[self._n_applied].entry <= entry:
+            self.allocator.device.apply(events[self._n_applied].event)
+            self._n_applied += 1
 
     def _request(self, addr: int, size: int, stream: int) -> int:
         try:

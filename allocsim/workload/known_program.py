@@ -295,7 +295,7 @@ class _Player:
         self._rows.append(of_entry)
         sizes, requested, inactive = self._stat_moves[:, self._stat_moves[0] != 0].tolist()
         self._allocator.count_with(fold)
-        self._allocator.recount((sizes, requested, inactive, [], []))
+        self._allocator.set_block_statistics((sizes, requested, inactive, [], []))
 
 
 class _Repeats:

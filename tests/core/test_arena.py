@@ -93,7 +93,7 @@ def event(kind: AddressEventKind, start: int, end: int) -> AddressEvent:
 def test_a_hole_of_the_context_is_used_from_its_moment_on_and_never_given_up() -> None:
     arena = Arena(TOP - 512 * MIB)
     assert mib_below_top(arena, 20) == [544]
-    arena.happen(event(AddressEventKind.HOLE, 24, 0))
+    arena.apply(event(AddressEventKind.HOLE, 24, 0))
     assert mib_below_top(arena, 20) == [24]
     arena.release(TOP - 24 * MIB, TOP - 4 * MIB)
     assert mib_below_top(arena, 24) == [24]
@@ -102,28 +102,28 @@ def test_a_hole_of_the_context_is_used_from_its_moment_on_and_never_given_up() -
 def test_a_hole_that_something_lies_in_is_one_elsewhere() -> None:
     arena = Arena(TOP)
     assert mib_below_top(arena, 20) == [32]
-    arena.happen(event(AddressEventKind.HOLE, 40, 0))
+    arena.apply(event(AddressEventKind.HOLE, 40, 0))
     assert mib_below_top(arena, 34) == [96]
 
 
 def test_a_gap_is_used_from_its_upper_end_down() -> None:
     arena = Arena(TOP - 512 * MIB)
     assert mib_below_top(arena, 148) == [672]
-    arena.happen(event(AddressEventKind.GAP, 256, 96))
+    arena.apply(event(AddressEventKind.GAP, 256, 96))
     assert mib_below_top(arena, 20, 40, 148) == [128, 192, 832]
 
 
 def test_a_gap_below_all_chunks_is_free_already() -> None:
     arena = Arena(TOP)
     assert mib_below_top(arena, 20) == [32]
-    arena.happen(event(AddressEventKind.GAP, 256, 96))
+    arena.apply(event(AddressEventKind.GAP, 256, 96))
     assert mib_below_top(arena, 148) == [192]
 
 
 def test_what_others_take_is_placed_by_the_same_rule_and_stays() -> None:
     arena = Arena(TOP)
     assert mib_below_top(arena, 20) == [32]
-    arena.happen(event(AddressEventKind.TAKEN, 300, 298))
+    arena.apply(event(AddressEventKind.TAKEN, 300, 298))
     assert mib_below_top(arena, 2) == [10]
     arena.release(TOP - 32 * MIB, TOP - 12 * MIB)
     arena.release(TOP - 10 * MIB, TOP - 8 * MIB)
@@ -132,7 +132,7 @@ def test_what_others_take_is_placed_by_the_same_rule_and_stays() -> None:
 
 def test_events_are_of_no_effect_under_other_policies() -> None:
     device = Device(GIB, policy="firstfit")
-    device.happen(event(AddressEventKind.TAKEN, 300, 200))
+    device.apply(event(AddressEventKind.TAKEN, 300, 200))
     assert device.cuda_malloc(MIB) == 0
 
 

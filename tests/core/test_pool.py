@@ -174,10 +174,10 @@ def test_a_narrow_key_takes_no_more_than_its_form_is_quick_with() -> None:
     else:
         assert layout.size_shift == 29
         assert last == (NARROW_SIZES << 29) - 512
-    assert layout.takes(NARROW_PLACES - 512, 512, NARROW_SIZES - 512)
-    assert not layout.takes(NARROW_PLACES - 512, 1024, NARROW_SIZES - 512)
-    assert not layout.takes(0, 512, NARROW_SIZES)
-    assert not layout.takes(-512, 512, 512)
+    assert layout.has_room_for(NARROW_PLACES - 512, 512, NARROW_SIZES - 512)
+    assert not layout.has_room_for(NARROW_PLACES - 512, 1024, NARROW_SIZES - 512)
+    assert not layout.has_room_for(0, 512, NARROW_SIZES)
+    assert not layout.has_room_for(-512, 512, 512)
 
 
 @pytest.mark.parametrize("torch", RELEASES)

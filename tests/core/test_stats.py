@@ -76,13 +76,13 @@ def test_private_pools_have_their_own_figures_since_2_13(make: Make, torch: str)
     assert own[f"{prefix}.small_pool.allocated"] == 0
 
 
-def test_a_stat_counts_up_down_and_net() -> None:
+def test_a_stat_counts_increases_decreases_and_changes() -> None:
     stat = Stat()
     stat.increase(5)
     stat.decrease(2)
-    stat.move(1)
-    stat.move(0)
-    stat.move(-4)
+    stat.change_by(1)
+    stat.change_by(0)
+    stat.change_by(-4)
     assert (stat.current, stat.peak, stat.allocated, stat.freed) == (0, 5, 6, 6)
     stat.increase(3)
     stat.reset_peak()
