@@ -116,7 +116,7 @@ class RunsByLaw:
         return ""
 
     def run(self, gpu: Gpu, *, keep: Path | None = None) -> Ran:
-        """Return the result of `run_by_law` on `gpu`; `keep` as there."""
+        """Return the result of `run_by_law` on `gpu`.  keep: file to write the recording to."""
         requests = self._requests_on(gpu)
         if gpu.memory < TIB or keep is not None:
             return run_by_law(self._task, gpu, conf=self._conf, keep=keep, requests=requests)

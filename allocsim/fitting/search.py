@@ -194,10 +194,10 @@ def _tried(value: int, ran: Ran | Estimate, *, is_limited: bool) -> TriedSize:
 def full_at(runs: Mapping[int, Ran], room: int) -> int | None:
     """Estimate the largest value of a size with which a program fits in `room` bytes.
 
-    runs: runs at two values of the size, by value.
+    runs: two runs, by the value of the size.
 
-    Each run is divided into parts, whose peaks are compared. Returns None if no part needs more
-    memory at the larger value, or if the lengths of the runs differ too much.
+    Each run is divided into equally many parts, and the peak of each part is extrapolated. Returns
+    None if no part needs more memory at the larger value, or if the runs differ too much in length.
     """
     # Memory of each part grows linearly, at its own rate; the first line to reach the limit
     # decides. At a small batch the fullest part is the optimizer; at a large one usually another.

@@ -331,7 +331,7 @@ class CachingHostAllocator:
             event, block = events.popleft()
             if size != _ANY_SIZE:
                 tried += 1
-                if tried > most + 1:
+                if tried > most + 1:  # as upstream: one event more than the queue had
                     events.append((event, block))
                     return
                 if block.size != size:

@@ -113,7 +113,7 @@ class _Blocks:
     def bucket(self, block: _Block) -> list[_Block]:
         return self.free.setdefault((block.pool, bucket_of(block.size)), [])
 
-    def move(self, block: _Block, state: str) -> None:
+    def set_state(self, block: _Block, state: str) -> None:
         self.bytes[block.state] -= block.size
         if block.state == INACTIVE:
             self.bucket(block).remove(block)
@@ -123,7 +123,7 @@ class _Blocks:
             self.bucket(block).append(block)
 
     def remove(self, block: _Block) -> None:
-        self.move(block, "")
+        self.set_state(block, "")
         del self.all[block.address], self.bytes[""]
 
     def totals(self, entry: int) -> HostTotals:
@@ -218,12 +218,12 @@ class _Walk:
             if block.state == INACTIVE:
                 self._check(block)
             block.frames = int(self._trace.frames[entry])
-            self.blocks.move(block, ALLOCATED)
+            self.blocks.set_state(block, ALLOCATED)
         elif action is Action.FREE_REQUESTED:
-            self.blocks.move(block, PENDING)
+            self.blocks.set_state(block, PENDING)
         elif action is Action.FREE_COMPLETED:
             block.is_from_before = False
-            self.blocks.move(block, INACTIVE)
+            self.blocks.set_state(block, INACTIVE)
         elif action is Action.SEGMENT_FREE:
             self.released += block.size
             self.blocks.remove(block)

@@ -200,7 +200,7 @@ _SCALES = ("q_scale", "k_scale", "v_scale", "prob_scale")
 
 
 def _leave_scales_out(module: Any) -> None:
-    """Give vLLM the scales that a checkpoint without scales of the KV cache has, -1."""
+    """Patch vLLM so that the scales of the KV cache are -1, as if the checkpoint had none."""
     method = module.BaseKVCacheMethod
     process = method.process_weights_after_loading
 

@@ -23,7 +23,7 @@ _SHARED: Any = import_module("start_vllm")
 
 
 def _play(scheduler: Any, requests: int, prompt: int, decode: int) -> None:
-    """Answer requests with different prompts at once, with any tokens."""
+    # The prompts differ, so that the scheduler shares no part of them.
     types = import_module("sglang.srt.managers.io_struct")
     sampling = import_module("sglang.srt.sampling.sampling_params").SamplingParams
     waiting: list[Any] = []

@@ -87,8 +87,12 @@ def report(stage: str, peak: int | None = None) -> None:
     print(f"allocsim: after {stage}: {used} bytes in use, {most} at the peak", flush=True)
 
 
-def steps(each: Iterator[object], most: int) -> None:
-    """Run the steps of an engine that has requests, and report the memory."""
+def run_steps(each: Iterator[object], most: int) -> None:
+    """Run an engine until it has answered its requests, and print the memory of the card.
+
+    each: iterator that runs one step of the engine for each item.
+    most: number of steps after which the engine certainly hangs; raises RuntimeError.
+    """
     peak = card_in_use()
     for number, _ in enumerate(each):
         peak = max(peak, card_in_use())
@@ -98,7 +102,7 @@ def steps(each: Iterator[object], most: int) -> None:
 
 
 def _play(engine: Any, requests: int, prompt: int, decode: int) -> None:
-    """Answer requests with different prompts at once, with any tokens."""
+    # The prompts differ, so that the engine shares no part of them.
     params = _find("SamplingParams")(max_tokens=decode, ignore_eos=True, detokenize=False)
     kind = _find("Request")
     taken = inspect.signature(kind).parameters
@@ -117,7 +121,7 @@ def _play(engine: Any, requests: int, prompt: int, decode: int) -> None:
         while engine.scheduler.has_requests() or engine.batch_queue:
             yield engine.step_fn()
 
-    steps(each(), requests * (prompt + decode))
+    run_steps(each(), requests * (prompt + decode))
 
 
 def _leave_out_other_ranks() -> None:

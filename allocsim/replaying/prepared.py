@@ -126,6 +126,7 @@ class Prepared(RecordedDevice):
         if device_memory is None or self.capacity is not None:
             return self
         plan = self.plan
+        # The size of the device only matters where something seems refused or limited.
         is_settled = (
             plan.refused_below is None and plan.limit is None and not plan.n_refused_with_room
         )

@@ -109,7 +109,8 @@ def static_fraction(
     memory: bytes of the card.
     cards: number of cards that share each layer.
     chunk: tokens of a prefill chunk; the default depends on the memory of the card.
-    captured: largest number of sequences with a CUDA graph; its default depends on it too.
+    captured: largest number of sequences with a CUDA graph; the default depends on the memory of
+        the card.
 
     The bytes outside are the sum of 512 MiB, 1.5 MiB for each token of a prefill chunk, 2 MiB for
     each sequence of the largest graph, and 128 MiB for each card. On cards above 60 GiB they are at

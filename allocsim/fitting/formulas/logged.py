@@ -67,9 +67,9 @@ class Logged:
     cache: memory of the KV cache.
     cache_tokens: number of tokens that the KV cache holds.
     compute_buffer: llama.cpp's compute buffer.
-    pool: range (low, high) of the size of the KV cache; `applied` sets it if the options are those
-        of the logged server.
-    room: range (low, high) of the tokens that the KV cache holds; set together with `pool`.
+    pool: range (low, high) of the size of the KV cache; None if unknown, or if the server to answer
+        for has other options than the logged one.
+    room: range (low, high) of the tokens that the KV cache holds; None if `pool` is.
     options: options with which the logged server started.
     """
 

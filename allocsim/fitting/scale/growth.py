@@ -38,9 +38,9 @@ from allocsim.simulation import StepKind, Steps
 class ProgramPart:
     """Inserted rows of the larger of two programs, and the adjacent rows that they repeat.
 
-    before, after: number of rows directly before and after the insertion that match. A row before
-        the insertion matches if the row n rows later has the same kind and stack, where n is the
-        length of the insertion; a row after it matches if the row n rows earlier has.
+    before, after: number of matching rows directly before and after the insertion. With n inserted
+        rows, a row before it matches the row n rows later if both have the same kind and stack. A
+        row after it is compared with the row n rows earlier.
     """
 
     insertion: Insertion

@@ -221,7 +221,7 @@ class ScalingLaw:
         return 1, 1
 
     def settled(self, at: Sizes) -> ScalingLaw:
-        """Return this law; `Growing.settled`, its counterpart, chooses a number of repetitions."""
+        """Return this law: unlike `Growing`, it has no number of copies to choose."""
         assert set(at) == set(self.samples[0].at)
         return self
 

@@ -58,11 +58,11 @@ class Recorder:
         self.is_ending = False
         self.by_column = bool(os.environ.get("ALLOCSIM_RECORD_BY_COLUMN"))
         self.conf_at_start = None
-        self.marks = beside("calls", os.path.join(os.pardir, "capture"))
+        self.marks = load_module("calls", os.path.join(os.pardir, "capture"))
         self.calls = None
         self.values = None
         self.hollow = None
-        self.ending = beside("at_exit")
+        self.ending = load_module("at_exit")
 
     def on_import(self, torch):
         """Prepare the recording when the program has imported `torch`."""
@@ -71,7 +71,7 @@ class Recorder:
         self.calls.watch()
         if os.environ.get("ALLOCSIM_PHANTOM_SIZES_ONLY"):
             with contextlib.suppress(Exception):  # only an optimisation
-                beside("assumptions").leave_unfilled(torch)
+                load_module("assumptions").leave_unfilled(torch)
         torch.cuda._lazy_call(self.on_cuda)
         os.register_at_fork(after_in_child=self.on_fork)
         self.start_guard()
@@ -108,14 +108,14 @@ class Recorder:
                 ctypes.CDLL(None).device_watch_reads(1)
             if os.environ.get("ALLOCSIM_PHANTOM_VALUES"):
                 with contextlib.suppress(Exception):  # on failure, every value is zero
-                    known = beside("known").Known(self.torch)
+                    known = load_module("known").Known(self.torch)
                     is_skewed = os.environ["ALLOCSIM_PHANTOM_VALUES"] == "skewed"
-                    router = beside("assumptions").Router(self.torch, is_skewed=is_skewed)
-                    self.values = beside("values").install(
-                        self.torch, known, router, beside("operators")
+                    router = load_module("assumptions").Router(self.torch, is_skewed=is_skewed)
+                    self.values = load_module("values").install(
+                        self.torch, known, router, load_module("operators")
                     )
             with contextlib.suppress(Exception):  # needed only by distributed programs
-                beside("assumptions").answer_for_others(self.torch)
+                load_module("assumptions").answer_for_others(self.torch)
 
     def entries(self):
         """Return the number of allocations, frees and out-of-memory errors up to now."""
@@ -165,7 +165,7 @@ class Recorder:
             try:
                 with self.lock:
                     self.is_ending = True
-                    with beside("collector", os.pardir).collector_paused():
+                    with load_module("collector", os.pardir).collector_paused():
                         self.write()
                     self.ending.end(self.folder)
                     finish_work(self.torch)
@@ -265,7 +265,7 @@ class Recorder:
             snapshot["allocsim"]["conf_at_start"] = self.conf_at_start
 
 
-def beside(name, folder=""):
+def load_module(name, folder=""):
     """Return a module of allocsim, loaded from its path.
 
     name: name of the module.
@@ -296,7 +296,7 @@ def memory_of(torch, card):
     with contextlib.suppress(Exception):  # optional information
         free, total = torch.cuda.mem_get_info()
         reserved = torch.cuda.memory_reserved()
-        processes = beside("processes", os.path.join(os.pardir, "capture"))
+        processes = load_module("processes", os.path.join(os.pardir, "capture"))
         return {
             "context_memory": max(total - free - reserved, 0),
             "free_memory": free,
@@ -345,8 +345,8 @@ if FOLDER:
     Finder = recorder.marks.Finder
     sys.meta_path.insert(0, Finder("torch", recorder.on_import))
     if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
-        recorder.hollow = beside("hollow")
-        generation = {"transformers.generation.utils": beside("assumptions").end_at_max_length}
+        recorder.hollow = load_module("hollow")
+        generation = {"transformers.generation.utils": load_module("assumptions").end_at_max_length}
         for name, patch in {**generation, **recorder.hollow.PATCHES}.items():
             sys.meta_path.insert(0, Finder(name, quietly(patch)))
     recorder.ending.wait_before_kill(FOLDER)
