@@ -243,10 +243,7 @@ class AllocatorConfig:
         return _signed(self.max_split_size)
 
     def _host_size(self, key: str) -> int:
-        """Return the value in bytes of an option of the pinned-host allocator, -1 if it is not set.
-
-        key: name of the option, which is in MiB.
-        """
+        # The option is in MiB, the result in bytes.
         if key not in self.host:
             return -1
         return _signed(min(self.host[key], UNLIMITED // MIB) * MIB)
@@ -344,7 +341,6 @@ function: the option always has an effect.
 
 
 def _signed(word: int) -> int:
-    """Return an unsigned 64-bit word read as a signed one."""
     return word - (1 << 64) if word >> 63 else word
 
 

@@ -220,7 +220,6 @@ class Device:
         return address
 
     def _take_dictated(self) -> int | None:
-        """Remove the dictated address and return it; None if there is none or it is in use."""
         address = self._dictated.pop() if self._dictated else None
         # In use only if a replay already differs from the recording that dictates.
         return None if address in self._sizes else address

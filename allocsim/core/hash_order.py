@@ -56,7 +56,7 @@ class HashOrder(Generic[K, V]):
         return self._values[key]
 
     def __iter__(self) -> Iterator[K]:
-        """Iterate over a copy of the keys, from slot 0 on."""
+        # Over a copy, because callers erase keys meanwhile.
         return iter([slot[1] for slot in self._slots if slot is not None])
 
     def get(self, key: K) -> V | None:
@@ -83,7 +83,7 @@ class HashOrder(Generic[K, V]):
         return (_GOLDEN * self._hash(key) & _WORD) >> (64 - self._bits)
 
     def _place(self, key: K) -> bool:
-        """Put `key` in the table; return False if the table must grow first."""
+        # Returns False if the table must grow first.
         n_buckets = 1 << self._bits
         if 2 * (len(self._values) + 1) > n_buckets:
             return False

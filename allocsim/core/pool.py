@@ -192,14 +192,14 @@ class BlockPool:
         for free in self.free.values():
             free.keys = self.layout.new_keys()
             for block in free.blocks:
-                free.keys.append(self._key(block))
+                free.keys.append(self._set_key(block))
 
     def insert(self, block: Block) -> None:
         """Add a free mapped block.
 
         Mirrors: BlockPool::insert_into_blocks
         """
-        key = self._key(block)
+        key = self._set_key(block)
         free = block.free
         at = find(free.keys, key)
         free.keys.insert(at, key)
@@ -207,8 +207,7 @@ class BlockPool:
         # The age of a free block is the number of searches since this one (reclaim.py).
         block.gc_base = self.search_calls
 
-    def _key(self, block: Block) -> int:
-        """Return a block's sort key and store it on the block."""
+    def _set_key(self, block: Block) -> int:
         key = self.layout.key_of(block)
         block.key = _KEY_IN_LAYOUT if IS_COMPILED and self.layout.is_wide else key
         return key

@@ -216,7 +216,7 @@ class _Walk:
         if action is Action.ALLOC:
             self.requests += 1
             if block.state == INACTIVE:
-                self._check(block)
+                self._check_takes_newest(block)
             block.frames = int(self._trace.frames[entry])
             self.blocks.set_state(block, ALLOCATED)
         elif action is Action.FREE_REQUESTED:
@@ -228,8 +228,7 @@ class _Walk:
             self.released += block.size
             self.blocks.remove(block)
 
-    def _check(self, block: _Block) -> None:
-        """Compare the recorded choice of `block` with the rule that the newest one is taken."""
+    def _check_takes_newest(self, block: _Block) -> None:
         free = self.blocks.bucket(block)
         if any(other.is_from_before for other in free):
             return  # The order of their frees is not recorded.

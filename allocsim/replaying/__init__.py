@@ -3,9 +3,9 @@
 from allocsim.replaying.baseline import (
     device_of,
     difference_step_by_step,
-    drive_as_recorded,
     is_recorded_device,
     parting_of,
+    unstarted_drive,
     with_proof,
 )
 from allocsim.replaying.equivalence import (
@@ -55,11 +55,10 @@ from allocsim.replaying.uncertainty import with_range
 __all__ = [
     "Capacity", "Effect", "OTHER_RELEASE", "Point", "Prepared", "RequestedSizes", "Smallest",
     "Standing", "StateSource", "Trial", "Trials", "Walk", "Watch", "bytes_of", "can_be_of",
-    "choose_releases", "device_of", "difference_step_by_step", "drive_as_recorded", "effect_of",
-    "effects_on", "find_smallest", "is_recorded_device", "large_segments_matter",
-    "pages_needed", "parting_of", "prepare", "prepare_made", "provenance_notes", "replay",
-    "replay_prepared", "requested_of", "rounded_by", "routing_text", "run_as_made",
-    "sizes_at_start", "sizes_in", "sizes_present", "smallest_device", "smallest_fraction",
-    "state_source", "trial_of", "trial_of_run", "with_peaks", "with_proof", "with_range",
-    "workspace_note",
+    "choose_releases", "device_of", "difference_step_by_step", "effect_of", "effects_on",
+    "find_smallest", "is_recorded_device", "large_segments_matter", "pages_needed", "parting_of",
+    "prepare", "prepare_made", "provenance_notes", "replay", "replay_prepared", "requested_of",
+    "rounded_by", "routing_text", "run_as_made", "sizes_at_start", "sizes_in", "sizes_present",
+    "smallest_device", "smallest_fraction", "state_source", "trial_of", "trial_of_run",
+    "unstarted_drive", "with_peaks", "with_proof", "with_range", "workspace_note",
 ]  # fmt: skip

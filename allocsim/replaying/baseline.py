@@ -1,7 +1,7 @@
 """Setup of replays, and the proof of a recording.
 
-`drive_as_recorded` sets up a replay on the recorded device or on a requested device.  If setting
-and device are the recorded ones, the replay is the baseline: it uses the recorded addresses of the
+`unstarted_drive` sets up a replay on the recorded device or on a requested one.  If setting and
+device are the recorded ones, the replay is the baseline: it uses the recorded addresses of the
 driver, and is compared with every entry.  If the size of the device is not recorded, it is
 inferred, and a note gives the evidence.
 
@@ -56,7 +56,7 @@ from allocsim.simulation import (
 from allocsim.units import TIB, format_size, round_up
 
 
-def drive_as_recorded(
+def unstarted_drive(
     prepared: Prepared,
     setting: Setting,
     device_memory: int | None,
@@ -232,7 +232,7 @@ def _prove(prepared: Prepared) -> Parting | None:
     moments = moments_of(prepared.free_plan) if needs_probe(prepared) else []
     quiet: list[int] = []
     make = partial(Probe, moments=_step_numbers_in_plan(prepared, moments), quiet=quiet)
-    drive, _, _ = drive_as_recorded(prepared, prepared.recorded, None, make=make)
+    drive, _, _ = unstarted_drive(prepared, prepared.recorded, None, make=make)
     with suppress(AllocsimError):  # counts as a difference: the recorded program went on
         drive.run()
     return _difference(prepared, drive, moments, quiet)
@@ -274,7 +274,7 @@ def run_as_proof(
         return None
     moments = moments_of(prepared.free_plan) if needs_probe(prepared) else []
     quiet: list[int] = []
-    drive, memory, notes = drive_as_recorded(
+    drive, memory, notes = unstarted_drive(
         prepared,
         setting,
         device_memory,
@@ -341,7 +341,7 @@ def difference_step_by_step(prepared: Prepared, device_run: DeviceRun) -> str | 
     """
     memory = device_run.device_memory
     recorded = memory if is_recorded_device(prepared, memory) else None
-    drive, _, _ = drive_as_recorded(prepared, prepared.recorded, recorded, is_stepwise=True)
+    drive, _, _ = unstarted_drive(prepared, prepared.recorded, recorded, is_stepwise=True)
     drive.run()
     stats = drive.allocator.memory_stats()
     for key, value in device_run.stats.items():

@@ -19,7 +19,7 @@ from allocsim.core import AllocatorConfig, ReplayAllocator
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.inference import Probe
 from allocsim.recording import Action, Recording
-from allocsim.replaying.baseline import drive_as_recorded, parting_of, run_as_proof
+from allocsim.replaying.baseline import parting_of, run_as_proof, unstarted_drive
 from allocsim.replaying.notes import peak_notes, workspace_note
 from allocsim.replaying.prepare import prepare
 from allocsim.replaying.prepared import Prepared
@@ -198,7 +198,7 @@ def _run_of(
     spill = SpillWatch()
     moments = moments_of_calls(prepared, setting) if is_plain else None
     loud: list[int] = []
-    drive, memory, notes = drive_as_recorded(
+    drive, memory, notes = unstarted_drive(
         prepared,
         setting,
         device_memory,
@@ -303,7 +303,7 @@ class Walk:
 
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
-        self._drive, _, self.notes = drive_as_recorded(prepared, prepared.recorded, None)
+        self._drive, _, self.notes = unstarted_drive(prepared, prepared.recorded, None)
         self.parting = parting_of(prepared)  # by a separate replay; this one is not compared
         self._drive.fidelity = None
         self.at = 0

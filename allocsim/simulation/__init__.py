@@ -5,7 +5,6 @@ from allocsim.simulation.drive import PAUSE_EVERY, Drive
 from allocsim.simulation.initial_state import Start, StartPeaks, has_live_blocks, live_requests
 from allocsim.simulation.observers import GiveUpError, Observer, PeakWatch, Progress, SpillWatch
 from allocsim.simulation.periods import Period, find_period
-from allocsim.simulation.placed import ENTRIES, FIRST_ACTIONS, PlacedSteps, Row, rows_of
 from allocsim.simulation.plan import (
     Change,
     Plan,
@@ -18,6 +17,7 @@ from allocsim.simulation.plan import (
     spread,
 )
 from allocsim.simulation.recorded_device import EMPTY_CACHE_WAYS, Hints, RecordedDevice, is_at_start
+from allocsim.simulation.replay_history import ENTRIES, FIRST_ACTIONS, PlacedSteps, Row, rows_of
 from allocsim.simulation.result import (
     Deferred,
     DeviceRun,

@@ -129,11 +129,11 @@ def _read_driver_policy(
     # `n_right` is counted in a second pass that knows the events of the first pass.
     first = _DriverReading(start)
     for move in moves:
-        first.take(move)
+        first.read(move)
     shown = first.result()
     second = _DriverReading(start, shown)
     for move in moves:
-        second.take(move)
+        second.read(move)
     return replace(shown, n_right=second.n_right), first.n_chunks
 
 
@@ -228,8 +228,7 @@ class _DriverReading:
         gaps = sum(dated.event.kind is _GAP for dated in self._events)
         return len(self._fresh) + gaps
 
-    def take(self, move: _Move) -> None:
-        """Read the next segment entry."""
+    def read(self, move: _Move) -> None:
         if not move.is_alloc:
             self._freed.append(move)
             return
@@ -258,7 +257,6 @@ class _DriverReading:
         self._n += 1
 
     def result(self) -> Addresses:
-        """Return the policy "driver" with the events that were found."""
         base = next(iter(self._fresh.values()), None)
         if base is None:
             spaces = [each.event.start for each in self._events if each.event.kind is not _TAKEN]

@@ -31,8 +31,8 @@ from allocsim.simulation.addresses import DatedEvent
 from allocsim.simulation.initial_state import Start, allocate_live_blocks
 from allocsim.simulation.observers import GiveUpError, Observer, Progress
 from allocsim.simulation.periods import CYCLE, Period
-from allocsim.simulation.placed import HistoryCheck, PlacedSteps
 from allocsim.simulation.plan import Plan, StepKind
+from allocsim.simulation.replay_history import HistoryCheck, PlacedSteps
 from allocsim.simulation.result import SimulatedOom
 from allocsim.simulation.timeline import TimelineBuilder, fold
 from allocsim.state import PoolId, SegmentState
@@ -287,7 +287,6 @@ class Drive:
             self._end_pool(self.plan.pools[size], is_deleted=kind == StepKind.DELETE_POOL)
 
     def _repeat_recorded_oom(self, entry: int, size: int, stream: int) -> None:
-        """Repeat a request that failed in the recording; if it succeeds here, free its block."""
         try:
             # The entry has the rounded size, which may be larger than the largest request.
             ptr = self.allocator.malloc(min(size, MAX_REQUEST - 1), stream)
@@ -300,7 +299,7 @@ class Drive:
                 self.fidelity.exclude_last_alloc(self.allocator.history)
             else:
                 self._placed.answered_ooms.append(len(self._placed.ends))
-        self.allocator.free(ptr)
+        self.allocator.free(ptr)  # the recorded program got no block
 
     def _note_oom(
         self, entry: int, requested: int | None, stream: int, error: OutOfMemoryError

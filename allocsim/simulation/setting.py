@@ -57,7 +57,7 @@ class Setting:
 
 @lru_cache(maxsize=1024)
 def _config(conf: str, version: str) -> AllocatorConfig:
-    """Parse `conf`; cached, because a sweep parses each conf several times."""
+    # Cached, because a sweep parses each conf several times.
     return parse_conf(conf, find_release(version))
 
 

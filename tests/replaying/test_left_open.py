@@ -256,7 +256,7 @@ def test_with_proof_and_with_range_make_the_replays_before_the_result_is_read(
     lazy = replay(recording, UNCUT)
     run = with_range(with_proof(lazy))
     monkeypatch.setattr(uncertainty, "peaks_by_plan", pytest.fail)
-    monkeypatch.setattr(baseline, "drive_as_recorded", pytest.fail)
+    monkeypatch.setattr(baseline, "unstarted_drive", pytest.fail)
     for known in (run, lazy):  # the lazy result shares the replays
         (device,) = known.devices
         assert device.parting is None

@@ -29,13 +29,13 @@ from allocsim.replaying import (
     Smallest,
     Trial,
     device_of,
-    drive_as_recorded,
     find_smallest,
     is_recorded_device,
     pages_needed,
     parting_of,
     prepare,
     trial_of,
+    unstarted_drive,
     with_peaks,
 )
 from allocsim.simulation import (
@@ -270,7 +270,7 @@ def _as_recorded(prepared: Prepared, job: Job) -> Trial | None:
     if not is_same or not is_recorded_device(prepared, asked):
         return None
     watch = _Watch()
-    drive, _, _ = drive_as_recorded(prepared, job.setting, asked, observers=(watch,))
+    drive, _, _ = unstarted_drive(prepared, job.setting, asked, observers=(watch,))
     drive.run()
     assert drive.fidelity is not None
     parted = drive.fidelity.result(drive.allocator).first_mismatch

@@ -80,8 +80,6 @@ def _in_file(path: Path) -> Gguf:
 
 
 class _Reader:
-    """Sequential reader of the bytes of one file."""
-
     def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
         self.path, self.file, self.size = path, file, size
         self.at = 0

@@ -14,7 +14,7 @@ from allocsim import CachingAllocator, fidelity, replay
 from allocsim.fidelity import Compared, Expected, FidelityCheck
 from allocsim.recording import Action, Trace
 from allocsim.replaying import Prepared, prepare
-from allocsim.replaying.baseline import drive_as_recorded
+from allocsim.replaying.baseline import unstarted_drive
 from allocsim.results import Recording
 from allocsim.simulation import Fidelity, Observer, Plan
 from allocsim.simulation.plan import StepKind
@@ -39,7 +39,7 @@ def verdict(
     prepared: Prepared, check: FidelityCheck, plan: Plan, *observers: Observer
 ) -> tuple[Fidelity, bool]:
     """Run `plan` with `check`, and return the result and whether rows were compared."""
-    drive, _, _ = drive_as_recorded(prepared, prepared.recorded, None, observers=observers)
+    drive, _, _ = unstarted_drive(prepared, prepared.recorded, None, observers=observers)
     drive.fidelity, drive.plan = check, plan
     drive.run()
     return check.result(drive.allocator), drive.keeps_rows
