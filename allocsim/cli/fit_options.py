@@ -245,7 +245,7 @@ _OF_THE_TASK = (
 
 
 def task_of(arguments: argparse.Namespace) -> Task | None:
-    """Return the task that the options describe; None for a program of the user's own."""
+    """Return the model and the work that the options describe; None for a user's program."""
     from allocsim.fitting import Task, lengths_of, model_of, usual_lengths
 
     words = arguments.words

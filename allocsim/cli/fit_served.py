@@ -1,4 +1,4 @@
-"""Options of `allocsim fit` for serving engines such as vLLM, and the answers to them.
+"""Options of `allocsim fit` for serving engines such as vLLM, and the answers that it prints.
 
 Rule: `fit_options.py` decides which options have an effect on a serving engine.
 """

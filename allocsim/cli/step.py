@@ -122,7 +122,7 @@ def _asked(request: Any) -> str:
 
 
 def _script(what: str) -> dict[str, Any] | None:
-    """Return the script of requests in a file; None if the file is no such script."""
+    """Return the content of a file with a script of requests; None for any other file."""
     import json
 
     path = Path(what)

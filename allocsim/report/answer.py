@@ -101,7 +101,7 @@ def _height(parts: Sequence[Part]) -> int:
 def owners_part(top: Top | None, rank: int = 0) -> Part:
     """Return the three largest owners of memory at the moment of `top`, and the largest categories.
 
-    rank: `rank` of the returned part.
+    rank: parts with the highest number are left out of a long screen first; 0 is always shown.
     """
     if top is None or not top.rows:
         return Part(())

@@ -1,6 +1,7 @@
 """Several programs on one card, as first screen, text and JSON.
 
-Rule: the verdict names the phase that fails; the first screen has at most 22 lines.
+Rule: the verdict names the program, and the phase of its run, whose request fails; the first screen
+has at most 22 lines.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def shown_of(picture: Picture | Still) -> tuple[str, ...]:
 
 
 def when(instant: Instant) -> str:
-    """Describe a moment of a picture, e.g. "after entry 26,059"."""
+    """Describe the moment that a chart shows, e.g. "after entry 26,059"."""
     if instant.entry is None:
         return "as the snapshot was taken"
     return f"after entry {instant.entry:,}"

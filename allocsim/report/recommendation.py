@@ -50,7 +50,7 @@ def paste_setting(setting: Setting) -> list[str]:
 def paste_notes(
     found: Recommendation, devices: Iterable[Cure | DeviceExplanation] = ()
 ) -> list[str]:
-    """Return sentences that say if a replay proved the recommended setting, and its restrictions.
+    """Return sentences on the recommended setting: its proof by a replay, and its availability.
 
     devices: explanation of each device; it shows where the recording ends after the error.
     """
@@ -147,10 +147,9 @@ def trial_document(trial: Trial) -> dict[str, Any]:
 
 
 def range_document(trial: Trial) -> dict[str, int | None]:
-    """Return two peaks of a trial in bytes as JSON, if the recording starts mid-run; else {}.
+    """Return the peaks of two replays in bytes, as JSON, if the recording starts mid-run; else {}.
 
-    In one replay, blocks from before entry 0 keep their addresses; in the other, they are placed
-    again.
+    One replay keeps the addresses of blocks from before entry 0, and one places them again.
     """
     if trial.peak_range is None:
         return {}

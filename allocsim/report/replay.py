@@ -84,7 +84,7 @@ def text(
     """Return the text of `allocsim replay -v`.
 
     shortages: out-of-memory errors by device number.
-    found: recommendation and trials of each device; None if no setting was searched.
+    found: recommended setting and the settings tried; None if the command did not search for one.
     top: code that held the memory; None if unknown.
     edited: devices of an edited program; empty for the recorded program.
     """

@@ -223,7 +223,7 @@ def slowdown(device: DeviceRun, spill: Spill) -> tuple[float, float]:
     """Return the lowest and highest factor by which a training step becomes slower.
 
     The lowest factor is 1, for a step that does not use the spilled memory. The highest is for a
-    step that does nothing but read every byte once, spilled bytes over the slowest link.
+    step that only reads every byte once, and the spilled bytes over the slowest link.
     """
     held = max(device.peak_device_bytes, 1)
     return 1.0, 1 + spill.most_bytes / held * (SLOWER[1] - 1)

@@ -47,7 +47,7 @@ class Theme:
     free: reserved memory that is not allocated.
     reserved, allocated, requested, ideal: curves of memory over the run.
     alarm: out-of-memory errors.
-    kinds: categories in order; the last is for all others.
+    kinds: categories of memory, in order; the last colour is for all other categories.
     sizes: block sizes, from small to large.
     phases: phases of a training step, in the order of `Course.phases`; the first is "no phase".
     """

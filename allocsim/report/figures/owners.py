@@ -169,7 +169,7 @@ _NAME = 44
 
 
 def changes_figure(found: Comparison, theme: Theme = LIGHT) -> Figure:
-    """Draw the curves of both runs, and a bar for each line of code that changed."""
+    """Draw the memory curves of both runs, and a bar for each line of code whose memory changed."""
     figure, (curves, bars) = new_figure(theme, 1, 2, width_ratios=[2, 3])
     _curves(curves, found, theme)
     _bars(bars, found, theme)

@@ -59,7 +59,7 @@ def text(words: object) -> str:
 
 
 def json_text(document: object) -> str:
-    """Return `document` as JSON for a script element of a page; no text in it ends the element."""
+    """Return `document` as JSON for a `<script>` element, with "<", ">" and "&" escaped."""
     plain = json.dumps(document, separators=(",", ":"))
     return plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

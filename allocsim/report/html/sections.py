@@ -188,6 +188,8 @@ def what_if_section(
 ) -> str:
     """Return a table of replays under other settings, each with a curve of reserved memory.
 
+    runs: replay of this page, followed by the others.
+    explanation: has the smallest devices on which no request fails; None if not searched.
     is_proved: False if the replay under the recorded settings differs from the recording.
     """
     if not runs:
