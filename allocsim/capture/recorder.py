@@ -6,14 +6,15 @@ recorder neither restarts nor stops it.  In a forked process the recorder does n
 process uses the GPU.  The history starts when the program initialises the GPU, before the first
 allocation.  If the GPU is already initialised, it starts immediately.
 
-Rule: a `quiet` function logs an error and returns None instead of raising in the program.
+Rule: a function decorated by `quiet` logs an error and returns None instead of raising it in the
+program.
 
 Rule: a release or build of PyTorch may lack a function.  The recorder checks if the function exists
 and never compares versions.
 
 | interface | found in |
 |---|---|
-| torch.cuda.memory: `_record_memory_history` with these arguments, `_snapshot` | 2.6, 2.14, 2.15 |
+| `_record_memory_history(stacks=…)` and `_snapshot` of torch.cuda.memory | 2.6, 2.14, 2.15 |
 | the same of torch.xpu.memory; without it, XPU is not recorded | 2.14, 2.15; not in 2.6 |
 | `record_pinned_host_memory`; without it, pinned host memory is not recorded | 2.14, 2.15 |
 | `_cuda_attach_out_of_memory_observer`, called before an error is raised | 2.6, 2.14, 2.15 |
@@ -81,7 +82,7 @@ class DeviceApi:
     is_enabled: str = ""
 
     def gpu(self, torch: Any) -> Any:
-        """Return torch.cuda or torch.xpu; None if this PyTorch cannot record its history."""
+        """Return torch.cuda or torch.xpu; None if this PyTorch cannot record its memory."""
         gpu = getattr(torch, self.module, None)
         memory = getattr(gpu, "memory", None)
         names = ("_record_memory_history", "_snapshot")

@@ -111,7 +111,8 @@ def segments_plain(trace: Trace, frames: Frames, *, has_pools: bool = True) -> l
     """Return the segments of `trace` as PyTorch's dictionaries.
 
     frames: function from a stack number to the value written for the stack.
-    has_pools: True to write pool, kind and stack of segments, which PyTorch does since 2.1.
+    has_pools: True to write the pool id and stack of each segment, and if it is expandable, which
+        PyTorch does since 2.1.
     """
     every = []
     for segment in trace.segments:

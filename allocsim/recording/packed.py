@@ -135,7 +135,7 @@ class Objects:
 
 
 class Packed:
-    """Entries of a device as growing columns.
+    """Columns of the entries of one device, to which a reader appends.
 
     names: fields that at least one entry has.
     objects: values of the fields that are not integers; a column has their indices.

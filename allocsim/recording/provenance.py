@@ -317,11 +317,11 @@ class CardMemory:
 
     @property
     def is_shared(self) -> bool:
-        """True if other processes hold a notable part of the GPU's memory.
+        """True if other processes hold much of the GPU's memory.
 
-        A recorded number is notable from 1 GiB or 5 % of the GPU on, whichever is less.
-        An estimate is notable from the larger of the two on, because libraries such as NCCL also
-        hold memory outside PyTorch.
+        For a recorded number, the limit is the smaller of 1 GiB and 5 % of the GPU. For an
+        estimate it is the larger of the two, because libraries such as NCCL also hold memory
+        outside PyTorch.
         """
         limits = _NOTABLE_BYTES, int(_NOTABLE_SHARE * self.total)
         return self.others_low >= (max(limits) if self.is_estimated else min(limits))

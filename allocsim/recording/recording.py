@@ -35,7 +35,8 @@ class Marker:
 
     name: name of the field, or "action " and the name of the action.
     where: part of the file that has it: "segments", "entries", "snapshot" or "settings".
-    always: True if each of these parts has the marker, in all releases since it was introduced.
+    always: True if newer releases write it whenever the file has that part, so that its absence
+        shows an older release.
     """
 
     name: str

@@ -53,8 +53,8 @@ def find_defects(
 ) -> tuple[Defect, ...]:
     """Return all defects of `recording`, errors first.
 
-    starts: dictionary to fill with the segments of each device before its first entry, by device
-        number, for the devices with entries and without contradictions.
+    starts: dictionary that receives the segments of each device before its first entry, by device
+        number; devices without entries or with contradictions are left out.
     """
     return _find_defects(recording, {}, {} if starts is None else starts)
 

@@ -125,11 +125,10 @@ class RequestColumns:
         if held:
             self._live.setdefault(self._key(size, None, other), []).append(held.pop())
 
-    def hold(self, size: int, stack: int) -> None:
-        """Add blocks that existed before the file began and are never freed, `size` bytes together.
+    def add_older_blocks(self, size: int, stack: int) -> None:
+        """Add blocks, `size` bytes together, from before the beginning of the file; never freed.
 
-        The first is a multiple of 2 MiB and the others have the rest, so that the allocator
-        reserves no more memory than necessary.
+        Their sizes are chosen so that the allocator reserves no more memory than necessary.
         """
         left = size % _PAGE
         for piece in (size - left, min(left, _SMALL), max(left - _SMALL, 0)):

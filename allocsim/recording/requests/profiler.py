@@ -321,7 +321,7 @@ def _notes(device: int, moved: list[_Moved], blocks: RequestColumns, before: int
             f"device {device}: {held_text} more were allocated before and are never freed in it: "
             "they are replayed as few blocks, requested first"
         )
-        blocks.hold(held, before)
+        blocks.add_older_blocks(held, before)
     if any(each.address is None for each in moved):
         yield (
             f"device {device}: its frees name no block: each is taken for one of the last "
