@@ -99,8 +99,8 @@ class Expected:
     end: index in `compared` after the last entry of each step.
     is_recorded: True for a plain step whose entries are in the recording; False for other steps.
     address: recorded address of each step's block.
-    n_answered: number of `alloc` entries before each index of `compared`.
-    answers: addresses of all `alloc` entries.
+    n_allocs: number of `alloc` entries before each index of `compared`.
+    allocs: addresses of all `alloc` entries.
     """
 
     compared: Compared
@@ -108,8 +108,8 @@ class Expected:
     end: _Ints
     is_recorded: NDArray[np.bool_]
     address: NDArray[np.uint64]
-    n_answered: _Ints
-    answers: NDArray[np.uint64]
+    n_allocs: _Ints
+    allocs: NDArray[np.uint64]
 
     @classmethod
     def of(cls, compared: Compared, steps: Steps) -> Expected:
@@ -130,12 +130,12 @@ class Expected:
             end=row + count,
             is_recorded=is_recorded,
             address=steps.addr,
-            n_answered=np.concatenate(([0], np.cumsum(is_alloc))),
-            answers=compared.addr[is_alloc],
+            n_allocs=np.concatenate(([0], np.cumsum(is_alloc))),
+            allocs=compared.addr[is_alloc],
         )
 
-    def answered(self, row: int, end: int) -> NDArray[np.uint64]:
-        return self.answers[self.n_answered[row] : self.n_answered[end]]
+    def allocs_in(self, row: int, end: int) -> NDArray[np.uint64]:
+        return self.allocs[self.n_allocs[row] : self.n_allocs[end]]
 
     def matched(
         self, first: int, placed: PlacedSteps, row: int, history: Sequence[TraceEntry]
@@ -245,7 +245,7 @@ class FidelityCheck:
             matched = expected.matched(first, placed, row, history)
             if matched is not None:
                 self._matched += matched
-                self._placed.append(expected.answered(row, row + matched))
+                self._placed.append(expected.allocs_in(row, row + matched))
                 return
         # Some entry differs or is not in `expected`: create all entries and compare them.
         rows = rows_of(steps, placed, history)

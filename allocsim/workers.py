@@ -36,8 +36,8 @@ class WorkerDiedError(Exception):
 class Crew:
     """Runner of jobs: this process, a pool of `jobs` processes, or the caller's `executor`.
 
-    Our own pool is replaced when it breaks, and closed at the end.  A caller's executor is neither
-    replaced nor closed.
+    A pool of the crew is replaced when it breaks, and closed at the end.  A caller's executor is
+    neither replaced nor closed.
     """
 
     def __init__(self, jobs: int = 1, executor: Executor | None = None) -> None:
