@@ -95,7 +95,7 @@ def why_no_law(task: Task, gpu: Gpu) -> str:
 
 
 class RunsByLaw:
-    """Runs of one task by its law on many cards, with one replay for cards of equal requests.
+    """Runs of one task by its law on many cards; cards with equal requests share one replay.
 
     task: the task.
     conf: value of PYTORCH_CUDA_ALLOC_CONF.

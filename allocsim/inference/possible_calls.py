@@ -106,7 +106,7 @@ def quiet_moments(
     """Return the quiet moments of a recording, from its entries if they suffice, else by a replay.
 
     plan: plan that contains the recorded results of driver calls.
-    free_plan: the same plan without these results; its steps number the moments.
+    free_plan: the same plan without these results; `Quiet.after` has numbers of its steps.
     device_memory: bytes of the device as recorded or inferred; None for an unlimited device.
     """
     if entries_suffice(device.trace, plan):

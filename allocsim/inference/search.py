@@ -4,8 +4,8 @@ The recording is split into steps and gaps (`gaps.py`), and each gap has one or 
 (`causes.py`).  The search replays the recording with the most likely explanation of each gap.  At
 the first difference from the recording, it goes back to the last gap with an untried explanation,
 takes that explanation, and replays again.  If no combination reproduces the recording, the plan
-with the latest difference is kept.  If an explanation assumes that a full device refused requests,
-the whole recording must fit that device; otherwise no request was refused.
+with the latest difference is kept.  An explanation may assume that a full device refused a request.
+If the whole recording does not fit a device of that size, this assumption is dropped.
 
 To limit the time, the search changes at most the last `LOOK_BACK` choices.  All replays together
 have at most `DRIVES` times the entries of the recording, or `STEPS` entries if that is more.

@@ -173,7 +173,7 @@ _PLAIN = tuple(OPTIONS[name].field for name, rule in RULES.items() if rule is No
 
 
 def effects_on(prepared: Prepared) -> Effect:
-    """Return a function from a setting to a value that is equal for equivalent settings.
+    """Return a function that gives a key for a setting; equivalent settings have equal keys.
 
     A setting that the release refuses is equivalent to no other setting.  If the recorded program
     changed settings during the recording, no two settings are equivalent.

@@ -219,7 +219,7 @@ class RecordedDevice:
     def context_memory_on(self, device_memory: int | None) -> int:
         """Return the bytes of the CUDA context and other processes on a device of `device_memory`.
 
-        A device of the recorded size has the recorded value, others have `context_memory`.
+        A device of the recorded size is taken for the recorded card, with its other processes.
         """
         if self.is_elsewhere and device_memory == self.named_memory and self.provenance is not None:
             return self.provenance.context_memory

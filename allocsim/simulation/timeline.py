@@ -124,7 +124,7 @@ FEW = 64
 
 
 def fold(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Add up a journal; return the changes for `all`, `small_pool` and `large_pool`."""
+    """Add up a journal; return the changes of the statistics `all`, `small_pool`, `large_pool`."""
     is_quicker = IS_COMPILED or len(journal[0]) < FEW
     return fold_records(journal) if is_quicker else fold_columns(journal)
 
