@@ -135,7 +135,7 @@ def warnings_part(run: Run) -> Part:
 def said_first(warnings: Sequence[str], notes: Sequence[str]) -> Part:
     from allocsim.replaying import OTHER_RELEASE  # noqa: PLC0415
 
-    lines = warned(warnings)[:-1]
+    lines = warned(warnings)[:-1]  # without the empty line at the end
     other = [line for note in notes if note.endswith(OTHER_RELEASE) for line in row("Note", note)]
     return Part([*lines, *other], Tone.FAILURE if lines else Tone.PLAIN)
 

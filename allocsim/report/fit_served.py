@@ -30,7 +30,6 @@ COMMANDS = {
 
 
 def text(answers: Sequence[Served]) -> str:
-    """Return the text of `allocsim fit --server --verbose` for one card or several."""
     if len(answers) > 1:
         return _of_cards(answers)
     parts = [*_parts(answers[0]), Part(_reasons(answers[0]))]

@@ -107,8 +107,7 @@ def moment_link(entry: int, words: str, *, is_button: bool = False) -> str:
     return f'<a{kind} href="#entry={entry}" data-entry="{entry}">{text(words)}</a>'
 
 
-def definitions(pairs: Iterable[tuple[str, str]]) -> str:
-    """Return an HTML definition list; `pairs` are term and definition."""
+def definition_list(pairs: Iterable[tuple[str, str]]) -> str:
     items = (f"<div><dt>{text(name)}</dt><dd>{text(what)}</dd></div>\n" for name, what in pairs)
     return f"<dl>{''.join(items)}</dl>\n"
 

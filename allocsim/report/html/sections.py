@@ -12,7 +12,7 @@ from allocsim.metrics import extremes_of
 from allocsim.report.explain import CAUSES, because, blockers_text, code_text
 from allocsim.report.html.embedding import SERIES
 from allocsim.report.html.markup import (
-    definitions,
+    definition_list,
     moment_link,
     sizes_table,
     sparkline,
@@ -48,7 +48,7 @@ def overview(picture: Picture) -> str:
         )
     peak, curve = device.peak, picture.curve
     first = f"{max(peak.entry, 0):,}"
-    return definitions(
+    return definition_list(
         [
             ("Recording", run.path.rsplit("/", 1)[-1]),
             ("Entries", f"{device.entries:,} of device {device.device}"),
@@ -137,7 +137,7 @@ def _oom(shortage: Shortage, advice: Sequence[str], parting: Parting | None) -> 
         f"<article><h3>Entry {oom.entry:,}: {text(shortage.cause.replace('_', ' '))}, "
         f"{format_size(shortage.tried_bytes)} tried</h3>\n"
         f"<p>{moment_link(oom.entry, f'Show entry {oom.entry:,}', is_button=True)}</p>\n",
-        definitions(
+        definition_list(
             [
                 ("Cause", unproved(parting, oom.entry) + CAUSES[shortage.cause]),
                 ("Because", because(shortage)),

@@ -15,7 +15,7 @@ from allocsim.metrics import Outline
 from allocsim.report.compare import COUNTS, PARTS
 from allocsim.report.html.markup import (
     CURVES,
-    definitions,
+    definition_list,
     legend,
     page_part,
     staircase,
@@ -221,7 +221,7 @@ def _apart(found: Ranks) -> str:
     ]
     if found.smallest_device is not None:
         pairs.append(("Smallest device for all", format_size(found.smallest_device)))
-    return definitions(pairs)
+    return definition_list(pairs)
 
 
 def _rank_curves(found: Ranks) -> str:

@@ -15,7 +15,7 @@ from allocsim.analysis.top import Top
 from allocsim.metrics import code_of
 from allocsim.replaying import StateSource
 from allocsim.report.html.markup import (
-    definitions,
+    definition_list,
     packed_strip,
     page_part,
     sizes_table,
@@ -93,7 +93,7 @@ def _overview(still: Still, source: StateSource, fitting: Mapping[int, int]) -> 
         (f"Largest request that fits{_of_stream(stream, fitting)}", exact_size(size) + full)
         for stream, size in fitting.items()
     ]
-    return definitions(
+    return definition_list(
         [
             ("Snapshot", f"{still.path.rsplit('/', 1)[-1]}, device {still.trace.device}"),
             ("PyTorch", source.release_note.removeprefix("PyTorch ")),
