@@ -32,7 +32,6 @@ class Shown(ABC):
         return f"{type(self).__name__}({line})"
 
     def _repr_html_(self) -> str:
-        """Return the table as HTML, for Jupyter."""
         rows = "".join(
             f'<tr><th style="text-align:left">{_escaped(name)}</th>'
             f'<td style="text-align:left">{_escaped(value)}</td></tr>'

@@ -63,7 +63,7 @@ class Crew:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def submit(self, act: Callable[[_Job], _Found], job: _Job) -> Future[_Found]:
-        """Submit `act(job)`, to a new pool if our own pool is broken."""
+        """Submit `act(job)`. If a pool of the crew is broken, a new one replaces it."""
         if self._pool is not None:
             try:
                 return self._pool.submit(act, job)

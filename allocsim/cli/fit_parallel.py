@@ -37,7 +37,6 @@ _TIMES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
 
 def add_parallel(parser: Parser) -> None:
-    """Add the options to the parser of `fit`, as a group in its help."""
     group = parser.add_argument_group(
         "training on many cards, by formula (docs/reference/parallel.md)"
     )

@@ -25,7 +25,6 @@ _DOES_NOT_FIT = 3
 
 
 def add_serving(parser: Parser) -> None:
-    """Add the options of serving engines to the parser of `fit`."""
     add = parser.add_argument
     add("--server", choices=_SERVERS, help="serving: compute the need of this engine "
         "by formula; MODEL may also be a .gguf or .safetensors file")  # fmt: skip
@@ -60,7 +59,6 @@ def set_server(arguments: argparse.Namespace) -> None:
 
 
 def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
-    """Print the answer for each card, and return the exit code."""
     from allocsim.fitting import held_of, serve
     from allocsim.report import fit_served as report
 

@@ -201,7 +201,6 @@ def change(text: str) -> tuple[int, str]:
 
 
 def processes(text: str) -> int:
-    """Parse a number of processes, at least 1."""
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= _MOST_PROCESSES):
         what = f"{text[:80]!r} is not a number of processes; expected 1 to {_MOST_PROCESSES}"
         raise argparse.ArgumentTypeError(what)

@@ -89,14 +89,12 @@ class Fields:
         return value
 
     def text(self, name: str) -> str:
-        """Return a field that is a `str`."""
         value = self.value(name, "text")
         if type(value) is not str:
             self.wrong(name, value, "text")
         return value
 
     def boolean(self, name: str) -> bool:
-        """Return a field that is a `bool`."""
         value = self.value(name, "True or False")
         if type(value) is not bool:
             self.wrong(name, value, "True or False")

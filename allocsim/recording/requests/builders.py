@@ -190,7 +190,7 @@ _Call = tuple[float, float, str, str]
 
 
 class CallStacks:
-    """Calls of a trace, by thread."""
+    """Calls in a profiler's trace, by thread, from which the stack at any moment is computed."""
 
     def __init__(self) -> None:
         self._calls: dict[_Thread, list[_Call]] = {}
