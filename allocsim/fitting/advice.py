@@ -17,6 +17,7 @@ from typing import Any
 from allocsim.errors import ConfigError
 from allocsim.fitting.by_engine import run_exactly
 from allocsim.fitting.by_formula import Estimate, estimate
+from allocsim.fitting.by_law import peak_by_law
 from allocsim.fitting.fit_result import Fit
 from allocsim.fitting.model import Configured
 from allocsim.fitting.run_result import Ran
@@ -156,31 +157,34 @@ class _Trials:
 
     def __init__(self, engine: str, task: Task, how: dict[str, Any]) -> None:
         self.engine, self.task = engine, task
-        self.run: Callable[[Task, Gpu], Ran | Estimate] = partial(run_exactly, engine, **how)
+        self.run: Callable[..., tuple[int, bool]]
+        self.run = partial(_peak_of_run, partial(run_exactly, engine, **how))
         if engine == "formula":
-            self.run = estimate
+            self.run = _peak_of_estimate
+        elif engine == "laws" and how.get("conf") is None:
+            self.run = peak_by_law
 
-    def change(self, task: Task, gpu: Gpu, effect: str, card: str = "") -> Change | None:
+    def change(
+        self, task: Task, gpu: Gpu, effect: str, card: str = "", *, needs_peak: bool = False
+    ) -> Change | None:
+        # Without `needs_peak`, the peak of a change that does not fit may be a lower bound.
         tight = replace(gpu, context_memory=context_range(gpu)[1])
         options = _options(self.task, task) + f' --gpu "{card}"' * bool(card)
         run, engine = self.run, self.engine
         if engine == "laws" and task.parallel:
-            run, engine = estimate, "formula"
-        try:
-            least = estimate(task, gpu).process_bytes[0]
-        except ConfigError:
-            least = 0
+            run, engine = _peak_of_estimate, "formula"
+        # The formula of serving simulates the tokens, which takes longer than a law.
+        least = 0 if run is peak_by_law and not task.is_training else _least_of(task, gpu)
         if least * _HOPELESS > gpu.memory:
             return Change(options.strip(), effect, task, gpu, least, 0, "formula", fits=False)
         try:
-            ran = run(task, tight)
+            peak, is_out_of_memory = run(task, tight, needs_peak=needs_peak)
         except (ConfigError, UnavailableError):
-            if not least:
+            if not (least or _least_of(task, gpu)):
                 return None
             # Not every change has a law, and not every optimizer is installed.
-            ran, engine = estimate(task, tight), "formula"
-        peak = ran.peak_reserved_bytes
-        fits = not ran.is_out_of_memory
+            (peak, is_out_of_memory), engine = _peak_of_estimate(task, tight), "formula"
+        fits = not is_out_of_memory
         return Change(options.strip(), effect, task, gpu, peak, tight.room - peak, engine, fits)
 
     def first(self, tasks: Iterable[Task | None], gpu: Gpu, effect: str) -> Change | None:
@@ -206,6 +210,25 @@ class _Trials:
         return best
 
 
+def _least_of(task: Task, gpu: Gpu) -> int:
+    # Lower end of the formula's range, 0 without a formula.
+    try:
+        return estimate(task, gpu).process_bytes[0]
+    except ConfigError:
+        return 0
+
+
+def _peak_of_run(
+    run: Callable[[Task, Gpu], Ran | Estimate], task: Task, gpu: Gpu, *, needs_peak: bool = True
+) -> tuple[int, bool]:
+    del needs_peak
+    ran = run(task, gpu)
+    return ran.peak_reserved_bytes, ran.is_out_of_memory
+
+
+_peak_of_estimate = partial(_peak_of_run, estimate)
+
+
 def _alternative(found: Fit | Estimate, task: Task, trials: _Trials) -> Change | None:
     if not task.is_training or task.lora:
         return None
@@ -218,7 +241,7 @@ def _alternative(found: Fit | Estimate, task: Task, trials: _Trials) -> Change |
             return None
     except ConfigError:
         pass
-    change = trials.change(changed, found.gpu, "")
+    change = trials.change(changed, found.gpu, "", needs_peak=True)
     return change if change is not None and change.fits is not found.fits else None
 
 
@@ -231,7 +254,8 @@ def _changes(found: Fit | Estimate, trials: _Trials) -> Iterator[Change]:
     card = _next_card(found, trials)
     if card is not None:
         yield card
-    if task.is_training and task.ranks == 1 and isinstance(task.model, Configured):
+    can_share = task.is_training and task.ranks == 1 and not task.quant
+    if can_share and isinstance(task.model, Configured):
         shared = replace(task, parallel="fsdp", ranks=2)
         two = trials.change(shared, gpu, "two cards, FSDP")
         if two is not None and two.fits:

@@ -304,7 +304,7 @@ def _answer(text: str, setup: _Setup) -> Fit:
             recommendation = recommend([case], prepared.recorded, in_full=False)
         # With many cards, those that cannot hold what is in use at once need no exact size.
         if not setup.is_one_of_many or unlimited.peak_allocated_bytes <= gpu.room:
-            least_room = needed_room(unlimited, gpu, trials)
+            least_room = needed_room(unlimited, ran, trials)
         if setup.host_spill:
             lent = replay_on(gpu, unlimited, setup.host_spill)
     keeping_up = skewed = None

@@ -307,18 +307,21 @@ def _with_peaks(ran: Ran) -> Ran:
     )
 
 
-def needed_room(unlimited: Ran, gpu: Gpu, trials: Trials) -> int | None:
+def needed_room(unlimited: Ran, ran: Ran, trials: Trials) -> int | None:
     """Return the size of the smallest card, less its CUDA context, on which all requests succeed.
 
     unlimited: run on a card without a memory limit.
-    gpu: card on which the program fails.
+    ran: run on the card on which the program fails.
     trials: replays of the unlimited run with other memory sizes.
 
-    Returns None if no size suffices, or if the requests of the unlimited run succeed on `gpu`. The
-    program must have made other requests on `gpu`, so the result would not describe it.
+    Returns None if no size suffices, or if the requests of the unlimited run succeed on that card.
+    The program must have made other requests there, so the result would not describe it.
     """
-    prepared = unlimited.prepared
+    prepared, gpu = unlimited.prepared, ran.gpu
     setting, context = prepared.recorded, prepared.context_memory
+    if prepared.is_made and prepared.period is None:
+        trials.note(setting, replace(unlimited.device_run, device_memory=None))
+        trials.note(setting, ran.device_run)
     # smallest_device() assumes that the run fails on `gpu`: it only looks at larger cards.
     if trials.under(setting, gpu.room + context, to_first_oom=True).goes_through:
         return None

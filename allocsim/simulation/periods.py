@@ -33,7 +33,7 @@ _CANDIDATES = 16
 """Number of lengths that are tried."""
 
 _LEAST_PART = 8
-"""Periods with less than 1/8 of the requests would save less time than the search takes."""
+"""Periods with less than 1/8 of the steps save less time than their search and checks take."""
 
 _RUN = 32
 """Length of the subsequences whose distances suggest the length of a period; a power of two."""
@@ -96,7 +96,9 @@ def find_period(steps: Steps) -> Period | None:
         count = int(runs[longest]) // length + 1
         if count >= 3 and (best is None or count * length > best.count * best.length):
             best = Period(int(edges[longest]) + 1, length, count)
-    return best if best is None or _repeats(columns, best) else None
+    if best is None or best.count * best.length * _LEAST_PART < len(codes):
+        return None
+    return best if _repeats(columns, best) else None
 
 
 def _may_repeat(steps: Steps) -> bool:

@@ -8,13 +8,20 @@ the device memory.
 from collections.abc import Callable
 
 from allocsim.recording import Recording
-from allocsim.workload.known_program import EMPTY_CACHE, KnownProgram, Played, play_known
+from allocsim.workload.known_program import (
+    EMPTY_CACHE,
+    KnownProgram,
+    Played,
+    peak_of_known,
+    play_known,
+)
 from allocsim.workload.programs import fragments, graphs, oom, server, streams, training
 from allocsim.workload.recorder import SUFFIXES, KeptHistory, Recorder, write_recording
 
 __all__ = [
     "EMPTY_CACHE", "KINDS", "KeptHistory", "KnownProgram", "Played", "Recorder", "SUFFIXES",
-    "fragments", "graphs", "oom", "play_known", "server", "streams", "training", "write_recording",
+    "fragments", "graphs", "oom", "peak_of_known", "play_known", "server", "streams", "training",
+    "write_recording",
 ]  # fmt: skip
 
 KINDS: dict[str, Callable[..., Recording]] = {

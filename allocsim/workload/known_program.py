@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from allocsim.collector import collector_paused
 from allocsim.core import (
+    BRIEF,
     FREE,
     MALLOC,
     SMALL_SIZE,
@@ -30,7 +31,7 @@ from allocsim.core import (
 )
 from allocsim.errors import OutOfMemoryError
 from allocsim.recording import Action, FrameTable, Mark, MarkKind, Provenance, Recording
-from allocsim.simulation import PeakState, PeakWatch, fold
+from allocsim.simulation import PeakState, PeakWatch, fold, fold_allocated
 from allocsim.workload.recorder import KeptHistory
 
 _Ints = NDArray[np.int64]
@@ -120,6 +121,47 @@ def play_known(program: KnownProgram, allocator: ReplayAllocator) -> Played:
     except OutOfMemoryError as error:
         player.oom_text = str(error)
     return player.result()
+
+
+def peak_of_known(
+    program: KnownProgram, allocator: ReplayAllocator, since: int = 0
+) -> tuple[int, bool]:
+    """Simulate `program` on an empty `allocator` that keeps no history.
+
+    since: first row that counts for the peak; all rows count if the program fails before it.
+
+    Return the highest reserved memory after a row, and True if the program ran out of memory.
+    """
+    is_brief = np.zeros(len(program.kind), dtype=bool)
+    is_brief[:-1] = (program.kind[1:] == FREE) & (program.block[1:] == program.block[:-1])
+    kind = np.where(is_brief & (program.kind == MALLOC), BRIEF, program.kind)
+    columns = [each.tolist() for each in (kind, program.block, program.size)]
+    allocator.count_with(fold_allocated)
+    moved, peak, most = list[int](), 0, 0
+    left = iter([(*step, 0) for step in zip(*columns, strict=True)])
+    try:
+        with collector_paused():
+            while (step := allocator.play(left, {}, moved)) is not None:
+                if len(moved) > since:
+                    peak = max(peak, allocator.reserved_bytes)
+                _take(allocator, step)
+                moved.append(0)
+                most = max(most, allocator.reserved_bytes)
+    except OutOfMemoryError:
+        return (peak if len(moved) > since else most), True
+    return max(peak, allocator.reserved_bytes), False
+
+
+def _take(allocator: ReplayAllocator, step: StepRow) -> None:
+    kind, name, size, _ = step
+    if kind == EMPTY_CACHE:
+        allocator.empty_cache()
+    elif kind in (BRIEF, MALLOC):
+        address = allocator.malloc(size)
+        assert address is not None
+        allocator.give_name(address, name)
+    elif (taken := allocator.take_name(name)) is not None:
+        allocator.free(taken)
 
 
 class _Player:
@@ -232,19 +274,11 @@ class _Player:
         return at
 
     def _take_one(self, step: StepRow, row: int) -> None:
-        kind, name, size, _ = step
         allocator = self._allocator
-        if kind == EMPTY_CACHE:
-            allocator.empty_cache()
-        elif kind == MALLOC:
-            reserved = allocator.reserved_bytes
-            address = allocator.malloc(size)
-            assert address is not None
-            allocator.give_name(address, name)
-            if allocator.reserved_bytes != reserved:
-                self._watch.grew(allocator, row)
-        elif (taken := allocator.take_name(name)) is not None:
-            allocator.free(taken)
+        reserved = allocator.reserved_bytes
+        _take(allocator, step)
+        if step[0] == MALLOC and allocator.reserved_bytes != reserved:
+            self._watch.grew(allocator, row)
 
     def _keep(self, rows: _Ints, ends: _Ints) -> None:
         self._allocator.statistics()

@@ -45,6 +45,12 @@ def options(found: Advice) -> list[str]:
     return [change.options for change in found.changes]
 
 
+def test_qlora_that_does_not_fit_gets_changes() -> None:
+    found = advice_on(task("Llama-3-8B", lora=16, quant="nf4", batch=8), engine="formula")
+    assert found.changes
+    assert not any("--fsdp" in each for each in options(found))
+
+
 def test_every_change_by_law_completes_beside_the_largest_context() -> None:
     found = advice_on(task("Llama-3-8B", lora=16))
     four_bits = "--checkpointing --quant nf4-double"

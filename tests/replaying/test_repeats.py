@@ -81,6 +81,17 @@ def test_period_is_a_training_step(recorded: Recorded) -> None:
     assert period.count >= 28
 
 
+def test_repetition_in_a_small_part_is_not_a_period(recorded: Recorded) -> None:
+    def program(allocator: CachingAllocator) -> None:
+        for _ in range(30):
+            allocator.free(allocator.malloc(1 << 20))
+        for size in range(400):
+            allocator.free(allocator.malloc(4096 + 512 * (size % 30) * (size % 13)))
+
+    prepared = prepare(recorded(program), 0)[0]
+    assert find_period(prepared.free_plan.steps) is None
+
+
 def test_hash_collision_is_not_a_period(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:

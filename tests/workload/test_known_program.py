@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from allocsim.core import FREE, IS_COMPILED, MALLOC, ReplayAllocator
-from allocsim.recording import FrameTable, MarkKind, Provenance, Recording
+from allocsim.recording import Action, FrameTable, MarkKind, Provenance, Recording
 from allocsim.replaying import prepare, prepare_made, replay_prepared, run_as_made
 from allocsim.simulation import DeviceRun
 from allocsim.units import GIB, KIB, MIB
-from allocsim.workload import EMPTY_CACHE, KnownProgram, Played, play_known
+from allocsim.workload import EMPTY_CACHE, KnownProgram, Played, peak_of_known, play_known
 
 CONFS = ["", "expandable_segments:True", "max_split_size_mb:21", "garbage_collection_threshold:0.5"]
 
@@ -166,6 +166,24 @@ def test_oom_in_a_stretch_ends_the_program() -> None:
     assert int(found.row[-1]) > program.stretches[20]
     assert found.oom_text == other.oom_text
     same(recording.devices, whole.devices)
+
+
+@pytest.mark.parametrize("memory", [GIB, 90 * MIB, 30 * MIB])
+@pytest.mark.parametrize("part", [0, 0.3, 0.8])
+def test_peak_without_history_equals_that_of_the_recording(part: float, memory: int) -> None:
+    program = that_serves(5, tokens=60, grows=256 * KIB)
+    since = int(part * len(program.kind))
+    found, recording, _ = played(program, "", memory=memory)
+    (trace,) = recording.devices
+    changes = (trace.action == Action.SEGMENT_ALLOC, trace.action == Action.SEGMENT_FREE)
+    reserved = np.cumsum(np.where(changes[0], trace.size, 0) - np.where(changes[1], trace.size, 0))
+    # The last entry of a row, and of the row before the first counted one.
+    last = np.append(np.flatnonzero(np.diff(found.row)), len(found.row) - 1)
+    counts = found.row[last] >= (since if found.row[-1] >= since else 0)
+    allocator = ReplayAllocator(memory, base_address=1 << 44)
+    peak, is_out_of_memory = peak_of_known(program, allocator, since)
+    assert is_out_of_memory == bool(found.oom_text)
+    assert peak == reserved[last][counts].max()
 
 
 def test_marks_are_before_the_entries_of_their_rows() -> None:

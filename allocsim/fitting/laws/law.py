@@ -75,6 +75,14 @@ class Requests:
     reset: int
     stretches: tuple[int, ...] = ()
 
+    @property
+    def most_in_use(self) -> int:
+        """Largest sum of the requests in use at one time, each rounded to whole 512 bytes."""
+        rounded = (self.size + 511) & -512
+        of_block = rounded[self.kind == REQUEST]
+        change = np.where(self.kind == FREE, -of_block[self.block], rounded)
+        return int(np.cumsum(change).max())
+
     def without_reset(self) -> Requests:
         """Return the program as if it did not call empty_cache() and never reset the peaks.
 

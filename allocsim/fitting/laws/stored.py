@@ -20,7 +20,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 from zipfile import ZipFile
@@ -48,9 +48,13 @@ _ADAPTED = "lora"
 @cache
 def installed_transformers() -> str | None:
     """Return the version of transformers in this Python environment, or None."""
+    if find_spec("transformers") is None:
+        return None
+    from importlib import metadata  # noqa: PLC0415  (slow to import)
+
     try:
-        return version("transformers")
-    except PackageNotFoundError:
+        return metadata.version("transformers")
+    except metadata.PackageNotFoundError:
         return None
 
 
