@@ -41,10 +41,10 @@ from allocsim.fitting.notes import (
     notes_of_speed,
     release_note,
 )
-from allocsim.fitting.program import program_of
+from allocsim.fitting.program import Missing, libraries_of, program_of
 from allocsim.fitting.run_result import (
     Ran,
-    find_python,
+    find_install,
     needed_room,
     ran_on,
     replay_on,
@@ -57,7 +57,6 @@ from allocsim.recording import Action, completes_at_once
 from allocsim.replaying import Trials, effects_on
 from allocsim.units import TIB
 
-_BETTER = "pip install 'allocsim[fit]' runs the program itself"
 AT_ONCE = 2
 """Number of cards for which programs run at the same time; each occupies a processor."""
 
@@ -72,24 +71,33 @@ class RunOptions(TypedDict, total=False):
     transformers: str | None
 
 
-def missing_pytorch(engine: str, python: str | None) -> str:
-    """Return a sentence on why PyTorch cannot run here; "" if it can, or if `engine` is not "auto".
+def missing_package(engine: str, python: str | None, task: Task) -> Missing | None:
+    """Return the package that the program of `task` lacks here.
 
-    Raises UnavailableError if the interpreter `python` was requested and has no PyTorch.
+    None if the program can run, or if `engine` is not "auto". Raises UnavailableError if the
+    interpreter `python` was requested and has no PyTorch.
     """
     if engine != "auto":
-        return ""
+        return None
     try:
-        find_python(python)
+        install = find_install(python)
     except UnavailableError as error:
         if python is not None:
             raise
-        return str(error)
-    return ""
+        return Missing("PyTorch", str(error), "pip install 'allocsim[fit]'")
+    lacking = [name for name in libraries_of(task) if name in install.lacks]
+    if not lacking:
+        return None
+    names = " and ".join(lacking)
+    return Missing(names, f"{install.python} has no {names}", f"pip install {' '.join(lacking)}")
 
 
 def engine_for(
-    engine: str, missing: str, task: Task, gpu: Gpu, by_law: RunsByLaw | None = None
+    engine: str,
+    missing: Missing | None,
+    task: Task,
+    gpu: Gpu,
+    by_law: RunsByLaw | None = None,
 ) -> tuple[str, str]:
     """Choose the engine that answers whether `task` fits `gpu`.
 
@@ -97,23 +105,25 @@ def engine_for(
     the program, and for a requested engine.
 
     engine: requested engine, or "auto".
-    missing: result of `missing_pytorch`.
+    missing: result of `missing_package`.
     by_law: cache of the task's runs by law; None for a new one.
 
     Raises UnavailableError if no engine can answer.
     """
     if engine != "auto":
         return engine, ""
-    if not missing:
+    if missing is None:
         return "program", ""
+    lacks, better = f"{missing.name} is missing", f"{missing.install} runs the program itself"
     without = (by_law or RunsByLaw(task)).why_none(gpu)
     if not without:
-        return "laws", f"PyTorch is missing; {_BETTER}"
+        return "laws", f"{lacks}; {better}"
     try:
         estimate(task, gpu)
     except ConfigError as error:
-        raise UnavailableError(f"{missing}; without PyTorch: {without}; {error}") from None
-    return "formula", f"PyTorch is missing, and {without}; {_BETTER}"
+        text = f"{missing.why}; without {missing.name}: {without}; {error}"
+        raise UnavailableError(text) from None
+    return "formula", f"{lacks}, and {without}; {better}"
 
 
 def runner_for(
@@ -124,7 +134,7 @@ def runner_for(
     The engine is the one chosen for `task` on `gpu`.
     """
     engine = how.pop("engine", "auto")
-    missing = missing_pytorch(engine, how.get("python"))
+    missing = missing_package(engine, how.get("python"), task)
     engine, reason = engine_for(engine, missing, task, gpu)
     if engine == "formula":
         return partial(estimate, reason=reason, conf=how.get("conf"))
@@ -206,7 +216,7 @@ def fit_cards(
 ) -> list[Fit | Estimate]:
     """Return the result of `fit` for each card; the other arguments are those of `fit`."""
     engine = how.pop("engine", "auto")
-    missing = missing_pytorch(engine, how.get("python"))
+    missing = missing_package(engine, how.get("python"), task)
     text, conf = program_of(task), how.get("conf")
     by_law = RunsByLaw(task, conf)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from allocsim.fitting.model import IMAGES, Classifier, Configured, UserModel
 from allocsim.fitting.task import ATTENTION, OPTIMIZERS, Task
@@ -28,6 +29,32 @@ def program_of(task: Task) -> str:
         *(_training(task) if task.is_training else _serving(task)),
     ]
     return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Package without which the program cannot run here.
+
+    name: "PyTorch", or packages that the program imports.
+    why: sentence on the interpreters that lack it.
+    install: command that installs it.
+    """
+
+    name: str
+    why: str
+    install: str
+
+
+def libraries_of(task: Task) -> tuple[str, ...]:
+    """Return the names of the packages, besides torch, that a task's program imports."""
+    found = {
+        "transformers": isinstance(task.model, Configured),
+        "torchvision": isinstance(task.model, Classifier),
+        "peft": bool(task.lora),
+        "accelerate": bool(task.quant),
+        "bitsandbytes": bool(task.quant) or (task.is_training and task.optimizer.endswith("8bit")),
+    }
+    return tuple(name for name, is_needed in found.items() if is_needed)
 
 
 def _imports(task: Task) -> Iterator[str]:

@@ -29,7 +29,15 @@ from allocsim.errors import ConfigError
 from allocsim.fitting.model import Configured, Model, UserModel, flattened
 from allocsim.fitting.program import program_of
 from allocsim.fitting.task import Task
-from allocsim.phantom import Gpu, Recorded, RecordedProgram, UnavailableError, find_torch, record
+from allocsim.phantom import (
+    Gpu,
+    Recorded,
+    RecordedProgram,
+    TorchInstall,
+    UnavailableError,
+    find_torch,
+    record,
+)
 from allocsim.recording import MarkKind, Recording, load
 from allocsim.replaying import (
     Prepared,
@@ -109,8 +117,8 @@ class Ran:
         return Failure(oom.entry, tried, oom.reserved_bytes, oom.allocated_bytes)
 
 
-def find_python(python: str | None = None, torch_version: str | None = None) -> str:
-    """Return the path of an interpreter with a CUDA build of PyTorch.
+def find_install(python: str | None = None, torch_version: str | None = None) -> TorchInstall:
+    """Return an interpreter with a CUDA build of PyTorch.
 
     python: the interpreter; default: this one, or the one on the PATH.
     torch_version: preferred release of PyTorch.
@@ -121,14 +129,12 @@ def find_python(python: str | None = None, torch_version: str | None = None) -> 
     found, wrong = [], []
     for place in dict.fromkeys(filter(None, places)):
         try:
-            torch = find_torch(place)
+            found.append(find_torch(place))
         except UnavailableError as error:
             wrong.append(str(error))
-        else:
-            found.append((torch_version not in (None, torch.release), place))
     if not found:
         raise UnavailableError(f"{'; '.join(wrong)} (pip install 'allocsim[fit]', or --python)")
-    return min(found, key=lambda each: each[0])[1]
+    return min(found, key=lambda each: torch_version not in (None, each.release))
 
 
 def run_program(
@@ -161,7 +167,7 @@ def run_program(
         if isinstance(program, str):
             file = folder / _PROGRAM
             file.write_text(program)
-            command: tuple[str, ...] = (find_python(python, torch_version), str(file))
+            command: tuple[str, ...] = (find_install(python, torch_version).python, str(file))
         else:
             command = tuple(program)
         # User code may depend on values.
@@ -200,10 +206,8 @@ def record_in(
     options: further fields of `RecordedProgram`.
     """
     log = folder / "log"
-    is_columnar = keep is None  # PyTorch's own viewer needs rows
-    program = RecordedProgram(
-        tuple(command), folder / "fit.pickle", gpu, log=log, by_column=is_columnar, **options
-    )
+    options |= {"log": log, "by_column": keep is None}  # PyTorch's own viewer needs rows
+    program = RecordedProgram(tuple(command), folder / "fit.pickle", gpu, **options)
     return record(program), log.read_text("utf-8", "replace")
 
 
@@ -320,8 +324,8 @@ def needed_room(unlimited: Ran, ran: Ran, trials: Trials) -> int | None:
     prepared, gpu = unlimited.prepared, ran.gpu
     setting, context = prepared.recorded, prepared.context_memory
     if prepared.is_made and prepared.period is None:
-        trials.note(setting, replace(unlimited.device_run, device_memory=None))
-        trials.note(setting, ran.device_run)
+        trials.add(setting, replace(unlimited.device_run, device_memory=None))
+        trials.add(setting, ran.device_run)
     # smallest_device() assumes that the run fails on `gpu`: it only looks at larger cards.
     if trials.under(setting, gpu.room + context, to_first_oom=True).goes_through:
         return None

@@ -23,7 +23,7 @@ from typing import Any
 from allocsim._repr import Shown
 from allocsim.errors import ConfigError
 from allocsim.fitting.model import Configured, hub_name, model_of, published_quantization
-from allocsim.fitting.run_result import find_python, record_in, why_it_failed
+from allocsim.fitting.run_result import find_install, record_in, why_it_failed
 from allocsim.fitting.serving import held_of, serve
 from allocsim.phantom import Gpu, Recorded, starter_of
 from allocsim.recording import Refusal, figures_in
@@ -197,7 +197,7 @@ def start(
         if not starter.split:
             raise ConfigError(f"{starter.name} is started on one card only, not on {cards}")
         arguments = (*arguments, starter.split, str(cards))
-    interpreter = find_python(python)
+    interpreter = find_install(python).python
     with TemporaryDirectory(prefix="allocsim-start-") as place:
         folder = Path(place)
         described = folder / (found.name.replace("/", "-") or "model")

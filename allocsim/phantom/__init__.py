@@ -33,6 +33,7 @@ from allocsim.phantom.record import (
     ProcessRecording,
     Recorded,
     RecordedProgram,
+    TorchInstall,
     find_torch,
     has_gpu,
     phantom_environment,
@@ -43,8 +44,8 @@ from allocsim.phantom.wheel import Wheel, cached_wheel, fetch_wheel, full_versio
 __all__ = [
     "CARDS", "COMMON_OPTIONS", "CONTEXT_MEMORY_SEEN", "Gpu", "Limits", "ORIGIN", "PhantomError",
     "ProcessRecording", "Recorded", "RecordedProgram", "RefusedError", "STUB", "ScriptError",
-    "Starter", "Stubs", "UnavailableError", "Wheel", "build_once", "build_stubs", "cached_wheel",
-    "compile_source", "context_range", "digest_of", "fetch_wheel", "find_compiler", "find_gpu",
-    "find_torch", "full_version", "has_gpu", "limits_of", "phantom_environment", "record",
-    "starter_of",
+    "Starter", "Stubs", "TorchInstall", "UnavailableError", "Wheel", "build_once", "build_stubs",
+    "cached_wheel", "compile_source", "context_range", "digest_of", "fetch_wheel", "find_compiler",
+    "find_gpu", "find_torch", "full_version", "has_gpu", "limits_of", "phantom_environment",
+    "record", "starter_of",
 ]  # fmt: skip

@@ -32,10 +32,11 @@ from allocsim.phantom.wheel import PLANS_WITHOUT_DEVICE, cache_root
 BASE_ADDRESS = 0x7000_0000_0000
 """First address of device memory, far above the addresses of host memory."""
 
+_PACKAGES = ("transformers", "torchvision", "peft", "bitsandbytes", "accelerate")
 _PATIENCE_S = 120
 # The script reads torch's version.py without importing torch, which takes seconds.
 _NO_TORCH = "null"
-_FIND = """
+_FIND = f"""
 import importlib.util, json, os, runpy
 spec = importlib.util.find_spec("torch")
 if spec is None or not spec.origin:
@@ -43,7 +44,8 @@ if spec is None or not spec.origin:
 else:
     place = os.path.join(os.path.dirname(spec.origin), "version.py")
     version = runpy.run_path(place)
-    print(json.dumps([version["__version__"], version.get("cuda"), version.get("hip")]))
+    lacks = [name for name in {_PACKAGES!r} if importlib.util.find_spec(name) is None]
+    print(json.dumps([version["__version__"], version.get("cuda"), version.get("hip"), lacks]))
 """
 
 
@@ -54,11 +56,13 @@ class TorchInstall:
     python: path of the interpreter.
     version: such as "2.15.0".
     cuda: release of CUDA, such as "13.2".
+    lacks: packages, of those that the programs of tasks import, that it does not have.
     """
 
     python: str
     version: str
     cuda: str
+    lacks: tuple[str, ...] = ()
 
     @property
     def release(self) -> str:
@@ -67,14 +71,6 @@ class TorchInstall:
     @property
     def cuda_major(self) -> int:
         return int(self.cuda.split(".")[0])
-
-
-def _answer_in(output: str) -> tuple[str, str, str] | None:
-    try:
-        version, cuda, hip = json.loads(output.splitlines()[-1])
-    except (IndexError, ValueError, TypeError):
-        return None
-    return version, cuda, hip
 
 
 def find_torch(python: str) -> TorchInstall:
@@ -95,16 +91,17 @@ def find_torch(python: str) -> TorchInstall:
         raise UnavailableError(f"{python} cannot be started ({why}); expected a Python") from None
     if done.returncode or done.stdout.strip() == _NO_TORCH:
         raise UnavailableError(f"{python} has no PyTorch; expected a CUDA build of torch")
-    answer = _answer_in(done.stdout)
-    if answer is None:
-        raise UnavailableError(f"{python} does not answer as a Python does; expected a Python")
-    version, cuda, hip = answer
+    try:
+        version, cuda, hip, lacks = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError, TypeError):
+        text = f"{python} does not answer as a Python does; expected a Python"
+        raise UnavailableError(text) from None
     if not cuda:
         kind = "ROCm" if hip else "CPU-only"
         raise UnavailableError(
             f"{python} has torch {version}, a {kind} build; expected a CUDA build"
         )
-    return TorchInstall(python, version.split("+")[0], cuda)
+    return TorchInstall(python, version.split("+")[0], cuda, tuple(lacks))
 
 
 def phantom_environment(

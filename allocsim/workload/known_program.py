@@ -132,13 +132,12 @@ def peak_of_known(
 
     Return the highest reserved memory after a row, and True if the program ran out of memory.
     """
-    is_brief = np.zeros(len(program.kind), dtype=bool)
-    is_brief[:-1] = (program.kind[1:] == FREE) & (program.block[1:] == program.block[:-1])
-    kind = np.where(is_brief & (program.kind == MALLOC), BRIEF, program.kind)
-    columns = [each.tolist() for each in (kind, program.block, program.size)]
-    allocator.count_with(fold_allocated)
-    moved, peak, most = list[int](), 0, 0
+    is_freed = (program.kind[1:] == FREE) & (program.block[1:] == program.block[:-1])
+    kind = np.where((program.kind == MALLOC) & np.append(is_freed, False), BRIEF, program.kind)
+    columns = (each.tolist() for each in (kind, program.block, program.size))
     left = iter([(*step, 0) for step in zip(*columns, strict=True)])
+    moved, peak, most = list[int](), 0, 0
+    allocator.count_with(fold_allocated)
     try:
         with collector_paused():
             while (step := allocator.play(left, {}, moved)) is not None:
@@ -148,7 +147,7 @@ def peak_of_known(
                 moved.append(0)
                 most = max(most, allocator.reserved_bytes)
     except OutOfMemoryError:
-        return (peak if len(moved) > since else most), True
+        return peak if len(moved) > since else most, True
     return max(peak, allocator.reserved_bytes), False
 
 

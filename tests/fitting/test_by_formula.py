@@ -10,7 +10,8 @@ import pytest
 
 from allocsim.errors import ConfigError
 from allocsim.fitting import Estimate, Fit, Task, estimate, fit, largest, model_of, run_by_law
-from allocsim.phantom import UnavailableError, find_gpu
+from allocsim.fitting.by_engine import engine_for, missing_package
+from allocsim.phantom import TorchInstall, UnavailableError, find_gpu
 from allocsim.units import GIB, TIB
 from tests.cli.conftest import Done, cli
 
@@ -25,10 +26,10 @@ ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the search for PyTorch by a search that finds none."""
 
-    def find_python(_: str | None) -> None:
+    def find_install(_: str | None) -> None:
         raise UnavailableError("python has no PyTorch; expected a CUDA build of torch")
 
-    monkeypatch.setattr("allocsim.fitting.by_engine.find_python", find_python)
+    monkeypatch.setattr("allocsim.fitting.by_engine.find_install", find_install)
 
 
 def task(name: str = "SmolLM3-3B", **more: object) -> Task:
@@ -60,6 +61,34 @@ def test_a_task_without_a_law_is_answered_by_formula(question: Task) -> None:
     assert 0 < low < high < CARD.memory
     assert found.reason.startswith("PyTorch is missing, and ")
     assert found.reason.endswith("pip install 'allocsim[fit]' runs the program itself")
+
+
+@pytest.mark.parametrize(
+    ("question", "engine", "reason"),
+    [
+        (
+            task("Llama-3.2-1B", lora=8, quant="nf4"),
+            "formula",
+            "bitsandbytes is missing, and there is no law for quant 'nf4'; "
+            "pip install bitsandbytes runs the program itself",
+        ),
+        (
+            task("Llama-3.2-1B", lora=8),
+            "laws",
+            "peft is missing; pip install peft runs the program itself",
+        ),
+    ],
+)
+def test_a_program_whose_packages_are_missing_is_answered_without_it(
+    question: Task, engine: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacks = (("bitsandbytes",) if question.quant else ("peft", "torchvision"),)
+    install = TorchInstall("python", "2.15.0", "13.2", *lacks)
+    monkeypatch.setattr("allocsim.fitting.by_engine.find_install", lambda _: install)
+    missing = missing_package("auto", None, question)
+    assert engine_for("auto", missing, question, CARD) == (engine, reason)
+    assert fit(question, CARD).engine == engine
+    assert missing_package("auto", None, task(lora=0)) is None
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from allocsim.fitting import (
     run_by_law,
     run_program,
 )
-from allocsim.fitting.by_law import why_no_law
+from allocsim.fitting.by_law import peak_by_law, why_no_law
 from allocsim.fitting.model import Configured
 from allocsim.phantom import UnavailableError, find_gpu
 from benchmarks.drawn import rows as drawn_rows
@@ -423,7 +423,7 @@ def test_laws_answer_where_pytorch_is_missing_and_formulas_without_a_law(
     def missing(*_: object) -> str:
         raise UnavailableError("no torch here (pip install 'allocsim[fit]', or --python)")
 
-    monkeypatch.setattr("allocsim.fitting.by_engine.find_python", missing)
+    monkeypatch.setattr("allocsim.fitting.by_engine.find_install", missing)
     gpu = find_gpu("RTX 4090")
     assert fit(gpt2(batch=2), gpu).engine == "laws"
     assert largest(gpt2(batch=2), "batch", gpu, first=18).engine == "laws"
@@ -455,6 +455,18 @@ def test_run_by_law_equals_the_replay_of_its_recording(tmp_path: Path) -> None:
     for name in ("entry", "allocated", "reserved"):
         expected, found = (getattr(each.timeline, name) for each in (run, ran.device_run))
         assert expected.tolist() == found.tolist()
+
+
+@pytest.mark.parametrize("start", ["clean", "made"])
+@pytest.mark.parametrize("share", [0.1, 0.9, 0.99, 1, 1.05])
+def test_peak_by_law_equals_that_of_the_run(share: float, start: str) -> None:
+    task = gpt2(seq=512, batch=2, start=start)
+    gpu = find_gpu("L4")
+    most = run_by_law(task, gpu).peak_reserved_bytes
+    tight = replace(gpu, memory=gpu.context_memory + int(share * most))
+    ran, (peak, is_out_of_memory) = run_by_law(task, tight), peak_by_law(task, tight)
+    assert (peak, is_out_of_memory) == (ran.peak_reserved_bytes, ran.is_out_of_memory)
+    assert peak_by_law(task, tight, needs_peak=False)[1] == is_out_of_memory
 
 
 def test_run_by_law_is_replayed_on_a_card_where_only_a_retry_helps() -> None:
