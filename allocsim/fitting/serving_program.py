@@ -32,10 +32,11 @@ from allocsim.units import KIB, MIB
 _DTYPES = ("dtype", "torch_dtype")
 _STAGE = re.compile(r"^allocsim: after (.+): (\d+) bytes in use, (\d+) at the peak$", re.MULTILINE)
 _SLEEPS = "--enable-sleep-mode"
-_CHARGES = (MIB, 4 * KIB)
-"""Bytes of the driver for a loaded kernel, and for a node of a CUDA graph."""
-_SEEN = ((750 * KIB, 2800 * KIB), (2800, 7500))
-"""Range (low, high) of each of these two sizes in public logs (docs/evidence/serving.md)."""
+_CHARGES = (MIB, 4 * KIB, 800 * KIB)
+"""Bytes of the driver for a kernel, a node of a CUDA graph, and a graph with collectives."""
+_COUNTED = ("kernels", "nodes", "collective_graphs")
+_SEEN = ((750 * KIB, 2800 * KIB), (2800, 7500), (600 * KIB, 850 * KIB))
+"""Range (low, high) of each of these sizes in public logs (docs/evidence/serving.md)."""
 
 
 class Phase(Enum):
@@ -67,8 +68,8 @@ class Started(Shown):
     hollow: comma-separated kernels that computed nothing; "" for none.
     invented: comma-separated values that were invented; "" for none.
     torch_version: release of PyTorch.
-    driver: (number of loaded kernels, number of nodes of CUDA graphs) of one card, for which the
-        driver takes memory.
+    driver: numbers of (loaded kernels, nodes of CUDA graphs) of one card, for which the driver
+        takes memory, and the number of graphs with collectives if NCCL computes them.
     local_bytes: memory that the driver takes for the largest stack of a kernel, for all threads,
         beyond the memory that the CUDA context has for stacks.
     tuning_bytes: local memory of variants that Triton tries in the first start on a card, to keep
@@ -94,7 +95,7 @@ class Started(Shown):
     invented: str
     torch_version: str
     seconds: float
-    driver: tuple[int, int] = (0, 0)
+    driver: tuple[int, ...] = (0, 0)
     local_bytes: int = 0
     tuning_bytes: int = 0
     stages: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -141,8 +142,8 @@ class Started(Shown):
     @property
     def charged(self) -> int:
         """Bytes for kernels and graph nodes that the start counted as in use."""
-        kernels, nodes = self.driver
-        return self.local_bytes + kernels * _CHARGES[0] + nodes * _CHARGES[1]
+        taken: int = sum(map(mul, self.driver, _CHARGES))
+        return self.local_bytes + taken
 
     @property
     def room(self) -> tuple[int, int] | None:
@@ -206,9 +207,10 @@ def start(
         _copy_beside(found, described)
         played = ",".join(map(str, requests))
         command = (interpreter, str(starter.script), str(described), played, *arguments)
-        recorded, log = record_in(
-            folder, command, gpu, keep, conf=conf, devices=cards, sizes_only=True, charges=_CHARGES
-        )
+        # With NVLink, or on two cards, engines replace NCCL by a kernel.
+        charges = _CHARGES if cards > 2 and not gpu.has_nvlink else _CHARGES[:2]
+        how = {"conf": conf, "devices": cards, "sizes_only": True, "charges": charges}
+        recorded, log = record_in(folder, command, gpu, keep, is_summary=keep is None, **how)
         if keep is not None:
             _keep(recorded, keep)
     printed = figures_in(log)
@@ -253,7 +255,7 @@ def start(
         ),
         torch_version=recorded.torch.version,
         seconds=time.perf_counter() - began,
-        driver=(_most(recorded, "kernels"), _most(recorded, "nodes")),
+        driver=tuple(_most(recorded, name) for name in _COUNTED[: len(charges)]),
         local_bytes=threads * (stack - 1024),
         tuning_bytes=threads * tuning,
         stages=stages,

@@ -152,7 +152,7 @@ def device_peak_bytes() -> int:
     return int(ask())
 
 
-_COUNTED = ("kernels", "graphs", "nodes", "stack", "settled")
+_COUNTED = ("kernels", "graphs", "nodes", "stack", "settled", "collective_graphs")
 """Fields of struct device_driver of the stubs."""
 
 
@@ -161,7 +161,7 @@ def driver_counts() -> dict[str, int]:
 
     "kernels": loaded kernels.  "graphs", "nodes": instantiated CUDA graphs and their nodes.
     "stack": largest stack that a kernel needs for one thread, in bytes.  "settled": the same,
-    without variants of kernels that were only tried.
+    without variants of kernels that were only tried.  "collective_graphs": graphs with collectives.
     """
     ask = ctypes.CDLL(None).device_driver
     ask.restype = ctypes.POINTER(ctypes.c_size_t * len(_COUNTED))

@@ -114,6 +114,12 @@ class Gpu:
         """Bytes of `memory` that the CUDA context leaves free."""
         return self.memory - self.context_memory
 
+    @property
+    def has_nvlink(self) -> bool:
+        """True if servers connect all their cards of this kind by NVLink."""
+        is_of_servers = self.capability[0] >= 7 and self.capability[1] in (0, 3)
+        return is_of_servers and not re.search(r"PCIe|NVL|A30|RTX", self.name, re.IGNORECASE)
+
     def __post_init__(self) -> None:
         if not 0 < self.memory <= TIB:
             raise ConfigError(f"device memory {self.memory}: expected 1 byte to 1 TiB")

@@ -175,15 +175,14 @@ class RecordedProgram:
         no limit.
     output_to_stderr: True to redirect the program's output to standard error.
     log: file for output and errors of the program; None to leave them unchanged.
-    by_column: True to write entries as columns, which takes a third of the time, but only allocsim
-        can read the file.
+    by_column: True to write columns, which only allocsim can read, in a third of the time.
+    is_summary: True to record only what `ProcessRecording` has, without entries.
     sizes_only: True, on a phantom GPU, if values on the host do not matter.  Large host tensors are
         then not filled with random numbers, and the program gets one thread.
     values: True to compute small integer and boolean tensors of a phantom GPU.
     routing: distribution of tokens over experts on a phantom GPU, "balanced" or "skewed".
     devices: number of identical phantom GPUs; each process can use only one of them.
-    charges: (bytes for each loaded kernel, bytes for each CUDA graph node) that the driver of a
-        phantom GPU takes.
+    charges: bytes of the driver for each kernel, node of a CUDA graph and graph with collectives.
     """
 
     command: tuple[str, ...]
@@ -196,11 +195,12 @@ class RecordedProgram:
     output_to_stderr: bool = False
     log: Path | None = None
     by_column: bool = False
+    is_summary: bool = False
     sizes_only: bool = False
     values: bool = True
     routing: str = "balanced"
     devices: int = 1
-    charges: tuple[int, int] = (0, 0)
+    charges: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +302,7 @@ def _environment(
         "ALLOCSIM_RECORD_MAX_SECONDS": str(program.max_seconds),
         "ALLOCSIM_RECORD_BEGAN": repr(time.monotonic()),
         "ALLOCSIM_RECORD_BY_COLUMN": "1" if program.by_column else "",
+        "ALLOCSIM_RECORD_SUMMARY": "1" if program.is_summary else "",
     }
 
 
@@ -353,8 +354,7 @@ def _run(program: RecordedProgram, environment: dict[str, str]) -> int:
         finally:
             if process.poll() is None:
                 process.terminate()
-    # As a shell reports a process that a signal ended.
-    return 128 - code if code < 0 else code
+    return 128 - code if code < 0 else code  # as a shell reports a signal
 
 
 @contextmanager

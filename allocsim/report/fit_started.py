@@ -16,6 +16,7 @@ from allocsim.report.layout import LABEL, row
 from allocsim.units import format_size
 
 _NOT_COUNTED = "NCCL's memory is not counted, and that of the CUDA context is assumed"
+_DRIVER = ("kernels", "nodes", "collective_graphs")
 _WITHOUT = "no values of weights, no tokenizer"
 
 
@@ -59,8 +60,10 @@ def _memory_rows(found: Started) -> list[str]:
         lines += row("Room", f"{tokens_of(found.room)} tokens{_requests(found)}")
     if any(found.driver):
         low, high = (format_size(each) for each in found.driver_range)
-        kernels, nodes = (f"{each:,}" for each in found.driver)
+        kernels, nodes, *graphs = (f"{each:,}" for each in found.driver)
         what = f"{low} to {high} for {kernels} kernels and {nodes} nodes of CUDA graphs"
+        if graphs:
+            what += f"; NCCL is used in {graphs[0]} graphs"
         lines += row("Driver", what)
     if found.tuning_bytes:
         lines += row("Tuning", _tuning(found.tuning_bytes))
@@ -164,7 +167,7 @@ def document(found: Started) -> dict[str, Any]:
             "hollow": found.hollow or None,
             "invented": found.invented or None,
             "driver": {
-                **dict(zip(("kernels", "nodes"), found.driver, strict=True)),
+                **dict(zip(_DRIVER, (*found.driver, 0), strict=False)),
                 "bytes": [low, high],
             },
             "tuning_bytes": found.tuning_bytes or None,

@@ -30,29 +30,32 @@ _RESULTS = HERE.parent / "results" / "serving_architectures.json"
 _PAGE = HERE.parents[1] / "docs" / "evidence" / "serving.md"
 _COMMAND = "python -m benchmarks.serving.architectures --docs"
 
-_EAGER = ("--max-model-len", "8192", "--enforce-eager")
+_OF_VLLM = ("--max-model-len", "8192", "--max-num-seqs", "32")
 CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
-    "meta-llama/Llama-3.2-1B": ("H100", 1, _EAGER),
-    "Qwen/Qwen2.5-0.5B-Instruct": ("RTX 4090", 1, _EAGER),
-    "Qwen/Qwen3-0.6B": ("H100", 1, _EAGER),
-    "Qwen/Qwen3-30B-A3B": ("H100", 2, _EAGER),
-    "google/gemma-3-1b-it": ("RTX 4090", 1, _EAGER),
-    "mistralai/Mistral-Small-24B-Instruct-2501": ("H100", 2, _EAGER),
-    "openai/gpt-oss-20b": ("H100", 1, _EAGER),
-    "deepseek-ai/DeepSeek-V2-Lite": ("H100", 1, _EAGER),
+    "meta-llama/Llama-3.2-1B": ("H100", 1, _OF_VLLM),
+    "Qwen/Qwen2.5-0.5B-Instruct": ("RTX 4090", 1, _OF_VLLM),
+    "Qwen/Qwen3-0.6B": ("H100", 1, _OF_VLLM),
+    "Qwen/Qwen3-30B-A3B": ("H100", 2, _OF_VLLM),
+    "google/gemma-3-1b-it": ("RTX 4090", 1, _OF_VLLM),
+    "mistralai/Mistral-Small-24B-Instruct-2501": ("H100", 2, _OF_VLLM),
+    "openai/gpt-oss-20b": ("H100", 1, _OF_VLLM),
+    "deepseek-ai/DeepSeek-V2-Lite": ("H100", 1, _OF_VLLM),
 }
-_NO_GRAPHS = tuple(f"--cuda-graph-backend-{each}=disabled" for each in ("decode", "prefill"))
-_SHORT = ("--context-length", "8192", *_NO_GRAPHS)
+_OF_SGLANG = ("--context-length", "8192", "--cuda-graph-max-bs-decode", "32")
 _OF_LOGS = (
     *("--mem-fraction-static", "0.85", "--context-length", "32768"),
     *("--chunked-prefill-size", "4096", "--cuda-graph-max-bs-decode", "32"),
 )
 """Options of the logs in rows S002 and S003 of logs.csv; the last had another name then."""
 OF_SGLANG: dict[str, tuple[str, int, tuple[str, ...]]] = {
-    "meta-llama/Llama-3.2-1B": ("H100", 1, _SHORT),
+    "meta-llama/Llama-3.2-1B": ("H100", 1, _OF_SGLANG),
     "Qwen/Qwen2.5-1.5B-Instruct": ("L40S", 1, _OF_LOGS),
-    "Qwen/Qwen3-0.6B": ("H100", 1, _SHORT),
-    "google/gemma-3-1b-it": ("L40S", 1, _SHORT),
+    "Qwen/Qwen3-0.6B": ("H100", 1, _OF_SGLANG),
+    "Qwen/Qwen3-30B-A3B": ("H100", 1, _OF_SGLANG),
+    "google/gemma-3-1b-it": ("L40S", 1, _OF_SGLANG),
+    "mistralai/Mistral-Small-24B-Instruct-2501": ("H100", 1, _OF_SGLANG),
+    "openai/gpt-oss-20b": ("H100", 1, _OF_SGLANG),
+    "deepseek-ai/DeepSeek-V2-Lite": ("H100", 1, _OF_SGLANG),
 }
 """Card, number of cards and arguments of each model."""
 

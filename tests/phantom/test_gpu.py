@@ -139,3 +139,9 @@ def test_find_gpu_accepts_the_name_of_a_machine() -> None:
 def test_unknown_card_error_names_similar_cards() -> None:
     with pytest.raises(ConfigError, match=r"did you mean .*RX 7900 XTX"):
         find_gpu("RX 7900 GRX")
+
+
+def test_only_cards_of_servers_that_have_nvlink_are_connected_by_it() -> None:
+    linked, alone = ("V100 16GB", "A100 40GB", "H100", "B300"), ("A100 PCIe 40GB", "T4", "RTX 5090")
+    assert all(find_gpu(name).has_nvlink for name in linked)
+    assert not any(find_gpu(name).has_nvlink for name in alone)

@@ -151,6 +151,17 @@ def test_recording_by_column_equals_the_one_by_rows(pretend: Path) -> None:
     assert one.marks
 
 
+def test_summary_is_written_without_a_history(pretend: Path) -> None:
+    """An allocation precedes the end, because processes without any leave no recording."""
+    program = (
+        "import torch\ntorch.cuda.init()\nrecorded = torch.cuda.log == ['recording']\n"
+        "torch.cuda.log.append('alloc')\nraise SystemExit(recorded)\n"
+    )
+    whole, summary = (run(pretend, program, is_summary=each) for each in (False, True))
+    assert (whole.exit_code, summary.exit_code) == (1, 0)
+    assert len(summary.processes) == 1
+
+
 def test_sizes_only_uses_one_thread_on_the_host(pretend: Path) -> None:
     program = "import os, torch\ntorch.cuda.init()\nraise SystemExit(os.environ[NAME] == '1')\n"
     program = program.replace("NAME", "'OMP_NUM_THREADS'")

@@ -617,11 +617,12 @@ module, graph, executable = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_
 for line in sys.stdin:
     cuda.cuModuleLoadData(ctypes.byref(module), bytes.fromhex(line)); show()
 stream = ctypes.c_void_p(64)
-cudart.cudaStreamBeginCapture(stream, 0)
-for _ in range(1024): device.device_launch(stream)
-cudart.cudaStreamEndCapture(stream, ctypes.byref(graph)); show()
-cudart.cudaGraphInstantiateWithFlags(ctypes.byref(executable), graph, ctypes.c_ulonglong(0)); show()
-cudart.cudaGraphExecDestroy(executable); show()
+for launch, count in ((device.device_launch, 1024), (device.device_collective, 1)):
+    cudart.cudaStreamBeginCapture(stream, 0)
+    for _ in range(count): launch(stream)
+    cudart.cudaStreamEndCapture(stream, ctypes.byref(graph)); show()
+    cudart.cudaGraphInstantiate(ctypes.byref(executable), graph); show()
+    cudart.cudaGraphExecDestroy(executable); show()
 """
 
 
@@ -650,7 +651,7 @@ def test_the_driver_takes_memory_for_kernels_stacks_and_graphs(libraries: Stubs)
         "ALLOCSIM_PHANTOM_MEMORY": str(card.memory),
         "ALLOCSIM_PHANTOM_MULTIPROCESSORS": str(card.multiprocessors),
         "ALLOCSIM_PHANTOM_LIMITS": " ".join(map(str, astuple(card.limits))),
-        "ALLOCSIM_PHANTOM_DRIVER": f"{MIB} 4096",
+        "ALLOCSIM_PHANTOM_DRIVER": f"{MIB} 4096 {6 * MIB}",
     }
     modules = (_module(1024), _module(3072), _module(2048), bytes(64))
     text = "".join(f"{module.hex()}\n" for module in modules)
@@ -658,8 +659,9 @@ def test_the_driver_takes_memory_for_kernels_stacks_and_graphs(libraries: Stubs)
         command, env=environment, input=text, capture_output=True, text=True, check=True
     )
     # One MiB for each kernel and 80 MiB for stacks of 2 KiB more, in pages of 2 MiB; then a graph
-    # of 1,024 nodes, captured, instantiated and destroyed.
-    assert done.stdout.split() == ["2", "82", "84", "84", "84", "88", "84"]
+    # of 1,024 nodes, captured, instantiated and destroyed, and one of a collective.
+    loaded, graph, collective = (2, 82, 84, 84), (84, 88, 84), (84, 92, 84)
+    assert list(map(int, done.stdout.split())) == [*loaded, *graph, *collective]
 
 
 _EVENTS = """

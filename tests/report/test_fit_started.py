@@ -69,7 +69,7 @@ def test_document_of_a_started_engine_has_the_schema() -> None:
     found = document(_FOUND)
     assert wrong_with("fit", {"schema_version": 1, **found}) == ""
     assert found["start"]["driver"] == {
-        "kernels": 100, "nodes": 0, "bytes": list(_FOUND.driver_range)
+        "kernels": 100, "nodes": 0, "collective_graphs": 0, "bytes": list(_FOUND.driver_range)
     }  # fmt: skip
 
 
@@ -84,3 +84,12 @@ def test_text_says_by_how_much_a_first_start_differs_from_a_later_one() -> None:
 def test_estimate_of_graphs_that_the_engine_does_not_print_is_left_out() -> None:
     sizes = {name: size for name, size in _FOUND.sizes.items() if "estimate" not in name}
     assert "estimated" not in str(document(replace(_FOUND, sizes=sizes))["breakdown"])
+
+
+def test_graphs_with_collectives_of_nccl_are_counted() -> None:
+    found = replace(_FOUND, driver=(100, 0, 8))
+    assert found.driver_range == tuple(
+        each + 8 * size
+        for each, size in zip(_FOUND.driver_range, (600 << 10, 850 << 10), strict=True)
+    )
+    assert "NCCL is used in 8 graphs" in " ".join(text(found).split())

@@ -89,16 +89,17 @@ class Recorder:
 
     def on_cuda(self):
         """Start the recording; called between the initialisation of CUDA and the first request."""
-        record = self.torch.cuda.memory._record_memory_history
-        has_host = "record_pinned_host_memory" in inspect.signature(record).parameters
-        # The ring grows as needed up to this bound, so nothing is lost.
-        record(
-            "all",
-            context="alloc",
-            stacks="python",
-            max_entries=1 << 40,
-            **({"record_pinned_host_memory": True} if has_host else {}),
-        )
+        if not os.environ.get("ALLOCSIM_RECORD_SUMMARY"):
+            record = self.torch.cuda.memory._record_memory_history
+            has_host = "record_pinned_host_memory" in inspect.signature(record).parameters
+            # The ring grows as needed up to this bound, so nothing is lost.
+            record(
+                "all",
+                context="alloc",
+                stacks="python",
+                max_entries=1 << 40,
+                **({"record_pinned_host_memory": True} if has_host else {}),
+            )
         with contextlib.suppress(Exception):  # optional information
             self.conf_at_start = conf_of(self.torch.cuda.memory._snapshot())
         self.is_recording = True

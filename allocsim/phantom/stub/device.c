@@ -128,10 +128,10 @@ void device_configure(size_t new_capacity, enum device_policy new_policy, uintpt
   device_finish_all();
 }
 
-static struct device_driver driver = {0, 0, 0, 1024, 1024};
+static struct device_driver driver = {0, 0, 0, 1024, 1024, 0};
 static struct { int now; size_t stack; } tried;
 static struct {
-  size_t kernel, node;
+  size_t kernel, node, collective;
 } charges; /* bytes */
 static size_t charged, charged_pages;
 
@@ -161,7 +161,7 @@ __attribute__((constructor)) static void configure_from_environment(void) {
              : !strcmp(text, "firstfit") ? DEVICE_FIRSTFIT
                                          : DEVICE_BUMP;
   if ((text = variable("ALLOCSIM_PHANTOM_DRIVER")))
-    sscanf(text, "%zu %zu", &charges.kernel, &charges.node);
+    sscanf(text, "%zu %zu %zu", &charges.kernel, &charges.node, &charges.collective);
   if ((text = variable("ALLOCSIM_PHANTOM_BASE"))) base = next = strtoull(text, NULL, 10);
   if ((text = variable("ALLOCSIM_PHANTOM_DEVICES"))) n_devices = atoi(text);
   if ((text = variable("ALLOCSIM_PHANTOM_STARTUP"))) startup = (unsigned)strtoul(text, NULL, 10);
@@ -379,10 +379,11 @@ size_t device_try(int begin) {
   return tried.stack;
 }
 
-int device_hold_graph(size_t nodes) {
+int device_hold_graph(size_t nodes, int has_collectives) {
   LOCKED;
-  const size_t size = nodes * charges.node;
+  const size_t size = nodes * charges.node + (has_collectives ? charges.collective : 0);
   driver.graphs++;
+  driver.collective_graphs += (size_t)has_collectives;
   driver.nodes += nodes;
   charged += size;
   if (!charge()) return 0;
@@ -390,9 +391,9 @@ int device_hold_graph(size_t nodes) {
   return -1;
 }
 
-void device_drop_graph(size_t nodes) {
+void device_drop_graph(size_t nodes, int has_collectives) {
   LOCKED;
-  charged -= nodes * charges.node;
+  charged -= nodes * charges.node + (has_collectives ? charges.collective : 0);
   charge();
 }
 
@@ -465,6 +466,12 @@ void device_launch(uintptr_t handle) {
   kept.start = 0;
   arena_load_kernels();
   device_submit(handle);
+}
+
+void device_collective(uintptr_t handle) {
+  LOCKED;
+  device_launch(handle);
+  device_stream(handle)->collectives++;
 }
 
 void device_finish(uintptr_t handle) {

@@ -45,6 +45,7 @@ struct device_stream {
   uint64_t submitted;
   uint64_t finished;
   uint64_t capture; /* graph capture that the stream belongs to, 0 for none */
+  uint64_t collectives;
 };
 
 struct device_event {
@@ -112,21 +113,22 @@ int device_take(size_t size);
 void device_give(size_t size);
 
 /* Memory of the driver for loaded kernels and instantiated graphs, taken in whole pages.  The charges
- * of a kernel and of a node of a graph are in _DRIVER; 0 by default.  Local memory for
+ * of a kernel, of a node of a graph and of a graph with collectives are in _DRIVER; 0 by default.  Local memory for
  * the largest stack of a kernel grows for all threads that the device can run at once; the context
  * has 1 KiB for each. */
 struct device_driver {
   size_t kernels, graphs, nodes; /* loaded or instantiated so far */
   size_t stack;                  /* most bytes of a thread */
   size_t settled;                /* the same, without variants that are only tried */
+  size_t collective_graphs;      /* graphs with collectives of NCCL */
 };
 const struct device_driver *device_driver(void);
 void device_load_kernel(size_t stack);
 /* Begin (1) or end (0) to try variants of a kernel; return the largest stack of those tried. */
 size_t device_try(int begin);
 /* Return -1 if the device is full. */
-int device_hold_graph(size_t nodes);
-void device_drop_graph(size_t nodes);
+int device_hold_graph(size_t nodes, int has_collectives);
+void device_drop_graph(size_t nodes, int has_collectives);
 
 /* Keep the last copy to the device until the next launch.  Ranks agree on numbers that one of them
  * broadcasts and then reads back; this copy answers that read.  `kept` returns -1 if another range
@@ -144,6 +146,8 @@ struct device_stream *device_stream(uintptr_t handle);
 void device_submit(uintptr_t handle);
 /* Add one piece of work that may write any memory, so that a kept copy is dropped. */
 void device_launch(uintptr_t handle);
+/* Launch a collective of NCCL. */
+void device_collective(uintptr_t handle);
 void device_finish(uintptr_t handle);
 void device_finish_all(void);
 

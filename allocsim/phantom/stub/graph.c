@@ -10,15 +10,17 @@
 struct graph {
   uint64_t capture;
   uint64_t nodes;
+  int has_collectives;
 };
 
-/* Work that the stream had when its capture began; PyTorch allows one capture at a time. */
-static uint64_t submitted_before;
+/* Counts of the stream when its capture began; PyTorch allows one capture at a time. */
+static uint64_t submitted_before, collectives_before;
 
 int cudaStreamBeginCapture(void *stream, int mode) {
   (void)mode;
   device_capture_begin((uintptr_t)stream);
   submitted_before = device_stream((uintptr_t)stream)->submitted;
+  collectives_before = device_stream((uintptr_t)stream)->collectives;
   return SUCCESS;
 }
 int cudaStreamEndCapture(void *handle, struct graph **out) {
@@ -27,6 +29,7 @@ int cudaStreamEndCapture(void *handle, struct graph **out) {
   if (!(*out = malloc(sizeof **out))) return answer(MEMORY_ALLOCATION);
   (*out)->capture = stream->capture;
   (*out)->nodes = stream->submitted - submitted_before;
+  (*out)->has_collectives = stream->collectives > collectives_before;
   device_capture_end(stream->capture);
   return SUCCESS;
 }
@@ -73,7 +76,7 @@ int cudaGraphGetNodes(struct graph *graph, void **nodes, size_t *count) {
   return SUCCESS;
 }
 int cudaGraphInstantiate(struct graph **out, struct graph *graph) {
-  if (device_hold_graph(graph->nodes)) return answer(MEMORY_ALLOCATION);
+  if (device_hold_graph(graph->nodes, graph->has_collectives)) return answer(MEMORY_ALLOCATION);
   if (!(*out = malloc(sizeof **out))) return answer(MEMORY_ALLOCATION);
   **out = *graph;
   return SUCCESS;
@@ -89,7 +92,7 @@ int cudaGraphLaunch(void *executable, void *stream) {
 }
 int cudaGraphDestroy(void *graph) { free(graph); return SUCCESS; }
 int cudaGraphExecDestroy(struct graph *executable) {
-  device_drop_graph(executable->nodes);
+  device_drop_graph(executable->nodes, executable->has_collectives);
   free(executable);
   return SUCCESS;
 }

@@ -91,6 +91,12 @@ int ncclCommRegister(struct communicator *communicator, void *buffer, size_t siz
   *handle = buffer;
   return SUCCESS;
 }
+/* vLLM uses NCCL only if the library has windows, which it then leaves out. */
+int ncclCommWindowRegister(struct communicator *communicator, void *buffer, size_t size,
+                           void **window, int flags) {
+  (void)flags;
+  return ncclCommRegister(communicator, buffer, size, window);
+}
 int ncclRedOpCreatePreMulSum(int *operation, void *factor, int type, int residence,
                              struct communicator *communicator) {
   (void)factor, (void)type, (void)residence, (void)communicator;
@@ -99,6 +105,7 @@ int ncclRedOpCreatePreMulSum(int *operation, void *factor, int type, int residen
 }
 SUCCEEDS(ncclCommDeregister)
 SUCCEEDS(ncclCommFinalize)
+SUCCEEDS(ncclCommWindowDeregister)
 SUCCEEDS(ncclGroupEnd)
 SUCCEEDS(ncclGroupStart)
 SUCCEEDS(ncclRedOpDestroy)
@@ -108,7 +115,7 @@ SUCCEEDS(ncclRedOpDestroy)
 int ncclAllReduce(const void *from, void *to, size_t count, int type, int operation,
                   struct communicator *communicator, void *stream) {
   (void)from, (void)to, (void)count, (void)type, (void)operation, (void)communicator;
-  device_launch((uintptr_t)stream);
+  device_collective((uintptr_t)stream);
   return SUCCESS;
 }
 int ncclReduceScatter(const void *from, void *to, size_t count, int type, int operation,
