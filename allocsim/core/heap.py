@@ -257,11 +257,12 @@ class Heap:
     ) -> Block:
         """Allocate the first `size` bytes of a block taken from its pool; return that block.
 
-        The rest is split off if it is large enough and `may_split` is True.  Else the whole block
-        is allocated.
+        The whole block is allocated if `may_split` is False, if the request is oversize, or if the
+        rest is too small to split off.
+
         requested: bytes of the request before rounding.
-        expandable: True if expandable segments are on.  A large block is then split if the rest
-            has at least 512 bytes; else only if it has more than 1 MiB.
+        expandable: True if expandable segments are on.  A rest of 512 bytes is then split off in
+            the large pool too; otherwise only a rest of more than 1 MiB.
 
         Mirrors: should_split
         """
@@ -337,7 +338,7 @@ class Heap:
     def free_block(self, block: Block) -> tuple[int, int]:
         """Merge a block with its free neighbours and insert it into its pool.
 
-        Return the changes of the inactive split blocks and bytes, for the statistics.
+        Return by how much the number and the bytes of inactive split blocks change.
 
         Mirrors: try_merge_blocks
         """

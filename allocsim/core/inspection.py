@@ -39,7 +39,7 @@ def garbage(allocator: CachingAllocator) -> Iterator[list[Block]]:
 
 
 def free_blocks(allocator: CachingAllocator) -> Iterator[Block]:
-    """Yield every free mapped block, by pool, stream and size."""
+    """Yield every free mapped block, sorted by pool, stream and size."""
     for pool in allocator.heap.pools:
         yield from pool
 
@@ -77,7 +77,7 @@ def pool_of_requests(allocator: CachingAllocator, stream: int) -> PoolId:
 
 
 def helping_pools(allocator: CachingAllocator, stream: int) -> tuple[PoolId, ...]:
-    """Return the ids of the use_on_oom pools that serve `stream` on a full device.
+    """Return the ids of the pools marked use_on_oom that help `stream` when the device is full.
 
     Source: semantics 5.6.
     """
@@ -328,12 +328,14 @@ def fingerprint(
     allocated_at: Mapping[int, int],
     step: int,
 ) -> Hashable:
-    """Return the state of a replay as a value: after equal states, equal steps have equal effects.
+    """Return a value that identifies the state of a replay.
+
+    In two states with equal values, the same steps have the same effects.
 
     waiting: frees that have begun and are not complete, by block name.
-    allocated_at: by block name, the number of the step that requested the block; only for blocks
-        of the part of the plan that may repeat.
-    step: number of the next step.  The state has the ages of blocks, counted back from this step.
+    allocated_at: number of the step that requested each block of the repeated periods, by block
+        name.
+    step: number of the next step; the ages of blocks are counted back from it.
     """
     # Blocks from before the repeating part are only counted: none are added, and a block that was
     # freed changes the free blocks or the blocks of the repeating part.

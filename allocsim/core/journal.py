@@ -1,20 +1,20 @@
 """Journal of changes to blocks, from which the statistics are computed later.
 
-A malloc or free appends a record, which is one number in each of three columns.  When a freed block
-begins or stops to wait for other streams, it appends a wait, which is one number in each of two
-more columns.  `fold_records` adds up records and waits in order, so that current values, peaks and
-totals are the same as if counted at each call.
+A journal has five columns (`Journal`).  A malloc or free appends a record: one number to each of
+the columns 1 to 3.  The beginning and the end of a freed block's wait for other streams append a
+wait: one number to each of the columns 4 and 5.  `fold_records` adds up records and waits in order,
+so that current values, peaks and totals are the same as if counted at each call.
 
 A block is inactive split if it is free and shares its segment (inactive_split of memory_stats()).
-A record changes the number of such blocks by `blocks`, and their bytes by `bytes`.  The third
-column packs both changes and the pool into one integer:
+A record changes the number of such blocks by `blocks`, and their bytes by `bytes`.  Column 3 packs
+both changes and the pool into one integer.  It has a long and two short forms:
 
-    BYTES * bytes + SPLIT * blocks + is_small
-    OWN + OWN_STEP * blocks + is_small           if `bytes` is minus the first column of the record
-    is_small                                     if nothing changes
+    BYTES * bytes + SPLIT * blocks + is_small    long
+    OWN + OWN_STEP * blocks + is_small           short, if `bytes` is minus the number in column 1
+    is_small                                     short, if nothing changes
 
-The last two forms are below `SHORT` in absolute value.  The first form is not, because a change has
-at least 512 bytes.  Source: semantics 3.
+Short forms are below `SHORT` in absolute value.  The long form is not, because a change has at
+least 512 bytes.  Source: semantics 3.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from allocsim.core.columns import column_of
 # _fast_path.pyx repeats these constants for the compiled form.
 
 BYTES: Final = 16
-"""Factor of `bytes` in the first form."""
+"""Factor of `bytes` in the long form."""
 
 SPLIT: Final = 2
-"""Factor of `blocks`, from -2 to 1, in the first form."""
+"""Factor of `blocks`, from -2 to 1, in the long form."""
 
 OWN: Final = 2
-"""Second form for `blocks` = 0."""
+"""Short form of a change with `blocks` = 0."""
 
 OWN_PLUS: Final = 6
-"""Second form for `blocks` = 1."""
+"""Short form of a change with `blocks` = 1."""
 
 OWN_MINUS: Final = -2
-"""Second form for `blocks` = -1."""
+"""Short form of a change with `blocks` = -1."""
 
 OWN_STEP: Final = 4
-"""Factor of `blocks` in the second form."""
+"""Factor of `blocks` in the short form of a change."""
 
 SHORT: Final = 16
-"""Limit of the absolute value of the second and third form."""
+"""Limit of the absolute value of the short forms."""
 
 FOLD_AT: Final = 2048
 """Number of records after which they are added up: enough to be efficient, few enough for the
@@ -65,23 +65,23 @@ Journal = tuple[list[int], list[int], list[int], list[int], list[int]]
 
 
 def encode(is_small: bool, splits: int, split_bytes: int) -> int:
-    """Pack the change of inactive split blocks and bytes, and the pool, into the first form."""
+    """Pack the change of inactive split blocks and bytes, and the pool, into the long form."""
     return BYTES * split_bytes + SPLIT * splits + is_small
 
 
 def decode_short(packed: Any, size: Any) -> tuple[Any, Any]:
-    """Return the changes (`blocks`, `bytes`) from the second or third form.
+    """Return the changes (`blocks`, `bytes`) that a short form packs.
 
-    packed: integer from the third column of the journal, or a NumPy array of them.
-    size: number of the first column in the same record.
+    packed: integer from column 3 of the journal, or a NumPy array of them.
+    size: number in column 1 of the same record.
     """
     return packed >> 2, (packed >> 1 & 1) * -size
 
 
 def decode_long(packed: Any) -> tuple[Any, Any]:
-    """Return the changes (`blocks`, `bytes`) from the first form.
+    """Return the changes (`blocks`, `bytes`) that the long form packs.
 
-    packed: integer from the third column of the journal, or a NumPy array of them.
+    packed: integer from column 3 of the journal, or a NumPy array of them.
     """
     unpooled = packed >> 1
     # The low three bits are the number of blocks, from -4 to 3.
@@ -90,7 +90,7 @@ def decode_long(packed: Any) -> tuple[Any, Any]:
 
 
 def encode_wait(is_small: bool, size: int) -> int:
-    """Pack the pool and the bytes of a waiting block into one integer of the fifth column.
+    """Pack the pool and the bytes of a waiting block into one integer for column 5.
 
     size: bytes of the block at the beginning of the wait, minus its bytes at the end.
     """

@@ -132,7 +132,7 @@ class _Parser:
             self.set(max_non_split_rounding=self.config.large_segment_size)
 
     def _read_large_segment_size(self) -> None:
-        """Read large_segment_size_mb, which applies before all other options, wherever it is."""
+        """Apply large_segment_size_mb before all other options, wherever it is in the conf."""
         for i, key in enumerate(self.words[:-2]):
             if key == "large_segment_size_mb":
                 word = self.words[i + 2]
@@ -291,9 +291,10 @@ def _bad_divisions(release: Release, word: str) -> str:
 
 
 def _read_division_list(parser: _Parser, key: str) -> None:
-    """Read `[k1:v1,...,>:vn]`: the first pair also applies to smaller sizes, `>` to larger sizes.
+    """Read a roundup_power2_divisions list `[size:divisions,...,>:divisions]`, with sizes in MiB.
 
-    Each pair applies as soon as it is read, on top of an earlier list.
+    The first pair also applies to smaller sizes, and `>` to all sizes after the last one.  Each
+    pair applies as soon as it is read, on top of an earlier list.
 
     Source: semantics 1.2.
     """
@@ -341,17 +342,14 @@ def _division_value(parser: _Parser, key: str) -> int:
 
 
 def _read_reserve(parser: _Parser, key: str) -> None:
-    """Read a fraction of the device or a number of GiB; malformed values are ignored.
-
-    Source: semantics 12.5.
-    """
+    """Read expandable_segments_reserve; malformed values are ignored (semantics 12.5)."""
     match = _RESERVE.fullmatch(parser.value(key))
     if match is not None and float(match[1]) > 0:
         parser.set(expandable_segments_reserve=(float(match[1]), match[2].upper()))
 
 
 def _read_reserve_by_class(parser: _Parser, key: str) -> None:
-    """Read `[name:x,...]`, which has no effect: streams here have no class (semantics 4.8)."""
+    """Skip a list `[class:reserve,...]`: the model gives no stream a class (semantics 4.8)."""
     parser.value(key)
     while parser.value(key) != "]":
         parser.separator(":", key)

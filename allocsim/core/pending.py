@@ -64,8 +64,8 @@ class PendingFrees:
 
     is_waiting: True if polling could complete a free; stored, because every malloc reads it.
 
-    Frees that a capture deferred complete in the order of the frees.  In PyTorch 2.9 to 2.12 their
-    order differs from one execution to the next.
+    After a graph capture, its deferred frees complete in the order of their requests.  In
+    PyTorch 2.9 to 2.12 this order differs from one run to the next.
     """
 
     __slots__ = ("_heap", "_queues", "_deferred", "_requested", "is_waiting")

@@ -5,9 +5,10 @@ is free and mapped; all other blocks have the key 0.  Two plain lists are faster
 up to about 1,500 free blocks of one stream (benchmarks/free_list.py).
 
 A key is one integer: the size in the high bits, the block's place in the low bits.  The place
-breaks ties.  If the release orders equal blocks by the age of their objects, it is the number of
-the object.  Else it is the block's address plus its rank, a constant of the segment: ranks of 0
-give the order of addresses, and other ranks put blocks of older segments first (`FreeBlockOrder`).
+orders blocks of equal size.  In releases that use the oldest `Block` object first, the place is the
+number of the object in order of creation.  In other releases it is the block's address plus its
+rank, a constant of the segment: ranks of 0 give the order of addresses, and other ranks put blocks
+of older segments first (`FreeBlockOrder`).
 Source: semantics 1.5.
 """
 
@@ -120,7 +121,7 @@ _KEY_IN_LAYOUT: Final = 1
 
 
 class FreeBlocks:
-    """Free blocks of one stream in key order, and a parallel list of their keys."""
+    """Free blocks of one stream, sorted by size and tie-break, and a list of their sort keys."""
 
     __slots__ = ("keys", "blocks")
 
@@ -176,7 +177,7 @@ class BlockPool:
         return sum(len(free.keys) for free in self.free.values())
 
     def __iter__(self) -> Iterator[Block]:
-        """Iterate over the free blocks, sorted by stream and key."""
+        """Iterate over the free blocks, sorted by stream, size and tie-break."""
         for stream in sorted(self.free):
             yield from self.free[stream].blocks
 
@@ -188,7 +189,7 @@ class BlockPool:
         return free
 
     def rebuild_keys(self) -> None:
-        """Compute every key again after a change of the layout, which must not change the order."""
+        """Compute every key again; the changed layout must keep the order of the blocks."""
         for free in self.free.values():
             free.keys = self.layout.new_keys()
             for block in free.blocks:
@@ -233,7 +234,7 @@ class BlockPool:
         return free.blocks[at] if at < len(free.keys) else None
 
     def at_least(self, size: int) -> list[Block]:
-        """Return the free blocks of at least `size` bytes, sorted by stream and key."""
+        """Return the free blocks of at least `size` bytes, in the order of iteration."""
         key = self.layout.key(size)
         return [
             block
@@ -289,8 +290,9 @@ class PrivatePool:
 def next_not_expandable(blocks: Sequence[Block], at: int) -> int:
     """Return the index of the next cudaMalloc block in `blocks` after index `at`; -1 if none.
 
-    blocks: free blocks in key order.
-    For programs that switched expandable segments off after some had been created (semantics 4.4).
+    blocks: free blocks, sorted by size and tie-break.
+
+    Needed if the program turned expandable segments off after creating some (semantics 4.4).
     """
     places = range(at + 1, len(blocks))
     return next((place for place in places if blocks[place].expandable is None), -1)
@@ -299,11 +301,11 @@ def next_not_expandable(blocks: Sequence[Block], at: int) -> int:
 def least_expandable(blocks: Sequence[Block], at: int) -> int:
     """Return the index of the block that PyTorch uses instead of an expandable best fit.
 
-    blocks: free blocks in key order.
-    at: index of the best fit.
+    Larger blocks are tried in order, as long as each has a smaller sum of its size and the unmapped
+    space behind it (semantics 4.4).
 
-    An expandable block competes by its size plus the unmapped space behind it, so that the block
-    with the least space to grow is used (semantics 4.4).
+    blocks: free blocks, sorted by size and tie-break.
+    at: index of the best fit.
     """
     least = _expandable_size(blocks[at])
     for place in range(at + 1, len(blocks)):

@@ -123,8 +123,8 @@ class PrivatePools:
     def overflow_pools(self) -> Iterator[PrivatePool]:
         """Yield the pools with use_on_oom, in the order of upstream's hash table.
 
-        A pool keeps use_on_oom after its use count reaches 0, as in PyTorch.  If it was removed
-        since, this creates it again; if it is freeable, this raises UpstreamAssertionError.
+        As in PyTorch, a pool keeps use_on_oom after its use count reaches 0: a removed pool is
+        created again, and a freeable pool raises UpstreamAssertionError.
         """
         for pool_id in self.use_on_oom:
             # Upstream increments and decrements the use count around each search.

@@ -49,7 +49,7 @@ def garbage_collect_cached_blocks(heap: Heap) -> None:
 def garbage_passes(pool: BlockPool) -> Iterator[list[Block]]:
     """Yield one list for each pass of a garbage collection: the blocks that it releases.
 
-    A pass releases the blocks of at least average age among those that earlier passes left.
+    Each pass releases the remaining blocks that are at least as old as their average.
     """
     left = [block for block in pool if not block.is_split]
     # As in PyTorch, expandable blocks count in the average age but are never released.

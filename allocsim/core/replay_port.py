@@ -1,4 +1,4 @@
-"""The allocator for replays of recordings, with calls that no program makes.
+"""Allocator for replays of recordings, with methods that only replays call.
 
 A replay refers to a block by a name, its recorded address.  It completes a pending free when the
 recording does, and it may begin with existing segments.  `plant` creates them with the recorded
@@ -71,7 +71,7 @@ class ReplayAllocator(CachingAllocator):
         return block
 
     def name_by_address(self) -> int:
-        """Use the address of each allocated block as its name; return the sum of their bytes."""
+        """Use the address of each allocated block as its name; return the bytes of the blocks."""
         return sum(self.give_name(ptr, ptr).size for ptr in list(self.heap.live))
 
     def rename(self, new_name: Callable[[int], int]) -> None:
@@ -110,9 +110,9 @@ class ReplayAllocator(CachingAllocator):
         return self._pending.requested
 
     def wait_last_for(self, free: RequestedFree) -> None:
-        """Make `free` the last of the requested frees that a wait for all events completes.
+        """Let a wait for all events complete `free` after all other requested frees.
 
-        For replays, because a recording shows the order of these frees.
+        A replay calls this to repeat the recorded order of such frees.
         """
         self._pending.put_last(free)
 

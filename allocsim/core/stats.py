@@ -44,7 +44,7 @@ class Stat:
         self.freed += amount
 
     def change_by(self, amount: int) -> None:
-        """Increase or decrease the value: a negative `amount` is freed."""
+        """Increase the value by `amount`, or decrease it if `amount` is negative."""
         if amount > 0:
             self.increase(amount)
         else:
