@@ -89,10 +89,10 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """Recorded entries of each step of a plan, which show if a replay's entries must be created.
+    """Recorded entries of each step of a plan, with which a replay compares addresses only.
 
-    If a replay places the block of a plain step at its recorded address, the entries of the step
-    equal the recorded ones, and are not created.
+    If a replay places the block of a plain step at its recorded address, the step's entries equal
+    the recorded ones, and the replay need not create them.
 
     compared: entries of the recording.
     count: number of entries of each step.
@@ -140,9 +140,10 @@ class Expected:
     def matched(
         self, first: int, placed: PlacedSteps, row: int, history: Sequence[TraceEntry]
     ) -> int | None:
-        """Return the number of entries of the next steps, if the addresses show that all agree.
+        """Compare the next steps of a replay with the recording, by the addresses of their blocks.
 
-        Return None if the entries must be created and compared one by one.
+        Return the number of their entries if all are as recorded; None if they must be created.
+
         first: number of the first of these steps in the plan.
         placed: addresses that the replay gave to the steps' blocks.
         row: index in `compared` of the first step's first entry.

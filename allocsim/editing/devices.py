@@ -53,7 +53,7 @@ class EditedDevice(Prepared):
 
     @cached_property
     def proofs(self) -> list[Parting | None]:
-        """First difference between the recording and the baseline, as only item; None if equal."""
+        """List of one item: the first difference of the baseline from the recording, or None."""
         return [self.baseline.parting]
 
     def edited(self, edits: Sequence[Edit]) -> EditedDevice:

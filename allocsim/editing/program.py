@@ -49,9 +49,9 @@ class Loop:
         return self.lines[stack] if stack >= 0 else UNKNOWN
 
     def length_of_step(self, trace: Trace, entries: Sequence[int]) -> int | None:
-        """Return how many of the first `entries` belong to one training step.
+        """Return the number of `entries` before the next training step begins.
 
-        entries: an entry that certainly belongs to the step, and the entries after it.
+        entries: an entry that certainly belongs to a training step, and the entries after it.
         Return None if the stacks do not show where the step ends.
         """
         before = 0

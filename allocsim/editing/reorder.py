@@ -5,10 +5,11 @@ Every block has one of three roles, which follows from its lifetime:
 - Carried blocks are allocated in one training step and freed in the next, such as gradients that
   the next `zero_grad` frees.  The nth carried block has the same role in every step, so after a
   change of the order each step frees the carried blocks of the step that ran before it.
-- Lasting blocks stay after the step that allocated them.  Those of the first training step, such
-  as the optimizer's state, are allocated by the step that runs first, before the request with the
-  same stack as in the recording.  Those of a later step, such as a workspace for its shape, are
-  allocated when that step runs first.
+- Lasting blocks are never freed by a training step.  The lasting blocks of the first recorded step,
+  such as the optimizer's state, are allocated by whichever step runs first.  There, each of their
+  requests is inserted before a request with the same stack as the recorded next request.  The
+  lasting blocks of a later step, such as a workspace for the shape of its inputs, are allocated
+  when that step runs for the first time.
 - Local blocks are freed in the step that allocated them.
 
 A recording is refused if a block of a training step is freed after the next step, but not at the
@@ -56,7 +57,7 @@ def reorder(
     order: positions in `starts` of the training steps to run; some may repeat or be missing.
     stacks: number of the stack of each plan step; -1 without a stack.
 
-    Raises ConfigError for fewer than three training steps, and for blocks without such a role.
+    Raises ConfigError for fewer than three training steps, and for a block with none of the roles.
     """
     if len(starts) < LEAST_STEPS:
         raise ConfigError(

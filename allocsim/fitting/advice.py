@@ -1,9 +1,12 @@
-"""Changes with which a task fits a card, each tried by the engine that answered.
+"""Changes with which a task fits a card, each tried by a program, a law or a formula.
 
 Rule: a change is proposed only if the changed task completes beside the largest CUDA context that
 was seen; for an estimate, the upper end must fit. Changes are ordered by how little they alter the
-training run. If the engine cannot try a change (no law covers two cards), a formula tries it, and
-the change says so. The engine does not try a change that the formula shows to be hopeless.
+training run.
+
+A change is tried by the same method that answered for the unchanged task. If that method cannot try
+it (no law covers two cards), a formula does, and the change says so. A change is not tried if the
+formula shows that it is hopeless.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ _LORA = 16
 _UNIT = 64
 """Multiple to which a shorter sequence is rounded."""
 _TRIALS = {"program": 3, "laws": 7, "formula": 12}
-"""Maximum number of trials of a search for the longest sequence, by engine."""
+"""Maximum number of trials of a search for the longest sequence, by method."""
 _MOST = 5
 """Maximum number of changes that are proposed."""
 _CARDS_TRIED = 3
@@ -49,7 +52,7 @@ class Change:
     task, gpu: changed task, and the card on which it was tried.
     peak_reserved_bytes: peak of reserved memory with the change.
     spare_bytes: bytes left on the card beside the largest CUDA context that was seen.
-    engine: engine that tried the change: "program", "laws" or "formula".
+    engine: method by which the change was tried: "program", "laws" or "formula".
     fits: True if the task fits with the change.
     """
 
@@ -68,7 +71,7 @@ class Advice:
     """Changes with which a task fits its card.
 
     stored: tensors that the task keeps in GPU memory, and their precision, as text.
-    alternative: the same task in another common precision, if then the verdict differs; else None.
+    alternative: the task in another common precision, if that changes the verdict; else None.
     changes: changes with which the task fits; empty if it surely fits already.
     """
 
@@ -118,11 +121,13 @@ def fewest_checkpointed(
 
     Each number of layers, counted from the first, is tried by a run of the program beside the
     largest CUDA context that was seen. It is assumed that fewer layers need more memory.
+
     gpus: the card.
     watch: function that is called with a text before each run.
     engine, how: arguments of `fit`.
 
-    Return the task with these layers, or with all if not even these suffice, and a sentence.
+    Return the task with these layers checkpointed, and a sentence with their number. If no number
+    suffices, all layers are checkpointed, and the sentence says that they are too few.
     Raises ConfigError for several cards, and for a model whose number of layers is unknown.
     """
     if len(gpus) > 1:
@@ -153,7 +158,7 @@ def _checkpointing(task: Task, n: int, layers: int) -> Task:
 
 
 class _Trials:
-    """Changed tasks tried on cards by one engine: program, law or formula."""
+    """Trials of changed tasks on cards by one method: program, law or formula."""
 
     def __init__(self, engine: str, task: Task, how: dict[str, Any]) -> None:
         self.engine, self.task = engine, task

@@ -1,8 +1,9 @@
 """Decide whether a task fits a card, with the margin and the memory that it needs.
 
-Rule: the most exact engine that can answer does: the program on PyTorch, a law of its requests, or
-a formula. Program and law give the same bytes for the same task; a formula gives an `Estimate`, a
-range. A requested engine is never replaced by another.
+Rule: an engine is a method to answer: "program" runs the task's program on PyTorch, "laws" computes
+the program's requests, and "formula" estimates a range (`Estimate`). Program and law give the same
+bytes for the same task. The first of the three that can answer is used, but a requested engine is
+never replaced by another.
 
 Program and law answer with a run on the requested card. If the task does not fit, the same program
 is run on the same card without a memory limit. The memory that the task needs is that of the
@@ -101,8 +102,8 @@ def engine_for(
 ) -> tuple[str, str]:
     """Choose the engine that answers whether `task` fits `gpu`.
 
-    Return its name, and a sentence on why no more exact engine can answer. The sentence is "" for
-    the program, and for a requested engine.
+    Return its name, and a sentence on why the engines before it cannot answer. The sentence is ""
+    for the program, and for a requested engine.
 
     engine: requested engine, or "auto".
     missing: result of `missing_package`.
@@ -129,10 +130,7 @@ def engine_for(
 def runner_for(
     task: Task, gpu: Gpu, **how: Unpack[RunOptions]
 ) -> Callable[[Task, Gpu], Ran | Estimate]:
-    """Return a function that runs any task on any card, by one engine.
-
-    The engine is the one chosen for `task` on `gpu`.
-    """
+    """Return a function that runs any task on any card, by the engine chosen for this pair."""
     engine = how.pop("engine", "auto")
     missing = missing_package(engine, how.get("python"), task)
     engine, reason = engine_for(engine, missing, task, gpu)
@@ -172,12 +170,12 @@ def fit(
     host_spill: int = 0,
     values: bool = True,
 ) -> Fit | Estimate:
-    """Report whether `task` fits `gpu`, by the most exact engine that can answer.
+    """Report whether `task` fits `gpu`, with the margin and the memory that it needs.
 
     gpu: a card or its name, such as "RTX 4090".
     engine: "program" runs the task on real PyTorch over a phantom GPU; "laws" computes the same
-        requests without PyTorch; "formula" estimates a range. "auto" is the program, laws if
-        PyTorch is missing, and the formula if the task also has no law.
+        requests without PyTorch; "formula" estimates a range. "auto" chooses the first of them
+        that can answer.
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
     python: interpreter with a CUDA build of PyTorch; default: this one, or the one on the PATH.
     torch_version: intended release of PyTorch; a note reports if another release ran.

@@ -1,7 +1,7 @@
 """Answer of `fit` by formula, if neither a run of the program nor a law can answer.
 
-Rule: an estimate is a range, and a task fits only if the upper end does. The estimate states why no
-more exact engine answered, and the change with which a more exact engine would answer.
+Rule: an estimate is a range, and a task fits only if the upper end does. The estimate states why
+program and law could not answer, and the change with which one of them could.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Estimate(Shown):
     parts: uses of the card's memory at the peak, each a range; together, they are all memory that
         the process uses.
     source: origin of the formula.
-    reason: sentence on why no more exact engine answered, and what would change that.
-    notes: facts that the answer cannot know, one sentence each.
+    reason: sentence on why program and law could not answer; "" if a formula was requested.
+    notes: limits of the answer, one sentence each.
     """
 
     task: Task
@@ -122,7 +122,7 @@ class Estimate(Shown):
 def estimate(task: Task, gpu: Gpu, reason: str = "", conf: str | None = None) -> Estimate:
     """Return the memory that `task` needs on `gpu`, by formula.
 
-    reason: sentence on why no more exact engine answered.
+    reason: sentence on why program and law could not answer, or "".
     conf: value of PYTORCH_CUDA_ALLOC_CONF, which has no effect; a note reports that.
 
     Raises ConfigError for a model that no formula describes.

@@ -38,7 +38,7 @@ class Fit(Shown):
         streams.
     skewed: run where all tokens choose the same experts, if the requests depend on that choice;
         `ran` spreads tokens evenly.
-    notes: facts that the answer cannot know, one sentence each.
+    notes: limits of the answer, one sentence each.
     fits: True if the program completes beside the largest CUDA context that was seen, False if it
         fails beside the smallest, None if it depends on the size of the context.
     least_room: bytes, without the CUDA context, of the smallest card on which the task fits; None
@@ -64,7 +64,7 @@ class Fit(Shown):
 
     @property
     def engine(self) -> str:
-        """Engine that answered: "program" or "laws"."""
+        """Method of the answer: "program" or "laws"."""
         return self.ran.engine
 
     @property

@@ -1,4 +1,4 @@
-"""Notes on facts that a run over a phantom GPU or a law cannot know.
+"""Notes on the limits of an answer by a run over a phantom GPU or by a law.
 
 Rule: each note is one sentence, given only if it applies. An unknown number is reported as a range
 or by its name; it is never replaced by a guess.

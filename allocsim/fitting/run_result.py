@@ -1,8 +1,7 @@
 """One run of a program on a phantom GPU or by a law, with the resulting peaks.
 
-Rule: the numbers of a program are the real allocator's. Real PyTorch runs the program; a replay of
-its recording finds the moments of the peaks. A replay that differs from the recorded run adds a
-note.
+Rule: the requests of a program come from real PyTorch, which runs it. A replay of the recording
+finds the moments of the peaks. If the replay differs from the recorded run, a note says so.
 
 The memory that a program needs is that of the smallest card on which it completes, not the amount
 that it would reserve on an unlimited card.
@@ -103,7 +102,7 @@ class Ran:
 
     @property
     def oom(self) -> SimulatedOom | None:
-        """Simulated out-of-memory error that ended the replay; None unless the program ran out."""
+        """Simulated out-of-memory error that ended the replay; None if the program had none."""
         ooms = self.device_run.ooms
         return ooms[-1] if self.is_out_of_memory and ooms else None
 
@@ -201,8 +200,8 @@ def record_in(
     """Run a command on a phantom of `gpu`; return its recordings and the text that it printed.
 
     folder: folder for the recordings.
-    keep: file to which the caller will copy a recording, so it has rows, which other programs can
-        read; None if only allocsim reads it.
+    keep: file to which the caller will copy the recording, which is then written as rows, as
+        PyTorch's viewer needs. None for a recording as columns, which only allocsim reads.
     options: further fields of `RecordedProgram`.
     """
     log = folder / "log"
@@ -318,8 +317,9 @@ def needed_room(unlimited: Ran, ran: Ran, trials: Trials) -> int | None:
     ran: run on the card on which the program fails.
     trials: replays of the unlimited run with other memory sizes.
 
-    Returns None if no size suffices, or if the requests of the unlimited run succeed on that card.
-    The program must have made other requests there, so the result would not describe it.
+    Returns None if no size suffices. Returns None too if the requests of the unlimited run succeed
+    on the card of `ran`: the program then makes other requests on a limited card, and the unlimited
+    run does not show which.
     """
     prepared, gpu = unlimited.prepared, ran.gpu
     setting, context = prepared.recorded, prepared.context_memory

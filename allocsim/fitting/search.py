@@ -66,7 +66,7 @@ class Largest:
     fitting: run at `value`, or None if no value fits.
     failing: run at the next multiple of `step`; None if the model cannot have so large a size.
     tried: results of all runs, in order.
-    notes: facts that the answer cannot know, one sentence each.
+    notes: limits of the answer, one sentence each.
     """
 
     name: str
@@ -121,7 +121,7 @@ class Fewest:
     ranks: number of GPUs, None if not even 1,024 suffice.
     fitting: run of the first rank on `ranks` GPUs, or None.
     tried: results of all runs, in order, where the value is the number of GPUs.
-    notes: facts that the answer cannot know, one sentence each.
+    notes: limits of the answer, one sentence each.
     """
 
     ranks: int | None

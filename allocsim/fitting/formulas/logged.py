@@ -67,9 +67,10 @@ class Logged:
     cache: memory of the KV cache.
     cache_tokens: number of tokens that the KV cache holds.
     compute_buffer: llama.cpp's compute buffer.
-    pool: range (low, high) of the size of the KV cache; None if unknown, or if the server to answer
-        for has other options than the logged one.
-    room: range (low, high) of the tokens that the KV cache holds; None if `pool` is.
+    pool: range (low, high) of the size of the KV cache; None until `applied` finds that the log is
+        of a server with the given options.
+    room: range (low, high) of the tokens that the KV cache holds; None if `pool` is None, or if the
+        log has no number of tokens.
     options: options with which the logged server started.
     """
 
@@ -112,10 +113,10 @@ class Logged:
         return self.cache / self.cache_tokens if self.cache and self.cache_tokens else None
 
     def applied(self, given: ServerOptions) -> tuple[Logged, ServerOptions]:
-        """Apply the log to a server with `given` options; return valid sizes and complete options.
+        """Return the logged sizes that hold for a server with `given` options, and its options.
 
-        An option that `given` lacks is taken from the log. The size of the KV cache is valid only
-        if no option differs from the log. Raises ConfigError for another number of cards.
+        An option that `given` lacks is taken from the log. `pool` and `room` are set only if no
+        option differs from the log. Raises ConfigError if the number of cards differs.
         """
         known = self.options.cards or 1
         if given.cards not in (None, known):

@@ -236,7 +236,8 @@ class Needs:
 def biggest_matrix(weights: Weights) -> int:
     """Return the number of elements of the largest quantised matrix.
 
-    An engine that converts matrices to 16 bits before a product needs room for one of this size.
+    An engine that converts matrices to 16 bits before a product needs room for a converted matrix
+    of this size.
     """
     found: Iterable[int] = (
         each.shape.elements // max(each.shape.dims[0] if len(each.shape.dims) > 2 else 1, 1)

@@ -16,7 +16,7 @@ from allocsim.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Model family with laws: its configuration keys, and the values of them that laws support.
+    """Model family with laws: the keys of its configuration, and the values that laws support.
 
     model_type: model_type in the configuration.
     keys: configuration key of each size.

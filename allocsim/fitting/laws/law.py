@@ -60,7 +60,8 @@ class Requests:
     """Requests and frees of a program at given sizes, in columns with one element per row.
 
     kind: REQUEST, FREE or EMPTY_CACHE.
-    block: index, from 0, of the request that allocated the block that the row requests or frees.
+    block: number of the block that the row requests or frees; blocks are numbered from 0 in order
+        of their requests.
     size: bytes of a request, 0 in other rows.
     stack: index of the Python stack of a request, -1 in other rows.
     reset: row at which the program resets PyTorch's peak counters, -1 if it never does.

@@ -137,9 +137,9 @@ DROP = "drop"
 
 
 def made_by(regime: str) -> str:
-    """Return the name of the law for building a model that is then trained in a regime.
+    """Return the name of the law for creating a model before it is trained.
 
-    regime: name of the regime, as from `regime_of`.
+    regime: name of the regime of the training, as from `regime_of`.
     """
     narrow = ".narrow"  # few enough positions for one block to check them
     return MAKE + narrow if regime.endswith(narrow) else MAKE

@@ -169,8 +169,8 @@ def _shape(name: str, sizes: Mapping[str, int]) -> tuple[int, int]:
 def in_two_passes(rows: int, columns: int, card: Card, copies: int = 1) -> tuple[int, int]:
     """Return the bytes of partial sums that PyTorch's kernel stores for `matrix.sum(dim=0)`.
 
-    Return also the number of thread blocks side by side along a row. Both are 0 if the kernel needs
-    no second pass over partial sums.
+    The second number in the result is the number of thread blocks that share a row. Both numbers
+    are 0 if the kernel needs no second pass over partial sums.
 
     copies: number of such matrices in one tensor.
     """

@@ -76,9 +76,9 @@ class Growing:
         return self.values[1] - self.values[0]
 
     def domain(self, name: str) -> tuple[int, int]:
-        """Return the smallest value of the size `name` that the law covers, and the step between.
+        """Return the smallest value of the size `name` that the law covers, and a step.
 
-        Covered values are the smallest one plus multiples of the step.
+        The law covers the smallest value plus multiples of the step.
         """
         return (self.values[0], self.step) if name == self.name else self.others.domain(name)
 
@@ -125,8 +125,8 @@ class Growing:
 def growing_laws(samples: Sequence[Sample]) -> Iterator[Growing]:
     """Yield laws of a program with a part whose number of copies one size gives, simplest first.
 
-    Nothing is yielded if no size makes the program longer. Raises ConfigError if no samples vary
-    that size together with the others.
+    Nothing is yielded if no size makes the program longer. Raises ConfigError if another size
+    varies, but the samples do not combine its values with those of that size.
     """
     for name in samples[0].at:
         grouped = _grouped(samples, name)

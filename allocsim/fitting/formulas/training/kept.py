@@ -22,8 +22,8 @@ class Precision:
     optimizer: bytes of optimizer state per parameter, including 32-bit weights if `weights` are
         16-bit.
     compute: bytes per element of activations.
-    quantised: bytes of all weights if they are quantised, and of the largest of them while it is
-        computed with; else None.
+    quantised: bytes of all weights, and of the largest quantised weight when it is dequantised for
+        computation; None if no weight is quantised.
     """
 
     weights: int = 2

@@ -221,7 +221,7 @@ class ParallelLayout:
 
     @property
     def expert_shards(self) -> int:
-        """Number of ranks with the same experts, over which ZeRO divides."""
+        """Number of ranks with the same experts, over which ZeRO divides them."""
         return self.shards // self.expert
 
     @property
@@ -249,8 +249,8 @@ class ParallelLayout:
         """Return the most micro-batches whose activations a pipeline stage stores at a time.
 
         With the 1F1B schedule it is the number of stages from this one on (Narayanan et al. 2021,
-        section 2.2). Interleaving multiplies that of the first stage by 1 + (p-1)/(pm), with p
-        stages and m chunks per stage (Korthikanti et al., 4.2.3).
+        section 2.2). If stages are interleaved, the number for the first stage is larger by the
+        factor 1 + (p-1)/(pm), with p stages and m chunks per stage (Korthikanti et al., 4.2.3).
         """
         depth: float = self.pipeline - stage
         if self.chunks > 1:

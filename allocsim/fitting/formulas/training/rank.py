@@ -1,10 +1,9 @@
 """Memory that one rank allocates at its peak, part by part, and the rank that allocates most.
 
-Rule: the parts of a rank are those at its peak. The peak is at one of five moments: the loss
-(logits, and all activations), backward of a layer, the end of backward, backward of a tied
-embedding, or the optimizer's step.
-Every part gives its arithmetic. Only bytes of tensors are counted, without the allocator's
-overhead.
+Rule: a part is one use of memory at the rank's peak, such as weights. The peak is at one of five
+moments: the loss (logits, and all activations), backward of a layer, the end of backward, backward
+of a tied embedding, or the optimizer's step. Every part gives its arithmetic. Only bytes of tensors
+are counted, without the allocator's overhead.
 """
 
 from __future__ import annotations
