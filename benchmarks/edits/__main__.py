@@ -33,7 +33,7 @@ EDITS = (
     "one stream",
     "free early",
 )
-_OF_STREAMS = ("one stream", "free early")
+OF_STREAMS = ("one stream", "free early")
 _HERE = Path(__file__).parent
 
 
@@ -71,7 +71,7 @@ def main() -> None:
             before = replay_prepared(devices).devices[0].peak_reserved_bytes
             begin = f"| {program} | {before:,} |"
             for edit in EDITS:
-                if edit in _OF_STREAMS and program != "prefetch":
+                if edit in OF_STREAMS and program != "prefetch":
                     continue
                 real = _peak(recorded(program, (edit,), arguments.python, folder))
                 try:

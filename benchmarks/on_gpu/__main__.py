@@ -8,7 +8,8 @@
 
 OUT gets the layout of `traces/h200`.  Each part runs in separate processes with time limits.
 Existing outputs are kept, so a second call continues the first.  Programs run one after the other,
-because processes that share a card slow each other's driver calls; --jobs cases run at once.
+because processes that share a card slow each other's driver calls; --jobs cases, tasks and
+edits run at once, as far as the card's memory allows.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import argparse
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from pathlib import Path
+from threading import Condition
 from typing import Any
 
 from allocsim.errors import AllocsimError
@@ -32,8 +34,35 @@ from benchmarks.on_gpu.machine import Machine
 from benchmarks.real_gpu.comparison import comparison_lines
 from benchmarks.real_gpu.predictions import predictions_of, read_predictions
 
-_PARALLEL = ("cases",)
+_GIB = 78.0
+"""Memory of the card that jobs share, in GiB."""
+_PARALLEL = ("cases", "tasks", "edits")
 """Parts whose jobs may run at the same time, because their durations are not used."""
+
+
+class _Card:
+    """Memory of the card that running jobs share.
+
+    free: GiB that no running job needs.
+    """
+
+    def __init__(self, gib: float) -> None:
+        self.free = self.gib = gib
+        self._changed = Condition()
+
+    @contextlib.contextmanager
+    def share(self, gib: float) -> Iterator[None]:
+        """Wait until `gib` are free, at most the whole card, and hold them within the block."""
+        need = min(gib, self.gib)
+        with self._changed:
+            self._changed.wait_for(lambda: self.free >= need)
+            self.free -= need
+        try:
+            yield
+        finally:
+            with self._changed:
+                self.free += need
+                self._changed.notify_all()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +105,25 @@ def _has(machine: Machine, package: str) -> bool:
     return machine.has(package)
 
 
-def run(found: list[Job], machine: Machine, minutes: float, n_jobs: int) -> Iterator[Outcome]:
+def run(
+    found: list[Job], machine: Machine, minutes: float, n_jobs: int, parallel: Collection[str]
+) -> Iterator[Outcome]:
     """Run the jobs, part by part, and yield the outcome of each.
 
     minutes: time after which no job is started.
-    n_jobs: number of jobs that run at the same time, in parts that allow it.
+    n_jobs: number of jobs that run at the same time, in the parts `parallel`.
     """
     deadline = time.monotonic() + 60 * minutes
+    card = _Card(_GIB)
+
+    def result(job: Job) -> Outcome:
+        with card.share(job.gib):
+            return outcome_of(job, machine, deadline)
+
     for part, group in groupby(found, key=lambda job: job.part):
-        n_threads = n_jobs if part in _PARALLEL else 1
+        n_threads = n_jobs if part in parallel else 1
         with ThreadPoolExecutor(n_threads) as pool:
-            yield from pool.map(lambda job: outcome_of(job, machine, deadline), group)
+            yield from pool.map(result, group)
 
 
 def main() -> int:
@@ -102,6 +139,7 @@ def main() -> int:
     add("--ops", type=int, default=10_000, help="operations of the cross-check (default: 10000)")
     add("--minutes", type=float, default=9.5, help="limit of the whole run (default: 9.5)")
     add("--jobs", type=int, default=4, help="cases at a time (default: 4)")
+    add("--untimed", action="store_true", help="run programs at the same time, too")
     given = parser.parse_args()
     if given.compare is not None:
         print("\n".join(comparison_lines(given.compare, _predicted(given.compare, given.against))))
@@ -116,7 +154,8 @@ def main() -> int:
         job for job in jobs(machine, out, ops=given.ops, only=given.only) if job.part in wanted
     ]
     outcomes = []
-    for outcome in run(found, machine, given.minutes, given.jobs):
+    parallel = {*_PARALLEL} | ({"programs"} if given.untimed else set())
+    for outcome in run(found, machine, given.minutes, given.jobs, parallel):
         outcomes.append(outcome)
         print(outcome, flush=True)
     with contextlib.suppress(OSError):  # the files of failed jobs stay

@@ -6,22 +6,30 @@ import gzip
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from allocsim.errors import AllocsimError
+from allocsim.fitting import estimate, program_of
+from allocsim.phantom import find_gpu
 from allocsim.recording import FrameTable, Recording, load, write_npz
 from allocsim.units import GIB
 from benchmarks.on_gpu.machine import INSIDE, FailedError, Machine
+from benchmarks.on_gpu.tasks import LIMITS, TASKS, edit_name, edited_programs
+from benchmarks.recent import Case
 
 __all__ = ["PARTS", "Job", "cases", "jobs"]
 
 ROOT = Path(__file__).parents[2]
 H200 = ROOT / "traces" / "h200"
-PARTS = ("properties", "context", "driver", "kernels", "cases", "programs", "crosscheck")
+PARTS = (
+    *("properties", "context", "driver", "kernels", "graphs", "cases", "tasks", "edits"),
+    *("programs", "limits", "crosscheck"),
+)
 """Parts in the order of execution."""
 
 SETTINGS = {
@@ -46,6 +54,11 @@ PROGRAMS = {
 }
 """Programs of `traces/programs`, with the packages that they import."""
 
+_WHOLE = 80.0
+"""GiB of a job that needs the whole card."""
+_IMAGES = 16.0
+"""GiB that suffice for each task with images."""
+
 _OF_THE_TASK = (
     *("id", "kind", "model", "dtype", "optimizer", "batch", "seq", "gc", "attn", "image"),
     *("channels_last", "lora", "lora_targets", "prompt", "decode", "hf_config"),
@@ -63,6 +76,7 @@ class Job:
     make: function that runs the process, given a limit in seconds, and writes `output` at the end.
     needs: Python packages without which the job is skipped.
     limit: longest duration in seconds.
+    gib: memory of the card that the job needs, at most.
     """
 
     part: str
@@ -71,6 +85,7 @@ class Job:
     make: Callable[[float], None]
     needs: tuple[str, ...] = ("torch",)
     limit: float = 120.0
+    gib: float = 12.0
 
     @property
     def is_done(self) -> bool:
@@ -85,7 +100,7 @@ def jobs(machine: Machine, out: Path, *, ops: int, only: str = "") -> Iterator[J
     only: text that names of programs and cases must contain.
     """
     bench = _Bench(machine, out)
-    for name in ("properties", "context", "driver"):
+    for name in ("properties", "context", "driver", "graphs"):
         target = out / f"{name}.json"
         yield Job(name, name, target, partial(bench.script, target, ()))
     target, shapes = out / "kernels.json", str(H200 / "kernels.json")
@@ -97,15 +112,44 @@ def jobs(machine: Machine, out: Path, *, ops: int, only: str = "") -> Iterator[J
             needs = ("torch", "torchvision" if "image" in row else "transformers")
             needs += ("peft",) * bool(row.get("lora"))
             yield Job("cases", row["id"], target, partial(bench.case, row, target), needs)
+    yield from _tasks(bench, "tasks", TASKS, only)
+    for program, edit in edited_programs():
+        name = edit_name(program, edit)
+        if only in name:
+            target = out / "edits" / f"{name}.npz.gz"
+            edited = ("benchmarks/edits/programs.py", program, *filter(None, (edit,)))
+            yield Job("edits", name, target, partial(bench.edited, edited, target))
     for name, setting, arguments, needs in _programs():
         if only in name:
             target = out / "programs" / f"{name}.npz.gz"
-            program = (f"traces/programs/{name.split('-')[0]}.py", *arguments)
-            make = partial(bench.program, program, setting, target)
+            command = (f"traces/programs/{name.split('-')[0]}.py", *arguments)
+            make = partial(bench.program, command, setting, target)
             yield Job("programs", name, target, make, needs)
+    yield from _tasks(bench, "limits", LIMITS, only)
     target = out / "crosscheck.json"
     make = partial(bench.crosscheck, ops, target)
     yield Job("crosscheck", "crosscheck", target, make, limit=240)
+
+
+def _tasks(bench: _Bench, part: str, tasks: Iterable[Case], only: str) -> Iterator[Job]:
+    for each in tasks:
+        if only in each.id:
+            target = bench.out / part / f"{each.id}.npz.gz"
+            library = "torchvision" if each.task.model.sees else "transformers"
+            needs = ("torch", library, *("peft",) * bool(each.task.lora))
+            gib = _WHOLE if part == "limits" else _most_gib(each)
+            yield Job(part, each.id, target, partial(bench.task, each, target), needs, gib=gib)
+
+
+def _most_gib(case: Case) -> float:
+    """Return the memory that a task needs at most, by formula."""
+    if case.task.model.sees:
+        return _IMAGES
+    try:
+        found = estimate(case.task, find_gpu(case.card))
+    except AllocsimError:
+        return _WHOLE
+    return found.process_bytes[1] / GIB
 
 
 def _programs() -> Iterator[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
@@ -156,13 +200,34 @@ class _Bench:
         raw = _fresh(self.out / "work" / row["id"])
         asked, said = raw / "row.json", raw / "said.json"
         asked.write_text(json.dumps({key: row[key] for key in _OF_THE_TASK if key in row}))
-        program = (str(INSIDE / "case.py"), str(asked), str(said))
-        command = self.machine.recorded(program, raw)
-        self.machine.run(command, limit, log=self.log(row["id"]))
-        found = json.loads(said.read_text())
-        _keep(raw, target)
+        self._counted({}, (str(INSIDE / "case.py"), str(asked), str(said)), target, limit)
+
+    def task(self, case: Case, target: Path, limit: float) -> None:
+        """Record the program of `allocsim fit` for a task, and store its statistics as a row."""
+        raw = _fresh(self.out / "work" / case.id)
+        text, said = raw / "program.py", raw / "said.json"
+        text.write_text(program_of(case.task))
+        about = {"id": case.id, "task": case.task.text}
+        self._counted(about, (str(INSIDE / "task.py"), str(text), str(said)), target, limit)
+
+    def _counted(
+        self, about: dict[str, Any], program: tuple[str, ...], target: Path, limit: float
+    ) -> None:
+        """Record a program, and store the JSON that it writes to its last argument as a row."""
+        said = Path(program[-1])
+        name = target.name.removesuffix(".npz.gz")
+        self.machine.run(self.machine.recorded(program, said.parent), limit, log=self.log(name))
+        found = about | json.loads(said.read_text())
+        _keep(said.parent, target)
         with _ONE_TABLE:
-            _add_row(self.out / "cases" / "cases.jsonl", found)
+            _add_row(target.parent / f"{target.parent.name}.jsonl", found)
+
+    def edited(self, program: tuple[str, ...], target: Path, limit: float) -> None:
+        """Record a program of `benchmarks.edits`."""
+        name = target.name.removesuffix(".npz.gz")
+        raw = _fresh(self.out / "work" / name)
+        self.machine.run(self.machine.recorded(program, raw), limit, log=self.log(name))
+        _keep(raw, target)
 
     def crosscheck(self, ops: int, target: Path, limit: float) -> None:
         """Run `allocsim crosscheck` with `ops` operations, and store its JSON."""

@@ -4,9 +4,10 @@
     python -m benchmarks.real_gpu docs                   write them into both pages, and a summary
                                                          into README.md
     python -m benchmarks.real_gpu predictions FOLDER     write benchmarks/results/h200-phantom.json
+    python -m benchmarks.real_gpu held-out FOLDER        write traces/h100/predicted.jsonl
 
 Programs and driver times are computed from `traces/h200`.  Cases and kernels need PyTorch over the
-phantom: FOLDER is what `python -m benchmarks.on_gpu FOLDER --phantom H200` wrote.
+phantom: FOLDER is what `python -m benchmarks.on_gpu FOLDER --phantom CARD` wrote.
 """
 
 from __future__ import annotations
@@ -15,11 +16,18 @@ import argparse
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from benchmarks.driver_times import H200
 from benchmarks.real_gpu.comparison import comparison_lines, sections, summary
+from benchmarks.real_gpu.held_out import (
+    PREDICTED,
+    held_out_sections,
+    held_out_summary,
+    predictions_from,
+)
 from benchmarks.real_gpu.predictions import RESULTS, predictions_of, read_predictions
 from tests.reference import between_marks
 
@@ -27,6 +35,8 @@ ROOT = Path(__file__).parents[2]
 PAGE, README = ROOT / "docs" / "evidence" / "real-gpu.md", ROOT / "README.md"
 DETAILS = ROOT / "benchmarks" / "results" / "real-gpu.md"
 COMMAND = "python -m benchmarks.real_gpu docs"
+HELD_OUT = ("tasks", "largest batches", "edits", "settings", "context", "graphs")
+"""Sections on the card that no rule was read from, with their tables in `DETAILS`."""
 SECTIONS = ("programs", "cases", "kernels", "driver times")
 """Sections with their tables in `DETAILS`; the page has their sentences only."""
 
@@ -43,6 +53,8 @@ def page() -> str:
     text = between_marks(text, "predictions", COMMAND, versions)
     for name in SECTIONS:
         text = between_marks(text, name, COMMAND, "\n".join(_sentences(found[name])))
+    for name, lines in _held_out().items():
+        text = between_marks(text, name, COMMAND, "\n".join(_sentences(lines)))
     return text
 
 
@@ -51,7 +63,15 @@ def details() -> str:
     text, found = DETAILS.read_text(), sections(H200, read_predictions())
     for name in SECTIONS:
         text = between_marks(text, name, COMMAND, "\n".join(found[name]))
+    for name, lines in _held_out().items():
+        text = between_marks(text, name, COMMAND, "\n".join(lines))
     return text
+
+
+@cache
+def _held_out() -> dict[str, list[str]]:
+    found = held_out_sections()
+    return {name: found[name] for name in HELD_OUT}
 
 
 def _sentences(lines: Sequence[str]) -> list[str]:
@@ -62,7 +82,8 @@ def _sentences(lines: Sequence[str]) -> list[str]:
 
 def readme() -> str:
     """Return the text of README.md with a new summary."""
-    lines = textwrap.fill(summary(H200, read_predictions()), 120, break_on_hyphens=False)
+    said = f"{held_out_summary()} {summary(H200)}"
+    lines = textwrap.fill(said, 120, break_on_hyphens=False)
     return between_marks(README.read_text(), "real gpu", COMMAND, lines)
 
 
@@ -86,18 +107,20 @@ def _by_line(found: Mapping[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.real_gpu")
-    parser.add_argument("what", nargs="?", choices=("docs", "predictions"))
+    parser.add_argument("what", nargs="?", choices=("docs", "predictions", "held-out"))
     parser.add_argument("folder", nargs="?", type=Path)
     given = parser.parse_args()
     if given.what == "docs":
         PAGE.write_text(page())
         DETAILS.write_text(details())
         README.write_text(readme())
-    elif given.what == "predictions":
+    elif given.what is not None:
         if given.folder is None:
-            parser.error("predictions needs the folder that benchmarks.on_gpu wrote")
-        found = predictions_of(H200, given.folder)
-        RESULTS.write_text(_by_line(found) + "\n")
+            parser.error(f"{given.what} needs the folder that benchmarks.on_gpu wrote")
+        if given.what == "held-out":
+            PREDICTED.write_text(predictions_from(given.folder))
+        else:
+            RESULTS.write_text(_by_line(predictions_of(H200, given.folder)) + "\n")
     else:
         print("\n".join(comparison_lines(H200, read_predictions())))
 

@@ -11,7 +11,7 @@ from allocsim.recommend.offer import H200 as H200_TIMES
 from allocsim.recommend.offer import interpolated
 from allocsim.units import MIB
 from benchmarks.driver_times import lines_of, times_of
-from benchmarks.real_gpu.cases import case_lines, case_summary
+from benchmarks.real_gpu.cases import case_lines
 from benchmarks.real_gpu.kernels import kernel_lines
 from benchmarks.real_gpu.predictions import case_rows
 from benchmarks.real_gpu.programs import program_lines, programs_of, worst_text
@@ -53,15 +53,13 @@ def sections(folder: Path, predicted: Mapping[str, Any]) -> dict[str, list[str]]
     return found
 
 
-def summary(folder: Path, predicted: Mapping[str, Any]) -> str:
-    """Return a paragraph that summarises the tables of a folder."""
+def summary(folder: Path) -> str:
+    """Return sentences on the replays and what-ifs of a folder."""
     programs = programs_of(folder)
     return (
-        f"On one real H200: {programs.whole} replays equal their recording; {programs.exact} "
-        f"peaks predicted for other settings are exact.{worst_text(programs.tried)} "
-        "Twenty runs of training and serving, predicted on a simulated H200 without a GPU: "
-        f"{case_summary(case_rows(folder), predicted['cases'])} `benchmarks/results/real-gpu.md` "
-        "lists each run with its error and the cause."
+        f"On an H200, {programs.whole} replays equal their recording and {programs.exact} peaks "
+        f"predicted for other settings are exact.{worst_text(programs.tried)} "
+        "[Every run](https://allocsim.github.io/allocsim/evidence/real-gpu.html)."
     )
 
 

@@ -20,7 +20,10 @@ from allocsim.replaying import Prepared, prepare, replay_prepared
 from allocsim.simulation.setting import Setting
 from benchmarks.real_gpu.tables import bytes_text, error_text, table
 
-__all__ = ["Programs", "Replayed", "WhatIf", "program_lines", "programs_of", "worst_text"]
+__all__ = [
+    "Programs", "Replayed", "WhatIf", "program_lines", "programs_of", "what_if_lines",
+    "worst_text",
+]  # fmt: skip
 
 BASE = "default"
 _PEAK = "reserved_bytes.all.peak"
@@ -170,7 +173,12 @@ def program_lines(found: Programs) -> list[str]:
         ),
     )
     lines += ["", f"**What-if: {found.exact} peaks are exact.**{worst_text(found.tried)}", ""]
-    return lines + table(
+    return lines + what_if_lines(found.tried)
+
+
+def what_if_lines(tried: Sequence[WhatIf]) -> list[str]:
+    """Return the table of what-ifs in Markdown."""
+    return table(
         ("program", "setting", "real, bytes", "predicted, bytes", "error", "cause"),
         (
             (
@@ -181,7 +189,7 @@ def program_lines(found: Programs) -> list[str]:
                 error_text(each.real, each.predicted),
                 each.cause,
             )
-            for each in found.tried
+            for each in tried
         ),
     )
 
