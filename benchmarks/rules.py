@@ -402,9 +402,8 @@ def _rules_of_the_card() -> list[Rule]:
     return [
         Rule(
             "reserved + free is not the total",
-            f"correct: the rest is the CUDA context, {low} to {high} MiB in posted texts and on two "
-            "cards, and the "
-            "memory of other processes",
+            f"correct: the rest is the CUDA context, {low} to {high} MiB in posted texts and on "
+            "two cards, and the memory of other processes",
             "the context of a phantom is an option",
             "the 4090 user's card held 1,236 to 1,337 MiB besides PyTorch",
             '`allocsim explain "the message"`; the line Process of `fit`',

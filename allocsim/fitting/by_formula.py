@@ -32,7 +32,7 @@ from allocsim.fitting.model import Configured, Model
 from allocsim.fitting.parallel import fits_in, precision_of, shard
 from allocsim.fitting.serving import ServedMemory, serve
 from allocsim.fitting.task import EAGER_NOTE, Task, usual_attention
-from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
+from allocsim.phantom import Gpu, context_seen
 from allocsim.units import format_range, format_size
 
 _COPIED_IN_STEP = ("adamw", "adafactor")
@@ -182,7 +182,7 @@ def _trained(task: Task, gpu: Gpu) -> tuple[tuple[MemoryPart, ...], str]:
             "2 to 26 % in eight of ten runs of PyTorch",
         )
     )
-    context = CONTEXT_MEMORY_SEEN
+    context = context_seen(gpu)
     parts.append(MemoryPart(_CONTEXT, *context))
     if most > context[1]:
         parts.append(MemoryPart("NCCL", least - context[0], most - context[1]))

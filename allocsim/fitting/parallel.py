@@ -21,7 +21,7 @@ from math import ceil
 
 from allocsim._repr import Shown
 from allocsim.fitting.formulas.training import ParallelLayout, Precision, Rank, Training
-from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
+from allocsim.phantom import Gpu, context_seen
 from allocsim.units import format_size, round_up
 
 RESERVED_SEEN = (1.02, 1.07, 1.26)
@@ -79,7 +79,7 @@ class Sharded(Shown):
     @property
     def outside_bytes(self) -> tuple[int, int]:
         """Range (low, high) of the memory of the CUDA context and NCCL, in bytes."""
-        (low, high), (two, more) = CONTEXT_MEMORY_SEEN, NCCL_SEEN
+        (low, high), (two, more) = context_seen(self.gpu), NCCL_SEEN
         return low + two * self.communicators, high + more * self.communicators
 
     @property

@@ -52,7 +52,7 @@ from allocsim.fitting.model import (
     model_of,
     published_format,
 )
-from allocsim.phantom import CARDS, CONTEXT_MEMORY_SEEN, Gpu
+from allocsim.phantom import CARDS, Gpu, context_seen
 from allocsim.units import GIB, MIB, format_range, format_size
 
 SERVERS: dict[str, Callable[[ServingWork], Needs]] = {
@@ -246,7 +246,7 @@ def serve(
         weights=held.weights if cards == 1 else weights_of_rank(held.weights, held.sizes, cards),
         cards=cards,
         memory=gpu.memory,
-        context=CONTEXT_MEMORY_SEEN,
+        context=context_seen(gpu),
         batch=batch,
         prompt=prompt,
         decode=decode,

@@ -26,6 +26,7 @@ from allocsim.phantom.gpu import (
     Gpu,
     Limits,
     context_range,
+    context_seen,
     find_gpu,
     limits_of,
 )
@@ -45,7 +46,7 @@ __all__ = [
     "CARDS", "COMMON_OPTIONS", "CONTEXT_MEMORY_SEEN", "Gpu", "Limits", "ORIGIN", "PhantomError",
     "ProcessRecording", "Recorded", "RecordedProgram", "RefusedError", "STUB", "ScriptError",
     "Starter", "Stubs", "TorchInstall", "UnavailableError", "Wheel", "build_once", "build_stubs",
-    "cached_wheel", "compile_source", "context_range", "digest_of", "fetch_wheel", "find_compiler",
-    "find_gpu", "find_torch", "full_version", "has_gpu", "limits_of", "phantom_environment",
-    "record", "starter_of",
+    "cached_wheel", "compile_source", "context_range", "context_seen", "digest_of", "fetch_wheel",
+    "find_compiler", "find_gpu", "find_torch", "full_version", "has_gpu", "limits_of",
+    "phantom_environment", "record", "starter_of",
 ]  # fmt: skip

@@ -23,11 +23,18 @@ from allocsim.units import GIB, KIB, MIB, TIB
 CONTEXT_MEMORY = 512 * MIB
 """Assumed bytes of the CUDA context and libraries, if the GPU's are unknown."""
 
-CONTEXT_MEMORY_SEEN = (112 * MIB, 687 * MIB)
-"""Smallest and largest context memory of one process in bytes, from out-of-memory errors: about
-112 MiB on an RTX 4060, 180 on an RTX 3070, 204 on an RTX A4000, 426 on an RTX 6000 Ada, 522 on a
-GPU of 23.65 GiB, 600 on an RTX 5090, 687 on a GPU of 79.14 GiB.  It grows with the loaded kernels,
-so it is not known in advance."""
+CONTEXT_MEMORY_SEEN = (112 * MIB, 871 * MIB)
+"""Smallest and largest context memory of one process that was seen on any GPU, in bytes."""
+
+_STACK = KIB
+"""Bytes of stack that a CUDA context holds for each thread that a GPU runs at once.  Source: an
+H100, where a kernel with a larger stack takes the difference for all threads (traces/h100)."""
+
+_CONTEXT_BESIDE_STACKS = (76 * MIB, 607 * MIB)
+"""Smallest and largest context memory of one process without stacks, in bytes.  Sources: texts of
+out-of-memory errors, which show a context of 112 MiB on an RTX 4060, 180 on an RTX 3070, 204 on an
+RTX A4000, 426 on an RTX 6000 Ada, 600 on an RTX 5090, 687 on a GPU of 79.14 GiB; and 527 to 871 MiB
+on an H100 and an H200 (traces/h100, traces/h200).  It grows with the loaded kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +141,20 @@ def context_range(gpu: Gpu) -> tuple[int, int]:
     The context grows with the kernels that a program loads, so its exact size is unknown.  Return
     (0, 0) for a GPU described without a context.
     """
-    return CONTEXT_MEMORY_SEEN if gpu.context_memory else (0, 0)
+    return context_seen(gpu) if gpu.context_memory else (0, 0)
+
+
+def context_seen(gpu: Gpu) -> tuple[int, int]:
+    """Return the smallest and the largest size of a CUDA context on GPUs like `gpu`, in bytes.
+
+    For a GPU described without a context, return the range of all GPUs.
+    """
+    if not gpu.context_memory:
+        return CONTEXT_MEMORY_SEEN
+    is_of_cuda = not gpu.assumed.startswith(_OTHER_MAKERS)
+    stacks = is_of_cuda * _STACK * gpu.multiprocessors * gpu.limits.threads
+    low, high = _CONTEXT_BESIDE_STACKS
+    return low + stacks, high + stacks
 
 
 _Row = tuple[str, str, float, tuple[int, int], int, float]
@@ -243,6 +263,7 @@ _INTEL = (
     "Intel: PyTorch has a similar allocator for XPU; requests are assumed to be those of CUDA's "
     "kernels, and its own rules, workspaces and context were not measured"
 )
+_OTHER_MAKERS = (_AMD, _INTEL)
 _UNIFIED = (
     "unified memory: the operating system and other programs use a part of it, which is not "
     "subtracted"

@@ -15,7 +15,7 @@ from allocsim.analysis.top import top
 from allocsim.errors import ConfigError
 from allocsim.fitting import Fit, Ran, Task, fewest, fit_command, largest, model_of, run_program
 from allocsim.fitting import fit as fit_by_any_engine
-from allocsim.phantom import Gpu, UnavailableError, find_gpu
+from allocsim.phantom import Gpu, UnavailableError, context_range, find_gpu
 from allocsim.units import GIB, MIB, TIB
 from tests.fitting.conftest import Pretended
 
@@ -29,7 +29,7 @@ def fit(*question: Any, **options: Any) -> Fit:
     return found
 
 
-CARD = Gpu("a small card", 4 * GIB, context_memory=512 * MIB)
+CARD = Gpu("a small card", 4 * GIB, multiprocessors=20, context_memory=512 * MIB)
 
 
 def batch_of(program: str) -> int:
@@ -281,15 +281,16 @@ def test_verdict_is_open_if_only_a_small_context_leaves_room(pretend: Pretend) -
     assert close.fits is None
     low, high = close.process_bytes
     assert low <= CARD.memory < high
-    assert close.headline().startswith("may not fit a small card: 3.54 GiB to 4.10")
+    assert close.headline().startswith("may not fit a small card: 3.54 GiB to 4.06")
 
 
 def test_verdict_is_open_if_a_slightly_larger_card_suffices() -> None:
     question = Task(model=model_of("gpt2"), batch=2)
     needed = fit(question, "A100 40GB", engine="laws").needed_bytes
     assert needed is not None
-    for more, fits in ((687, True), (300, None), (-300, False)):
-        card = replace(find_gpu("A100 40GB"), memory=needed + more * MIB)
+    low, high = context_range(find_gpu("A100 40GB"))
+    for more, fits in ((high, True), (low, None), (-low, False)):
+        card = replace(find_gpu("A100 40GB"), memory=needed + more)
         assert fit(question, card, engine="laws").fits is fits
 
 
@@ -434,7 +435,7 @@ def test_needed_bytes_are_of_the_smallest_card_that_works(
         return 0
 
     pretend(in_turns)
-    card = Gpu("a card", 1500 * MIB, context_memory=100 * MIB)
+    card = Gpu("a card", 1500 * MIB, multiprocessors=40, context_memory=100 * MIB)
     found = fit(task(), card)
     assert not found.fits
     assert found.unlimited is not None

@@ -10,7 +10,15 @@ from dataclasses import asdict, replace
 import pytest
 
 from allocsim.errors import ConfigError
-from allocsim.phantom import CARDS, CONTEXT_MEMORY_SEEN, Gpu, Limits, find_gpu, limits_of
+from allocsim.phantom import (
+    CARDS,
+    CONTEXT_MEMORY_SEEN,
+    Gpu,
+    Limits,
+    context_seen,
+    find_gpu,
+    limits_of,
+)
 from allocsim.phantom.record import find_torch, phantom_environment
 from allocsim.units import GIB, KIB, MIB
 from tests.pythons import NEEDS_TORCH, PYTHONS
@@ -72,6 +80,26 @@ def test_gpu_with_only_a_size_has_the_properties_of_an_a100() -> None:
 def test_context_memory_is_within_the_seen_range() -> None:
     least, most = CONTEXT_MEMORY_SEEN
     assert {least <= card.context_memory <= most for card in CARDS.values()} == {True}
+
+
+@pytest.mark.parametrize(
+    ("card", "seen"),
+    [("RTX 4060", 112), ("RTX 3070", 180), ("RTX A4000", 204), ("L40S", 298),
+     ("RTX 6000 Ada", 426), ("RTX 5090", 600), ("H100", 526.8), ("H100", 862.8), ("H200", 870.8)],
+)  # fmt: skip
+def test_range_of_a_context_has_what_was_seen_on_the_card(card: str, seen: float) -> None:
+    low, high = context_seen(find_gpu(card))
+    assert low <= seen * MIB <= high
+
+
+def test_range_of_a_context_grows_with_the_threads_of_the_card() -> None:
+    small, large = (context_seen(find_gpu(name)) for name in ("RTX 4060", "H100"))
+    assert small[0] < large[0]
+    assert small[1] < large[1]
+
+
+def test_range_of_a_context_on_an_unknown_card_is_that_of_all_cards() -> None:
+    assert context_seen(Gpu("24GiB", 24 * GIB)) == CONTEXT_MEMORY_SEEN
 
 
 ASK = """

@@ -13,13 +13,8 @@ pytestmark = pytest.mark.skipif(
 AGAIN = "run python -m benchmarks.real_gpu docs"
 
 
-def test_page_has_the_tables_that_its_command_writes() -> None:
+def test_pages_have_the_tables_that_their_command_writes() -> None:
+    # One test, because the tables of all three take most of the time.
     assert page() == PAGE.read_text(), AGAIN
-
-
-def test_details_have_the_tables_that_the_command_writes() -> None:
     assert details() == DETAILS.read_text(), AGAIN
-
-
-def test_readme_has_the_summary_that_the_command_writes() -> None:
     assert readme() == README.read_text(), AGAIN

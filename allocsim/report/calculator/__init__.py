@@ -34,7 +34,7 @@ from allocsim.fitting import (
 )
 from allocsim.fitting.laws import FAMILIES, REQUEST, VARIABLES, Family, Formula, Law
 from allocsim.ownership import CATEGORIES
-from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
+from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu, context_seen
 from allocsim.report.html import Packer, json_text, stylesheet
 
 __all__ = ["PackedLaws", "calculator_page", "packed_laws"]
@@ -223,6 +223,7 @@ def _card(name: str, gpu: Gpu) -> dict[str, Any]:
         "name": gpu.name,
         "memory": gpu.memory,
         "context": gpu.context_memory,
+        "process": context_seen(gpu),
         "capability": gpu.capability,
         "multiprocessors": gpu.multiprocessors,
         "threads": gpu.limits.threads,
