@@ -62,7 +62,7 @@ class Largest:
 
     name: name of the size.
     value: largest value that fits, 0 if not even the least value does.
-    step: tried values are multiples of it.
+    step: only multiples of `step` are tried.
     fitting: run at `value`, or None if no value fits.
     failing: run at the next multiple of `step`; None if the model cannot have so large a size.
     tried: results of all runs, in order.

@@ -70,12 +70,12 @@ class Started(Shown):
     torch_version: release of PyTorch.
     driver: numbers of (loaded kernels, nodes of CUDA graphs) of one card, for which the driver
         takes memory, and the number of graphs with collectives if NCCL computes them.
-    local_bytes: memory that the driver takes for the largest stack of a kernel, for all threads,
-        beyond the memory that the CUDA context has for stacks.
-    tuning_bytes: local memory of variants that Triton tries in the first start on a card, to keep
-        the choice for later starts: positive if this is a first start, which has so much more than
-        a later one; negative if this is a later one, which has so much less; 0 without tuning.
-    stages: bytes in use on one card after each stage that was played, and at its peak, by name:
+    local_bytes: memory for the largest stack of a kernel, in all threads, that the driver takes in
+        addition to the CUDA context.
+    tuning_bytes: memory for the stacks of kernel variants that Triton tries only in the first
+        start on a card. In a first start: bytes that later starts do not take. In a later start:
+        minus the bytes that only the first start took. 0 without tuning.
+    stages: bytes in use on one card after each stage, and at its peak, by name of the stage:
         "start", "requests", "sleep at level 1".
     searched: option whose largest value was searched for; `arguments` has that value. "" for none.
     """
@@ -103,7 +103,7 @@ class Started(Shown):
 
     @property
     def fits(self) -> bool:
-        """True if the engine was ready, and what was played after that did not fail."""
+        """True if the engine was ready, and the requests and sleep after that did not fail."""
         return self.phase is Phase.READY
 
     def headline(self) -> str:
@@ -141,7 +141,7 @@ class Started(Shown):
 
     @property
     def charged(self) -> int:
-        """Bytes for kernels and graph nodes that the start counted as in use."""
+        """Bytes that the phantom GPU counted as in use for kernels and graph nodes."""
         taken: int = sum(map(mul, self.driver, _CHARGES))
         return self.local_bytes + taken
 
@@ -181,8 +181,8 @@ def start(
     arguments: further arguments of the engine's command.
     python: interpreter that has the engine; default: this one, or the one on the PATH.
     cards: number of cards; each layer is split over them.
-    requests: number of requests that are played at once when the engine is ready, tokens of each
-        prompt, and tokens to generate; default: none are played.
+    requests: (number of requests, tokens of each prompt, tokens to generate), sent at once when
+        the engine is ready; default: no requests.
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
     keep: file to which the recording is written; ranks have files with their numbers.
 
@@ -273,9 +273,9 @@ def start_largest(option: str, model: str, server: str, gpu: Gpu, **how: Any) ->
         is the number of requests of the longest length that the KV cache holds at once.
     how: further arguments of `start`.
 
-    Each start, by its printed sizes or its refusal, gives the value for the next start, until a
-    start gives its own value. If no value works, the result is that of the first start. The
-    recording that is kept is that of the result.
+    The first start omits `option`. The printed sizes or the refusal of each start give the value
+    for the next start, until a value repeats. If no value works, the first start is returned. The
+    recording of the returned start is kept.
     """
     if option not in _SOUGHT:
         expected = ", ".join(_SOUGHT)

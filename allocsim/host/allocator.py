@@ -44,8 +44,8 @@ class CachingHostAllocator:
     host_memory: bytes of host memory that the driver can pin; None for no limit.
     record_history: keep `history`, like record_pinned_host_memory of torch.cuda.memory.
 
-    Work of a stream is done when `synchronize` is called.  A background thread of
-    `pinned_use_background_threads` is taken to finish its polling between any two calls.
+    The work of a stream finishes when `synchronize` is called.  The background thread of
+    `pinned_use_background_threads` is assumed to finish its polling between any two calls.
 
     Raises ConfigError for a conf or release that is refused.
 
@@ -354,7 +354,8 @@ class CachingHostAllocator:
     ) -> None:
         """Cache a block that nothing uses, or release it if it is too large to be cached.
 
-        polled: `size` of `_process_events`; some releases subtract it instead of the block's size.
+        polled: `size` of `_process_events`; some releases subtract it from the statistics, in
+            place of the block's size.
         is_plain: True if no stream delayed the free.
 
         Mirrors: maybe_cache_block

@@ -59,10 +59,10 @@ class Explanation:
 
 
 def plain_explanation(gap: Gap) -> Explanation:
-    """Return the explanation of a gap without an inferred call.
+    """Explain a gap by its recorded entries, without inferring a call.
 
-    Frees complete and memory is obtained in the recorded order.  If the request failed, the frees
-    complete after it, because it waited for them.
+    Frees complete and memory is obtained in the recorded order.  If the gap ends with a failed
+    request, the frees complete after the request, because it waited for them.
     """
     late = gap.completed if gap.step is not None and gap.step.action == Action.OOM else ()
     early = () if late else gap.completed
@@ -81,7 +81,7 @@ def called_explanation(gap: Gap) -> Explanation:
 
 
 def known_explanation(gap: Gap) -> Explanation | None:
-    """Return the explanation of a gap without an inferred call; None if a call must be inferred."""
+    """Return the explanation of a gap whose cause is certain; None if a call must be inferred."""
     if not gap.is_open:
         return plain_explanation(gap)
     return _by_known_calls(gap) if gap.calls and gap.released and _may_release(gap) else None

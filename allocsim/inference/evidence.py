@@ -1,7 +1,7 @@
 """Evidence in a recording for calls that it does not contain.
 
-The likelihood of the possible causes of a return of memory only decides which cause is tried first.
-If later entries contradict that cause, `search.py` tries the others.
+If memory returns to the driver, several causes are possible.  Their likelihood only decides which
+cause is tried first.  If later entries contradict that cause, `search.py` tries the others.
 
 `Threshold` infers the memory limit that the program set from garbage collections.  The option
 garbage_collection_threshold is a share of this limit.  A request that needs new memory first frees

@@ -62,8 +62,8 @@ class EntryMasks:
     """Masks over the entries of a trace.
 
     is_immediate: the entry is a free_requested, and the next is its free_completed.
-    is_held: the entry is an immediate free for which the allocator may have waited, since right
-        after it memory was returned to the driver or a request failed.
+    is_held: the entry is an immediate free right before memory was returned to the driver or a
+        request failed, so the allocator may have waited for this free.
     is_plain: the entry is a step that needs no inference.
     is_growth: the entry is a new segment for the next entry, a request that needs no inference.
     is_planned: the entry is part of a gap or ends one, so its steps are inferred.

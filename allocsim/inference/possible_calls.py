@@ -72,7 +72,7 @@ def moments_of(plan: Plan) -> list[int]:
 def entries_suffice(trace: Trace, plan: Plan) -> bool:
     """Return True if the quiet moments follow from the entries alone, so that no replay is needed.
 
-    plan: plan that contains the addresses and refusals that the driver answered when recorded.
+    plan: plan that contains the recorded results of driver calls.
     """
     return (
         not any_of(trace.action, (*_RELEASES, Action.SEGMENT_MAP)).any()

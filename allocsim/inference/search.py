@@ -4,8 +4,9 @@ The recording is split into steps and gaps (`gaps.py`), and each gap has one or 
 (`causes.py`).  The search replays the recording with the most likely explanation of each gap.  At
 the first difference from the recording, it goes back to the last gap with an untried explanation,
 takes that explanation, and replays again.  If no combination reproduces the recording, the plan
-with the latest difference is kept.  An explanation may assume that a full device refused a request.
-If the whole recording does not fit a device of that size, this assumption is dropped.
+with the latest difference is kept.  An explanation may assume that a full device refused a request,
+which limits the size of the device.  If the whole recording does not fit a device of this size, the
+assumption is dropped.
 
 To limit the time, the search changes at most the last `LOOK_BACK` choices.  All replays together
 have at most `DRIVES` times the entries of the recording, or `STEPS` entries if that is more.
@@ -49,8 +50,8 @@ def plan_of(device: RecordedDevice) -> Plan:
     """Return the plan of a recording, found by replays under `device.release`.
 
     The room that an expandable segment has to grow depends on the device's size (semantics 4.1).
-    If it is unknown and a replay without a limit does not reproduce the recording, the smallest
-    possible size in whole GiB is tried, then the smallest in half GiB.
+    If this size is unknown and a replay without a limit does not reproduce the recording, the
+    smallest possible size in whole GiB is tried, then the smallest in half GiB.
     """
     plan = _found_plan(device, device.named_memory)
     expands = device.config.expandable_segments

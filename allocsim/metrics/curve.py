@@ -41,7 +41,7 @@ from allocsim.simulation import DeviceRun, Timeline
 class Measures:
     """Measures of one device's replay: bytes, and overheads as ratios (0: no overhead).
 
-    slack_share: share of all bytes ever allocated that rounding and unsplit blocks added.
+    slack_share: slack of all allocated blocks, as a share of their bytes, 0 to 1.
     lower_bound_bytes: peak of requested bytes; no allocator needs less.
     packed_bytes: memory that is enough if all requests are known in advance.
     n_blocks: number of blocks for which `packed_bytes` was computed.
@@ -134,7 +134,7 @@ _Column = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Extremes:
-    """Minimum and maximum of each group of `step` consecutive values; the last may be shorter.
+    """Extremes of each group of `step` consecutive values; the last group may be shorter.
 
     low, high: minimum and maximum of each group.
     """

@@ -34,8 +34,8 @@ class Lifetimes:
 
     start, end: entry of the allocation and of the end of each block's life.
     size: bytes of the request, rounded up to 512.
-    in_order_of: lifetimes of the same blocks whose starts and ends have the same order, so that
-        they are not sorted again; None if no such lifetimes are known.
+    in_order_of: lifetimes of the same blocks whose starts and ends are in the same order, which is
+        then reused; None to sort the starts and ends.
     """
 
     start: NDArray[np.int64]

@@ -96,7 +96,7 @@ class Evidence:
     def gradient_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Distinct sizes of gradients in bytes, and the number of gradients of each size.
 
-        The number is the largest at the end of any backward pass.
+        The number is the maximum over the ends of all backward passes.
         """
         rows = np.flatnonzero(self.gradients)
         spans = self.scene.backwards.of(self.blocks.born[rows])

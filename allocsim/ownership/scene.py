@@ -9,7 +9,7 @@ and `completed` are `n_entries` if they are not in the recording.
 If the recording contains a backward pass, an allocation without Python frames is attributed to
 autograd's thread, which runs no Python.  A program may mark its steps and phases while it is
 recorded.  The marks number the steps, and determine the phase of allocations whose stacks show
-none.
+no phase.
 """
 
 from __future__ import annotations
@@ -266,9 +266,9 @@ class Scene:
         return self.blocks.freed > self.last_alloc
 
     def span_end(self, spans: Spans) -> tuple[_Column, _Column]:
-        """Return where the latest span ends that begins before each block's allocation.
+        """Return for each block the end of the latest span that begins before its allocation.
 
-        The results are its last allocation, and the first allocation after it, as entries.
+        The end is given as two entries: the last allocation in the span, and the first after it.
         """
         at = spans.of(self.blocks.born)
         return np.append(spans.last, -1)[at], np.append(spans.after, NEVER)[at]
@@ -283,7 +283,7 @@ class Scene:
     def step_at(self, entry: int) -> int:
         """Return the number of the training step that contains `entry`; 0 if no steps are known.
 
-        The number is that of the program's mark if it marked steps, else steps count from 1.
+        The program's marks give the number; without marks, steps are counted from 1.
         """
         if len(self.marked_starts):
             at = int(np.searchsorted(self.marked_starts, entry, side="right")) - 1

@@ -151,7 +151,8 @@ def is_call(frame: Frame) -> bool:
 def kinds_of(table: FrameTable, stacks: Sequence[int]) -> dict[int, StackKind]:
     """Return the classification of each stack number in `stacks`.
 
-    All stacks must be given at once: one stack may show that a file of another defines modules.
+    All stacks must be given at once, because one stack may show that a file in another stack
+    defines modules.
     """
     known = {stack: table.stack(stack) for stack in stacks}
     python = {

@@ -56,7 +56,7 @@ class Stubs:
     """Paths of the stub libraries for one CUDA release, all in `folder`.
 
     device: library that counts the memory of the phantom GPU; the other stubs call it.
-    cudart, cuda, nvml: stubs with the sonames of CUDA's libraries, which are therefore not loaded.
+    cudart, cuda, nvml: stubs with the sonames of CUDA's libraries, loaded in their place.
     blas, dnn, math, nccl: stubs that are preloaded, so that the program calls their functions
         instead of those of CUDA's libraries.
     """

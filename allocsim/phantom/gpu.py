@@ -103,8 +103,8 @@ class Gpu:
     assumed: sentence about properties that are assumed, for a card that is not modelled exactly,
         such as one of another maker; "" if none are assumed.
     context_chunks: address ranges of the CUDA context, highest first, as text such as
-        "32:8 64:64 416:414 26": size and used size of each range in MiB, last the MiB that the
-        first kernels take.  "" if unknown.
+        "32:8 64:64 416:414 26": size and used size of each range in MiB.  The last number is the
+        MiB that the first kernels take.  "" if unknown.
     """
 
     name: str

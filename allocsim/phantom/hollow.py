@@ -51,8 +51,8 @@ def invented_values() -> str:
 def tried_variants() -> dict[str, int]:
     """Return the largest stack of the variants of kernels that Triton tuned, in bytes.
 
-    "tried": of those tried in this process.  "kept": of those tried in an earlier process, whose
-    choices this one used.
+    "tried": largest stack of the variants tried in this process.  "kept": largest stack of those
+    tried in an earlier process, whose choices this process used.
     """
     return _tried
 

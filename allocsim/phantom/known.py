@@ -5,7 +5,7 @@ recorded program, so it imports only the standard library.
 
 No device memory is requested or kept alive.  The contents belong to a storage, the memory that a
 tensor and its views share.  They are kept until the storage is freed or an operator writes unknown
-values to it.  A weak reference, an address and a version detect that.
+values to it.  A weak reference, an address and a version show when this happens.
 """
 
 from __future__ import annotations

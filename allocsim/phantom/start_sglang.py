@@ -1,8 +1,8 @@
 """Start SGLang's scheduler as `sglang.launch_server` would, and end once it is ready for requests.
 
 Rule: this file runs in the interpreter that has SGLang, by its path, so it imports only the
-standard library, modules of SGLang by name, and the file beside it.  Arguments: as those of
-`start_vllm`, with the options of `sglang.launch_server`.
+standard library, modules of SGLang by name, and `start_vllm.py`.  Arguments: those of
+`start_vllm.py`, with options of `sglang.launch_server` in place of `vllm serve`.
 
 Weights have no values, the tokenizer is not loaded, and the network is not used.  The scheduler,
 the only process that uses the GPU, runs in this process.  The server and the detokenizer are not

@@ -5,10 +5,10 @@ imports only the standard library.  Arguments: the folder of the model's config.
 requests to play, tokens of each prompt and tokens to generate, such as "2,1024,64", or ""; then the
 arguments of `vllm serve`.
 
-Weights have no values, and the network is not used.  The tokenizer is loaded if the folder has it,
-which models with images need.  The engine runs in this process.  The API server, which uses no GPU,
-is not started.  With tensor parallelism, all GPUs allocate the same, so only the first rank is
-started.  It receives its own messages in place of those of the other ranks.
+Weights have no values, and the network is not used.  The tokenizer is loaded if it is in the
+folder; models with images need it.  The engine runs in this process.  The API server, which uses no
+GPU, is not started.  With tensor parallelism, all GPUs allocate the same, so only the first rank is
+started.  It receives its own messages in place of the other ranks' messages.
 
 Once the engine is ready, requests are played, all at once, and an engine with sleep mode sleeps at
 levels 1 and 2.  A line gives the memory of the card after each stage.
@@ -81,7 +81,10 @@ def card_in_use() -> int:
 
 
 def report(stage: str, peak: int | None = None) -> None:
-    """Print the memory of the card after a stage; without a peak, that of the whole program."""
+    """Print the memory of the card after a stage.
+
+    peak: peak bytes in the stage; None for the peak since the program started.
+    """
     used = card_in_use()
     most = _bytes("peak_bytes") if peak is None else peak
     print(f"allocsim: after {stage}: {used} bytes in use, {most} at the peak", flush=True)

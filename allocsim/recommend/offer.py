@@ -74,10 +74,7 @@ class Offer:
         return max(trial.num_device_alloc + trial.num_device_free for trial in self.trials)
 
     def thrashes(self, baseline: Offer) -> bool:
-        """Return True if the replay keeps releasing memory and obtaining it again.
-
-        It must also make more than twice as many driver calls as the baseline.
-        """
+        """Return True if `churns` is True and the calls are more than twice those of `baseline`."""
         return self.churns and self.calls > _MANY_CALLS * baseline.calls
 
 
@@ -92,13 +89,13 @@ def dominates(better: Point, worse: Point) -> bool:
 
 
 Bar = tuple[tuple[Point, bool], ...]
-"""Points of finished replays, each with True if it wins against a setting with equal numbers."""
+"""Points of finished replays, each with True if it also wins a tie."""
 
 
 def is_hopeless(bar: Bar, so_far: Point) -> bool:
-    """Return True if a running replay can no longer be better than a finished one in any number.
+    """Return True if a finished replay is better than a running one can still become.
 
-    bar: numbers of the finished replays, each with True if it also wins against equal numbers.
+    bar: numbers of the finished replays, each with True if it also wins a tie.
     so_far: numbers that the running replay has reached; they can only grow.
     """
     return any(dominates(p, so_far) or (loses and p == so_far) for p, loses in bar)
@@ -217,7 +214,9 @@ _TAKES = ("malloc", "create", "map")
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Microseconds of each driver call; None takes the time from the table, depending on the size.
+    """Microseconds of each driver call.
+
+    If a field is None, the time is taken from `table` and depends on the size of the call.
 
     cuda_malloc: one cudaMalloc.
     cuda_free: one cudaFree, without waiting for the device.

@@ -3,9 +3,10 @@
 Every candidate was replayed with the same requests, device memory and release.  A candidate must
 serve every request, and save at least 1 % of the peak reserved memory or at least one retry.
 
-1. Settings are ordered by thrashing, then by retries, then by peak reserved memory.  Among the
-   settings within 1 % of the lowest peak, the simplest is chosen: every release that may have
-   written the recording supports it, and it has the fewest options, then the fewest driver calls.
+1. Settings are ordered by thrashing, then by retries, then by peak reserved memory.  Of the
+   settings within 1 % of the lowest peak, settings are preferred that are supported by every
+   release that may have written the recording; then the fewest options decide, then the fewest
+   driver calls.
 2. A setting fitted to the sizes of this recording is chosen only if it saves 5 % of the peak more
    than the best other setting.  This must hold for every possible state at the start of the
    recording, and in the second half alone.  Fitted values are derived from the first half
@@ -120,7 +121,7 @@ def recommend(
 ) -> Recommendation:
     """Return the recommendation for devices of one program that were replayed under `setting`.
 
-    Candidates are replayed with the device memory of that replay.
+    Candidates are replayed with the device memory of the baseline.
 
     cases: devices with their replays under `setting`.
     confs: candidates.  None for `proposals`, followed by `rescues` if every proposal fails.

@@ -111,8 +111,8 @@ def segments_plain(trace: Trace, frames: Frames, *, has_pools: bool = True) -> l
     """Return the segments of `trace` as PyTorch's dictionaries.
 
     frames: function from a stack number to the value written for the stack.
-    has_pools: True to write the pool id and stack of each segment, and if it is expandable, which
-        PyTorch does since 2.1.
+    has_pools: True to write the fields that PyTorch has since 2.1: segment_pool_id,
+        is_expandable and frames.
     """
     every = []
     for segment in trace.segments:

@@ -59,7 +59,7 @@ class FrameTable:
 
     @property
     def has_windows_paths(self) -> bool:
-        r"""True if a file name begins with a Windows drive (C:\) or server."""
+        r"""True if a file name begins with a Windows drive (C:\) or a server (\\name)."""
         return any(_WINDOWS.match(frame.filename) for frame in self.frames)
 
 

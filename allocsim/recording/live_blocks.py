@@ -3,13 +3,13 @@
 `live_before` undoes all allocations and frees from an entry on at once. At one address the entries
 alloc, free_requested and free_completed alternate, so sorting by address brings the entries of each
 block together. `start_state.py` undoes the entries one by one, which takes longer and gives the
-same result. If entries contradict each other, only that method finds the wrong entry.
+same result. If entries contradict each other, only `start_state.py` finds the wrong entry.
 
 A block that existed before the recording has only its requested size in the recording. The
 addresses behind it, up to the next live block, are slack or free space; slack is at most 1 MiB
-(semantics 1.7). If an allocation begins at these addresses while the block is live, the first of
-them shows the end of the block: the allocator merges adjacent free blocks and allocates from their
-front. Without one, the addresses are slack if they are few enough, else free space.
+(semantics 1.7). If allocations begin at these addresses while the block is live, the first one
+shows the end of the block: the allocator merges adjacent free blocks and allocates from their
+front. Without such an allocation, the addresses are slack if they are few enough, else free space.
 
 `never_overlap` divides the entries into groups of consecutive entries. In each group, it sorts the
 blocks that are live at any of its entries by address. Only blocks that follow each other in this

@@ -195,8 +195,8 @@ class Provenance:
     guessed: libraries whose workspace sizes on a phantom GPU are guesses.
     routing: how a phantom GPU distributed tokens to experts, "balanced" or "skewed", if sizes of
         requests or values on the host depend on it.
-    captured: occasion on which `allocsim.capture` wrote the recording, such as an error, and the
-        missing part of the history, as text; "" for other recordings.
+    captured: text that says why `allocsim.capture` wrote the recording, such as an error, and which
+        part of the history is missing; "" for other recordings.
     free_memory, reserved_memory: free bytes of the GPU, and bytes reserved by this program's
         PyTorch, when the recording was written; None if unknown.
     process_memory: bytes of GPU memory of this process, from NVML; None if unknown.
@@ -319,9 +319,9 @@ class CardMemory:
     def is_shared(self) -> bool:
         """True if other processes hold much of the GPU's memory.
 
-        For a recorded number, the limit is the smaller of 1 GiB and 5 % of the GPU. For an
-        estimate it is the larger of the two, because libraries such as NCCL also hold memory
-        outside PyTorch.
+        Much memory is at least the smaller of 1 GiB and 5 % of the GPU if the number was recorded,
+        and at least the larger of the two if it is estimated, because libraries such as NCCL also
+        hold memory outside PyTorch.
         """
         limits = _NOTABLE_BYTES, int(_NOTABLE_SHARE * self.total)
         return self.others_low >= (max(limits) if self.is_estimated else min(limits))

@@ -2,7 +2,7 @@
 
 A marker is a field or action that PyTorch writes since some release; `LAYOUTS` lists the new
 markers of each release. If a file has a marker, no older release wrote it. If a file lacks a marker
-that each release since some release always writes, none of these wrote it. An empty part of a file
+that a release and all newer ones always write, an older release wrote it. An empty part of a file
 shows nothing: without entries, the fields of entries are unknown.
 Sources: semantics 6.3, 6.5 and 9; recordings show that 2.11.0 writes no pool_id.
 
@@ -160,7 +160,7 @@ class Recording(Shown):
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """PyTorch releases that can have written it, oldest first; empty if no release matches."""
+        """PyTorch releases that can have written the file, oldest first; empty if none matches."""
         return layout_releases(self.markers)
 
     def device(self, number: int) -> Trace:

@@ -200,7 +200,7 @@ class RecordedSettings:
 
     conf: value of PYTORCH_CUDA_ALLOC_CONF; "" if it was not set.
     max_split_size: bytes; None for no limit.
-    garbage_collection_threshold: share of the allowed memory, 0 to 1; 0 if off.
+    garbage_collection_threshold: share of the memory limit, 0 to 1; 0 if off.
     roundup_power2_divisions: pairs of interval in MiB and number of divisions.
     other: remaining keys and values of the snapshot.
     """

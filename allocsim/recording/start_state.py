@@ -167,7 +167,7 @@ class Rewound:
 
 
 def trimmed(trace: Trace, first: int, last: int) -> Trace:
-    """Cut a trace to the entries [first, last), with the segments after the last of them."""
+    """Return a trace of the entries [first, last), with the segments after entry `last` - 1."""
     first, last, _ = slice(first, last).indices(len(trace))
     columns = {name: column[first:last] for name, column in trace.columns().items()}
     segments = trace.segments if last == len(trace) else start_state(trace, last)

@@ -76,7 +76,7 @@ class Growing:
         return self.values[1] - self.values[0]
 
     def domain(self, name: str) -> tuple[int, int]:
-        """Return the smallest value of the size `name` that the law covers, and a step.
+        """Return the smallest covered value of the size `name`, and the step to the next one.
 
         The law covers the smallest value plus multiples of the step.
         """
@@ -107,7 +107,7 @@ class Growing:
         return {**whole, self.name: value}
 
     def settled(self, at: Sizes) -> ScalingLaw:
-        """Return the law in the other sizes, with the number of copies fixed by `at[self.name]`.
+        """Fix the size `self.name` at `at[self.name]`, and return the law of the other sizes.
 
         Raises ConfigError if a program cannot have this number of copies. Raises RecordingError if
         the samples are different programs with this number of copies.

@@ -1,9 +1,9 @@
-"""Program with parts whose number of copies is given by a size, such as the number of layers.
+"""Growth of a program with a size, such as the number of layers.
 
-Rule: the larger of two programs has every row of the smaller one, and insertions that repeat
-adjacent rows: the layer before or after. If an insertion repeats neither, the program did not grow;
-PyTorch ran other kernels. When the size increases by another step, every insertion is repeated once
-more.
+Rule: two programs show the growth. The larger program has every row (request, free or other call)
+of the smaller one, and inserted rows. The inserted rows must repeat the rows directly before or
+after them: one more layer repeats an adjacent layer. Otherwise the program did not grow, but
+PyTorch ran other kernels. Every further increase of the size inserts one more copy.
 
 A row's value is the bytes of a request or, for a free, the number of allocated blocks from the same
 stack that were requested after the freed block. In copy number `copy` of `copies` copies, the value
@@ -38,9 +38,9 @@ from allocsim.simulation import StepKind, Steps
 class ProgramPart:
     """Inserted rows of the larger of two programs, and the adjacent rows that they repeat.
 
-    before, after: number of matching rows directly before and after the insertion. With n inserted
-        rows, a row before it matches the row n rows later if both have the same kind and stack. A
-        row after it is compared with the row n rows earlier.
+    before: number of rows directly before the n inserted rows that match the row n rows later, in
+        kind and stack.
+    after: number of rows directly after the inserted rows that match the row n rows earlier.
     """
 
     insertion: Insertion
@@ -140,13 +140,14 @@ _HANDLE = 1 << 62
 class Growth:
     """Program with parts that can be repeated.
 
-    first, second: the program without a further copy of the parts, and with one.
+    first: the program without inserted rows.
+    second: the program with one further copy of each part.
     group: for each request of `second`, the index of its stack.
     parts: inserted rows of `second`, which are repeated, in order.
     value: for each row of `second`, the bytes of a request; for a free, the number of allocated
         blocks of the same stack that were requested after the freed block.
-    by_copy: increase of `value` for each copy before the row's own copy.
-    by_copies: increase of `value` for each copy that the program has beyond the first.
+    by_copy: increase of `value` from each copy of a part to the next copy.
+    by_copies: increase of `value` for each copy of the parts beyond the first.
     """
 
     first: SizedProgram
@@ -230,7 +231,7 @@ class Growth:
 def growth_between(first: SizedProgram, second: SizedProgram) -> Growth | None:
     """Find which requests and frees of `first` are repeated in `second`, the same program larger.
 
-    Returns None if `second` lacks a request or free of `first`, or adds some that repeat none.
+    Returns None if `second` is not `first` with repeated parts.
     """
     plans = first.prepared.plan, second.prepared.plan
     if first.before != second.before or plans[0].changes != plans[1].changes:

@@ -70,7 +70,7 @@ class SizedProgram:
         return np.flatnonzero(self.kind == StepKind.ALLOC)
 
     def first_difference(self, other: SizedProgram) -> int | None:
-        """Return the first row that differs from `other` in more than its bytes, or None."""
+        """Return the first row where kind, block, stream or argument differs; None if none does."""
         shared = min(len(self.kind), len(other.kind))
         differs = np.zeros(shared, dtype=bool)
         for name in ("kind", "block", "stream", "argument"):
@@ -213,15 +213,15 @@ class ScalingLaw:
         return self.samples[0].program
 
     def domain(self, name: str) -> tuple[int, int]:
-        """Return the smallest value of the size `name` that the law covers, and the step between.
+        """Return the smallest covered value of the size `name`, and the step to the next one.
 
-        Covered values are the smallest one plus multiples of the step.
+        The law covers the smallest value plus multiples of the step.
         """
         assert name in self.degrees
         return 1, 1
 
     def settled(self, at: Sizes) -> ScalingLaw:
-        """Return this law: unlike `Growing`, it has no number of copies to choose."""
+        """Return this law unchanged; only `Growing.settled` has a size to fix."""
         assert set(at) == set(self.samples[0].at)
         return self
 

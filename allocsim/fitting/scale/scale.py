@@ -128,7 +128,7 @@ class ScaleFrontier:
 class Scaling(Shown):
     """A law of a program, derived from recordings at a few sizes.
 
-    checks: recordings whose peaks the law predicted.
+    checks: recordings that did not determine the law, and whose peaks it predicted exactly.
     """
 
     law: ScalingLaw | Growing

@@ -126,7 +126,7 @@ class RequestColumns:
             self._live.setdefault(self._key(size, None, other), []).append(held.pop())
 
     def add_older_blocks(self, size: int, stack: int) -> None:
-        """Add blocks, `size` bytes together, from before the beginning of the file; never freed.
+        """Add blocks, `size` bytes in total, that exist before the file begins; none is freed.
 
         Their sizes are chosen so that the allocator reserves no more memory than necessary.
         """

@@ -9,9 +9,9 @@ so are rows with actions of the allocator, such as `segment_alloc`.
 A raw row of `export_memory_timeline` is [nanoseconds, action, bytes, category]. Actions are 1
 (existed before the timeline), 2 (created), 3 (changed its category) and 4 (destroyed). Nanoseconds
 are -1 for action 1, and bytes are negative for released memory. The rows do not identify blocks, so
-a free is assigned to the most recently requested live block of its category and size. A tensor that
-changes its category has two rows, a release in the old and a request in the new category, and keeps
-its block.
+a free is assigned to the most recently requested live block of its category and size. A change
+of category has two rows: a release in the old category, and a request in the new one. The tensor
+keeps its block.
 """
 
 from __future__ import annotations
