@@ -105,8 +105,18 @@ CASES = (
     Case("25", "Llama-3.2-1B", "RTX 4090", {"batch": 2, "seq": 1024, **_PAGED}),
     Case("26", "Qwen2.5-0.5B", "RTX 4090", {"seq": 512, "dtype": "autocast-bf16", **_8_BIT}),
     Case("27", "Qwen2.5-0.5B", "RTX 4090", {"batch": 2, "seq": 1024, **_PAGED}),
+    Case("28", "GLM-4.5-Air", "H100", {"seq": 1024}, layers=3),
+    Case("29", "GLM-4.5-Air", "A100 80GB", {"seq": 2048, **_LORA, **_CKPT}, layers=4),
+    Case("30", "MiniMax-M2", "H100", {"seq": 1024, "optimizer": "sgd"}, layers=2),
+    Case("31", "MiniMax-M2", "A100 80GB", {"seq": 2048, **_LORA, **_CKPT}, layers=3),
+    Case("32", "DeepSeek-V3.2", "A100 80GB", {"seq": 1024}, layers=2),
+    Case("33", "DeepSeek-V3.2", "A100 80GB", {"seq": 2048, **_LORA, **_CKPT}, layers=4),
+    Case("34", "Command-R", "A100 80GB", {"seq": 1024}, layers=4),
+    Case("35", "Command-R", "A100 80GB", {"seq": 2048, **_LORA, **_CKPT}, layers=8),
+    Case("36", "Command-R7B", "A100 80GB", {"seq": 1024}, layers=8),
+    Case("37", "Command-R7B", "RTX 4090", {"seq": 2048, **_LORA, **_CKPT}),
 )
-"""Trainings that are in no row of traces/fit/truth.jsonl; the last ones have 8-bit optimizers."""
+"""Trainings that are in no row of traces/fit/truth.jsonl; 22 to 27 have 8-bit optimizers."""
 
 _Peaks = dict[str, dict[str, int]]
 

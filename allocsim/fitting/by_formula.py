@@ -230,9 +230,11 @@ def _left_out(task: Task, gpu: Gpu, conf: str | None) -> Iterator[str]:
         yield "the formula does not know the effect of the allocator's settings"
 
 
+_PARALLEL = ("cohere", "cohere2", "phi")
+"""Types whose attention and MLP have the same input."""
 _WITH_BIASES = ("gpt2", "phi", "starcoder2")
 """Types without a gate, where every matrix and norm has a bias."""
-_NORMS = {"gemma2": 4, "gemma3_text": 4, "glm4": 4, "phi": 1}
+_NORMS = dict.fromkeys(("gemma2", "gemma3_text", "glm4"), 4) | dict.fromkeys(_PARALLEL, 1)
 """Norms of a layer's width, by type; 2 in other types."""
 
 

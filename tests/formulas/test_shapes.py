@@ -90,6 +90,7 @@ def test_every_type_has_a_function_that_yields_its_tensors() -> None:
         ("Olmo-3-7B", 4096, 24),
         ("Llama-4-Scout-17B-16E", 8192, 36),
         ("Qwen3-8B", 0, 0),
+        ("Command-R7B", 4096, 24),
     ],
 )
 def test_a_window_belongs_to_the_layers_of_its_pattern(
@@ -106,6 +107,13 @@ def test_latent_attention_keeps_one_compressed_row_per_token() -> None:
     sizes = sizes_of(CONFIGURATIONS["DeepSeek-V3"])
     assert bytes_a_token(sizes, "bf16") == 61 * (512 + 64) * 2
     assert sizes.grown == (128 * 192, 128 * 128)
+
+
+def test_an_indexer_keeps_its_own_keys() -> None:
+    """A server keeps them in 8 bits, with a scale of 32 bits for each token."""
+    sizes = sizes_of(CONFIGURATIONS["DeepSeek-V3.2"])
+    assert bytes_a_token(sizes, "bf16") == 61 * ((512 + 64) * 2 + 132)
+    assert sizes.grown == (128 * 192 + 128, 128 * 128)
 
 
 @pytest.mark.parametrize(

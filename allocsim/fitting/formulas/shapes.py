@@ -83,7 +83,7 @@ def _attention(sizes: ModelSizes, _: int) -> _Rows:
         if sizes.attention_bias:
             yield "bias", (out,)
     yield "attn_output", (width, queries)
-    if sizes.attention_bias and sizes.family not in ("glm", "glm4", "qwen2"):
+    if sizes.attention_bias and sizes.family not in ("glm", "glm4", "glm4_moe", "qwen2"):
         yield "bias", (width,)
 
 
@@ -115,6 +115,17 @@ def _latent_attention(sizes: ModelSizes, _: int) -> _Rows:
     yield "norm", (latent.key_value,)
     yield "attn_kv_b", (sizes.heads * (sizes.head + latent.value), latent.key_value)
     yield "attn_output", (sizes.width, sizes.heads * latent.value)
+
+
+def _indexer(sizes: ModelSizes, _: int) -> _Rows:
+    assert sizes.indexer is not None
+    assert sizes.latent is not None
+    heads, head = sizes.indexer
+    yield "indexer", (heads * head, sizes.latent.query)
+    yield "indexer", (head, sizes.width)
+    yield "norm", (head,)
+    yield "bias", (head,)
+    yield "indexer", (heads, sizes.width)
 
 
 def _linear_attention(sizes: ModelSizes) -> _Rows:
@@ -215,6 +226,10 @@ def _wide_norms(sizes: ModelSizes, _: int) -> _Rows:
     yield "norm", (sizes.kv_width,)
 
 
+def _chosen_norms(part: _Part) -> _Part:
+    return lambda sizes, layer: part(sizes, layer) if sizes.query_norm else iter(())
+
+
 def _gpt2_attention(sizes: ModelSizes, _: int) -> _Rows:
     yield from _with_bias("attn_qkv", (3 * sizes.width, sizes.width))
     yield from _with_bias("attn_output", (sizes.width, sizes.width))
@@ -224,6 +239,12 @@ _LLAMA = _layer(_attention, _gated, _norms(2))
 _MIXTRAL = _layer(_attention, _experts, _norms(2))
 _DEEPSEEK_V3 = _layer(_latent_attention, _experts, _score_correction, _norms(2))
 FAMILIES: dict[str, _Part] = {
+    **dict.fromkeys(
+        ("cohere", "cohere2"),
+        _layer(_attention, _gated, _norms(1), _chosen_norms(_wide_norms)),
+    ),
+    "glm4_moe": _layer(_MIXTRAL, _score_correction, _chosen_norms(_head_norms)),
+    "minimax_m2": _layer(_MIXTRAL, _score_correction, _wide_norms),
     **dict.fromkeys(("gemma", "granite", "llama", "mistral", "qwen2", "smollm3"), _LLAMA),
     "gemma2": _layer(_attention, _gated, _norms(4)),
     "gemma3_text": _layer(_attention, _gated, _norms(4), _head_norms),
@@ -231,13 +252,17 @@ FAMILIES: dict[str, _Part] = {
     "qwen3": _layer(_LLAMA, _head_norms),
     "qwen3_moe": _layer(_MIXTRAL, _head_norms),
     "qwen3_5_text": _layer(_linear_or_gated_attention, _gated, _norms(2)),
-    "qwen3_5_moe_text": _layer(_linear_or_gated_attention, _gated_shared_expert, _norms(2)),
+    **dict.fromkeys(
+        ("qwen3_5_moe_text", "qwen3_next"),
+        _layer(_linear_or_gated_attention, _gated_shared_expert, _norms(2)),
+    ),
     "phi3": _layer(_fused_attention, _gate_in_up, _norms(2)),
     "glm": _layer(_attention, _gate_in_up, _norms(2)),
     "glm4": _layer(_attention, _gate_in_up, _norms(4)),
     **dict.fromkeys(("llama4_text", "mixtral"), _MIXTRAL),
     "deepseek_v2": _layer(_latent_attention, _experts, _norms(2)),
     **dict.fromkeys(("deepseek_v3", "kimi_k2"), _DEEPSEEK_V3),
+    "deepseek_v32": _layer(_DEEPSEEK_V3, _indexer),
     "gpt_oss": _layer(_attention, _sinks, _biased_experts, _norms(2)),
     "gpt2": _layer(_gpt2_attention, _plain_mlp, _biased_norms(2)),
     "phi": _layer(_biased_attention, _plain_mlp, _biased_norms(1)),

@@ -15,24 +15,31 @@ _MOST = 1 << 31
 _DEEPEST = 4096
 
 KNOWN_TYPES = (
-    *("deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "gpt2"),
-    *("gpt_oss", "granite", "kimi_k2", "llama", "llama4_text", "mistral", "mixtral", "olmo2"),
-    *("olmo3", "phi", "phi3", "qwen2", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe"),
-    *("smollm3", "starcoder2"),
+    *("cohere", "cohere2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "gemma", "gemma2"),
+    *("gemma3_text", "glm", "glm4", "glm4_moe", "gpt2", "gpt_oss", "granite", "kimi_k2", "llama"),
+    *("llama4_text", "minimax_m2", "mistral", "mixtral", "olmo2", "olmo3", "phi", "phi3", "qwen2"),
+    *("qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "smollm3"),
+    "starcoder2",
 )
 """Values of model_type that the formulas describe."""
 
-_TIED = ("gemma", "gemma2", "gemma3_text", "gpt2", "smollm3", "starcoder2")
+_TIED = ("cohere", "cohere2", "gemma", "gemma2", "gemma3_text", "gpt2", "smollm3", "starcoder2")
 """Types whose output layer shares the embedding's weights by default."""
-_LINEAR = ("qwen3_5_moe_text", "qwen3_5_text")
+_LINEAR = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 _WIDE_HEADS = ("gemma", "gemma2", "gemma3_text", *_LINEAR)
 """Types whose heads have 256 elements by default."""
 _BIASED = ("glm", "gpt_oss", "qwen2")
 """Types whose queries, keys and values have biases by default."""
-_LATENT = ("deepseek_v2", "deepseek_v3", "kimi_k2")
+_LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2")
+_ROUTED = (*_LATENT, "glm4_moe")
+"""Types whose configurations name experts as DeepSeek does."""
 _WHOLE_EVERY = 4
-"""Every fourth layer of Qwen3.5 has attention to all tokens, others have linear attention."""
-_WINDOWED_EVERY = {"gemma2": (1, 2), "gpt_oss": (1, 2), "gemma3_text": (5, 6), "olmo3": (3, 4)}
+"""Every fourth layer of Qwen3-Next and Qwen3.5 has attention to all tokens, others linear one."""
+_WINDOWED_EVERY = {
+    **dict.fromkeys(("gemma2", "gpt_oss"), (1, 2)),
+    **dict.fromkeys(("cohere2", "olmo3"), (3, 4)),
+    "gemma3_text": (5, 6),
+}
 """Layers with a window, and layers in all, of the pattern that a type repeats."""
 
 
@@ -132,6 +139,9 @@ class ModelSizes(DecoderSizes):
     window: tokens that a sliding window covers, or 0.
     windowed: number of layers with a sliding window.
     attention_bias: True if queries, keys and values have biases.
+    query_norm: True if queries and keys are normalised, for a type whose configuration says so.
+    indexer: (heads, elements of a head) of the indexer that chooses the tokens of sparse attention,
+        or None without one.
     inner_bias: True if the MLP has biases.
     linear: sizes and layers of linear attention, or None without it.
     """
@@ -143,6 +153,8 @@ class ModelSizes(DecoderSizes):
     window: int = 0
     windowed: int = 0
     attention_bias: bool = False
+    query_norm: bool = False
+    indexer: tuple[int, int] | None = None
     inner_bias: bool = False
     linear: Linear | None = None
 
@@ -158,7 +170,9 @@ class ModelSizes(DecoderSizes):
         With latent attention there is one number, for their common compressed form.
         """
         if self.latent is not None:
-            return (self.latent.key_value + self.latent.turning,)
+            # An indexer's keys have 8 bits and a scale of 32.
+            indexed = (self.indexer[1] + 4) // 2 if self.indexer else 0
+            return (self.latent.key_value + self.latent.turning + indexed,)
         return self.kv_width, self.kv_width
 
     @property
@@ -168,7 +182,9 @@ class ModelSizes(DecoderSizes):
         Unlike servers, transformers does not cache the compressed form of latent attention.
         """
         if self.latent is not None:
-            return self.heads * (self.head + self.latent.turning), self.heads * self.latent.value
+            indexed = self.indexer[1] if self.indexer else 0
+            keys = self.heads * (self.head + self.latent.turning) + indexed
+            return keys, self.heads * self.latent.value
         return self.kv_width, self.kv_width
 
 
@@ -211,6 +227,8 @@ def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
         window=window,
         windowed=windowed,
         attention_bias=bool(config.get("attention_bias", family in _BIASED)),
+        query_norm=bool(config.get("use_qk_norm", False)),
+        indexer=_indexer(config) if family == "deepseek_v32" else None,
         inner_bias=bool(config.get("mlp_bias", False)),
         latent=latent,
         linear=_linear(config, layers) if family in _LINEAR else None,
@@ -244,6 +262,11 @@ def _latent(config: Mapping[str, Any]) -> Latent:
     )
 
 
+def _indexer(config: Mapping[str, Any]) -> tuple[int, int]:
+    heads = _size(config, "index_n_heads", default=64)
+    return heads, _size(config, "index_head_dim", default=128)
+
+
 def _linear(config: Mapping[str, Any], layers: int) -> Linear:
     kinds = config.get("layer_types")
     if not isinstance(kinds, list) or len(kinds) != layers:
@@ -263,11 +286,11 @@ def _linear(config: Mapping[str, Any], layers: int) -> Linear:
 
 def _experts(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
     family = config["model_type"]
-    if family in ("gpt_oss", "llama4_text", "mixtral"):
+    if family in ("gpt_oss", "llama4_text", "minimax_m2", "mixtral"):
         count = _size(config, "num_local_experts", default=8 if family == "mixtral" else None)
         inner = _size(config, "intermediate_size")
-    elif family in (*_LATENT, "qwen3_moe", "qwen3_5_moe_text"):
-        count = _size(config, "n_routed_experts" if family in _LATENT else "num_experts")
+    elif family in (*_ROUTED, "qwen3_moe", "qwen3_next", "qwen3_5_moe_text"):
+        count = _size(config, "n_routed_experts" if family in _ROUTED else "num_experts")
         inner = _size(config, "moe_intermediate_size")
     else:
         return {}
@@ -276,10 +299,10 @@ def _experts(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
         "expert_inner": inner,
         "chosen": _size(config, "num_experts_per_tok", default=2),
     }
-    if family in _LATENT:
+    if family in _ROUTED:
         found["shared_inner"] = inner * _count(config, "n_shared_experts")
         dense = set(range(_count(config, "first_k_dense_replace")))
-    elif family == "qwen3_5_moe_text":
+    elif family in ("qwen3_5_moe_text", "qwen3_next"):
         found["shared_inner"] = _size(config, "shared_expert_intermediate_size")
         dense = set()
     elif family == "llama4_text":
