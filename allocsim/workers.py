@@ -77,9 +77,9 @@ class Crew:
     def beside(self, act: Callable[[_Job], _Found], job: _Job) -> Callable[[], _Found]:
         """Run `act(job)` in the background; return a function that waits for its result.
 
-        The job starts after the jobs of the next `run_all`, which starts only one such job, or when
-        the returned function is called. Without other processes, or if the worker died, the
-        returned function runs the job in this process.
+        The job starts after the jobs of the next `run_all`, or when the returned function is
+        called. Each `run_all` starts only one background job. Without other processes, or if the
+        worker died, the returned function runs the job in this process.
         """
         each = _BackgroundJob(self, lambda: self.submit(act, job), lambda: act(job))
         self._waiting.append(each)

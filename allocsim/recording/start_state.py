@@ -157,7 +157,7 @@ class Rewound:
         rounded: Callable[[int], int] = round_to_512,
         max_split_size: int | None = None,
     ) -> tuple[SegmentState, ...]:
-        """Return the segments before the entry, sorted by address.
+        """Return the segments before the constructor's `entry`, sorted by address.
 
         rounded: function from requested to rounded bytes.
         max_split_size: bytes from which on blocks are never split; None if all blocks are split.

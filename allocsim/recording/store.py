@@ -277,7 +277,7 @@ _UNREADABLE = (OSError, RecordingError, ValueError, RuntimeError)
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """Source file of a cached file, which is valid while all these fields are unchanged.
+    """Identity of a source file and of the code that reads it; a changed field outdates the cache.
 
     readers: SHA-256 of the code that reads recordings.
     """

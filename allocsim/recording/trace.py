@@ -319,7 +319,7 @@ class Trace:
 
     @cached_property
     def driver_addresses(self) -> tuple[int, int]:
-        """Address of the first segment from the driver, and the highest end of any segment."""
+        """Address of the segment that was obtained first, and the highest end of all segments."""
         grown = np.flatnonzero(any_of(self.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)))
         bases = self.addr[grown]
         ends: list[int] = (bases + self.size[grown].astype(np.uint64)).tolist()

@@ -93,7 +93,8 @@ def check_density(path: str, size: int, *, dicts: int, lists: int) -> None:
     """Raise RecordingError if a file would need too much memory for its size.
 
     size: bytes of the file.
-    dicts, lists: number of dictionaries and of lists and tuples in the file.
+    dicts: number of dictionaries in the file.
+    lists: number of lists and tuples in the file.
     """
     estimate = dicts * _DICT_BYTES + lists * _LIST_BYTES + size * _PLAIN_FACTOR
     if estimate > max(_ALWAYS_ALLOWED, size * _MAX_FACTOR):

@@ -75,8 +75,8 @@ def unstarted_drive(
 
     The memory is None for an unlimited device.  The notes are sentences on inferred facts.
     is_stepwise: run the steps one by one instead of in batches, and compare nothing.
-    proves: `setting` is not the recorded one, but equivalent to it, so compare all the same.
-    make: class of the replay.
+    proves: compare with the recording although `setting` differs, because it is equivalent.
+    make: class of the returned replay.
     The other parameters and the errors are those of `replay`.
     """
     is_same = prepared.is_recorded(setting) and not prepared.is_edited
@@ -142,7 +142,7 @@ def is_recorded_device(prepared: Prepared, device_memory: int | None) -> bool:
 
 
 def device_of(prepared: Prepared) -> tuple[int | None, list[str]]:
-    """Return the device memory of the baseline, in bytes or None if unlimited, and notes on it."""
+    """Return the device memory of the baseline in bytes (None if unlimited), and notes on it."""
     return _device_memory(prepared, None, is_as_recorded=True)
 
 
@@ -327,7 +327,7 @@ def _addresses_cannot_matter(prepared: Prepared) -> bool:
 def needs_probe(prepared: Prepared) -> bool:
     """Return True if the replay for the proof must also find the quiet moments.
 
-    This is so if the what-if range depends on them and the entries alone do not show them.
+    It must if the range of a what-if depends on quiet moments that the entries do not show.
     """
     return needs_quiet_moments(prepared, prepared.plan) and not entries_suffice(
         prepared.trace, prepared.plan

@@ -11,7 +11,7 @@ comparison that the allocator makes has the same result under both settings (sem
 3. max_split_size_mb M is compared with rounded sizes and with whole segments, since a segment of
    M or more is never split.  So two values are equivalent if no such size is between them, and a
    value above all sizes is equivalent to no limit.  If the recording starts with segments, only
-   the value above all sizes is used.
+   the second rule is applied; with expandable segments, neither is.
 4. max_non_split_rounding_mb R is compared with the difference of a segment and a request that both
    have M or more.  It has no effect without such a request.
 5. garbage_collection_threshold has no effect without a memory fraction, set or inferred.
@@ -228,7 +228,7 @@ def large_segments_matter(config: AllocatorConfig, rounded: Iterable[int]) -> bo
     """Return True if large_segment_size affects requests of these rounded sizes, in bytes.
 
     Requests of 1 to 10 MiB share segments of large_segment_size.  Expandable segments map memory
-    in units of it for all requests above 1 MiB.
+    in handles of large_segment_size for all requests above 1 MiB.
     """
     least = UNLIMITED if config.expandable_segments else MIN_LARGE_ALLOC
     return any(SMALL_SIZE < size < least for size in rounded)

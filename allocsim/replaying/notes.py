@@ -109,7 +109,7 @@ def provenance_notes(made: Provenance | None) -> list[str]:
 
 
 def routing_text(routing: str) -> str:
-    """Describe how a phantom GPU chose the experts of a model.  routing: "balanced" or "skewed"."""
+    """Describe how a phantom GPU chose experts of a mixture of experts, "balanced" or "skewed"."""
     how = {
         "balanced": "tokens are spread evenly over the experts",
         "skewed": "all tokens choose the same experts",
@@ -118,9 +118,9 @@ def routing_text(routing: str) -> str:
 
 
 def known_notes(prepared: Prepared) -> list[str]:
-    """Return notes on how the recording was made, and on calls given by marks or the user's hints.
+    """Return notes on how the recording was made, and on calls of the program without an entry.
 
-    An example of such a call is empty_cache, which may leave no entry.
+    Such calls, e.g. of empty_cache, are known from marks or from the user's hints.
     """
     hints, marks, made = prepared.hints, prepared.marks, prepared.provenance
     notes = provenance_notes(made)

@@ -227,7 +227,7 @@ class StateSource:
     release_note: sentence that gives the reason for `torch_version`.
     device: number of the CUDA device.
     device_memory: memory of the device in bytes.
-    is_taken_full: the caller gave no memory, so the device is assumed to have only the segments.
+    is_taken_full: the device is assumed to have no free memory, because its size was not given.
     """
 
     torch_version: str

@@ -96,8 +96,8 @@ def has_two_starts(device: RecordedDevice, setting: Setting) -> bool:
 class Prepared(RecordedDevice):
     """Device of a recording, with data that its replays share: plan, start states, periods, proof.
 
-    written: the same device under a release that can have written the recording, whose plan is
-        used; None if `release` itself can have written it.
+    written: this device, prepared for a release that can have written the recording; it provides
+        the plan.  None if `release` itself can have written the recording.
     """
 
     written: Prepared | None = None
@@ -157,7 +157,7 @@ class Prepared(RecordedDevice):
     def inferred(self) -> int | None:
         """Bytes of the device, inferred from refused requests or from the growth of segments.
 
-        None if they cannot be inferred, or need not be because `capacity` is known.
+        None if `capacity` is known, or if nothing in the recording shows the size.
         """
         if self.capacity is not None:
             return None
@@ -165,15 +165,12 @@ class Prepared(RecordedDevice):
 
     @property
     def is_edited(self) -> bool:
-        """True if what-ifs are of a program that differs from the recorded one."""
+        """True if what-ifs replay an edited program instead of the recorded one."""
         return False
 
     @cached_property
     def proofs(self) -> list[Parting | None]:
-        """Cached proof: empty before it is made, else the first difference of the baseline.
-
-        The single item is None if the baseline is exact.
-        """
+        """Cached proof: [] before it is made, [None] if it is exact, else [first difference]."""
         return [None] if self.plan.is_proved or self.is_made or self.is_requests else []
 
     @cached_property

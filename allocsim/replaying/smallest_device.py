@@ -77,7 +77,7 @@ def find_smallest(
     """Return the smallest memory whose trial satisfies `holds`; None if no size up to `most` does.
 
     All sizes are numbers of one unit, which the caller chooses: pages or hundredths.
-    trial: function that replays on a size.
+    trial: function that replays with memory of a given size.
     holds: function that returns True if the size of a trial is sufficient.
     least: lower bound of the result.
     first: size to try first.

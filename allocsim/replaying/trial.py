@@ -49,9 +49,9 @@ class Point(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Numbers of a setting under which every request is served, which other settings must beat.
+    """Numbers of a setting that serves every request, with which other settings are compared.
 
-    A setting cannot be better if a request fails, or if it reserves more with as many retries.
+    A setting cannot be better if it fails a request, or reserves more and has no fewer retries.
     memory: peak reserved bytes.
     retries: num_alloc_retries of `memory_stats`.
     """
@@ -69,14 +69,14 @@ class Trial:
     driver_calls: number of driver calls by name and size.
     obtained_small, obtained_large: total memory obtained from the driver, by pool.
     returned_bytes: total memory returned to the driver.
-    refused: the driver or a memory limit may have refused a request, since memory was returned.
+    refused: a retry, an error or a return of memory not by empty_cache suggests a refusal.
     unrefused_device: smallest device that refuses no driver call; None if unknown.
     min_device_memory: smallest device that serves every request, some of them perhaps after a
         retry; None if no search was made.
     fails_at: entry that fails on a device 2 MiB smaller than min_device_memory.
     at_min: (retries, device allocs, device frees) on min_device_memory.
     oom_entry: entry of the first request that failed; None if no request failed.
-    needed_bytes: smallest device that would have served the request at oom_entry in that state.
+    needed_bytes: smallest device that would have served the request at oom_entry in the same state.
     refused_below: every device smaller than this has the same error, because it refuses all
         driver calls that were refused up to oom_entry.
     dropped_at: entry before which the replay was ended, because the setting could not be the best;
@@ -235,9 +235,9 @@ def trial_of_run(conf: str, device_run: DeviceRun) -> Trial:
 def with_peaks(
     trial: Trial, prepared: Prepared, setting: Setting, device_memory: int | None
 ) -> Trial:
-    """Replay from the second start state, and return `trial` with the peaks of both.
+    """Return `trial` with the peaks of both start states; the second one is replayed here.
 
-    Return it unchanged if only one start state is possible, or if a request failed.
+    Return `trial` unchanged if only one start state is possible, or if a request failed.
     """
     if not trial.goes_through:
         return trial

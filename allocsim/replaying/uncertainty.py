@@ -1,4 +1,4 @@
-"""Range of a what-if: lowest and highest peak of the runs that would have left the recording.
+"""Range of a what-if's peak, over the programs that would have left the same recording.
 
 A call of empty_cache that returns nothing to the driver leaves no entry, but under another setting
 it may return memory.  Other plans that agree with the recording are replayed, and their peaks form
@@ -7,9 +7,9 @@ the range:
 - If the recording shows some calls, the program may have made more at quiet moments, where a call
   leaves no entry (`possible_calls.py`).  One plan has a call at each quiet moment.  The other plans
   have calls at random quiet moments, as frequent as the calls that the recording shows.
-- If the recording shows no call, the program is assumed to make none, unless many moments are
-  quiet (`HIDING`).  Then one plan has a call at each quiet moment, and the other plans have a
-  single call.
+- If the recording shows no call, the program is assumed to make none, unless the share of quiet
+  moments is at least `HIDING`.  Then one plan has a call at each quiet moment, and the other plans
+  have a single call.
 - If the memory limit is known only from garbage collections, the lowest and the highest possible
   limit are replayed.
 - The tie-break among free blocks of equal size depends on the addresses of segments, which the
@@ -106,8 +106,8 @@ def peaks_by_address(
 ) -> tuple[int, int] | None:
     """Return the lowest and highest peak reserved bytes over other plausible segment addresses.
 
-    None for the recorded setting, and if the tie-break of the release is not the address.  None
-    too if no other addresses are plausible, or if no replay completes.
+    None if the setting is the recorded one, if the tie-break of the release is not the address, if
+    no other addresses are plausible, or if no replay completes.
     """
     by_address = prepared.release.free_block_order is FreeBlockOrder.ADDRESS
     if not by_address or prepared.is_recorded(setting):
@@ -184,9 +184,9 @@ def left_open(
     *,
     tries_addresses: bool,
 ) -> LeftOpen | None:
-    """Return the range of peaks over other plans and addresses that agree with the recording.
+    """Replay other plans and addresses that agree with the recording; return the range of peaks.
 
-    They are replayed.  None if each of them has the peak of `run`.
+    None if all peaks are equal to the peak of `run`, and no call or limit is known to be uncertain.
     run: finished what-if under `setting`.
     loud: steps after which empty_cache would have released memory in `run`; None if unknown.
     tries_addresses: vary the addresses of segments too.

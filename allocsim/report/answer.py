@@ -54,7 +54,8 @@ class Part:
     """Lines of a screen that are shown or left out together.
 
     rank: parts with the highest number are left out first; a part with 0 is always shown.
-    starts: True for an empty line before the part; left out if the screen lacks room for them all.
+    starts: True for an empty line before the part.  All these empty lines are left out if the
+        screen lacks room for one of them.
     """
 
     lines: Sequence[str]

@@ -188,7 +188,7 @@ def _blocks(shortage: Shortage) -> list[str]:
 def blockers_text(found: Blockers | None) -> str:
     """Return a sentence on the allocated blocks that prevent a request.
 
-    found: blocks without which the request would fit; None if no set of blocks is enough.
+    found: blocks without which the request would fit; None if it fails even without all of them.
     """
     if found is None:
         return "no live block: the request fails even without all of them"
@@ -306,7 +306,7 @@ def figures_document(figures: Figures) -> dict[str, int | None]:
 def blockers_document(found: Blockers | None) -> dict[str, Any] | None:
     """Return totals of the blocks that prevent a request, as JSON.
 
-    found: blocks without which the request would fit; None if no set of blocks is enough.
+    found: blocks without which the request would fit; None if it fails even without all of them.
     """
     return None if found is None else fields(found, "way cost_bytes freed_bytes is_exact")
 

@@ -125,7 +125,7 @@ def _log_rows(found: LogFigures, figures: Sequence[LogFigure]) -> list[str]:
 def document(found: Sequence[Verdict] | LogFigures) -> dict[str, Any]:
     """Return the document of `allocsim explain --json` for a text.
 
-    For one error, its keys are those of the error. For several it is {"ooms": [...]}, and for a log
+    For one error it is the object of the error, for several {"ooms": [...]}, and for a log
     {"log": ...}.
     """
     if not isinstance(found, Sequence):

@@ -1,7 +1,9 @@
-"""Answer of `allocsim fit --server ENGINE --engine program`: an engine's start, as text and JSON.
+"""Answer of `allocsim fit --server ENGINE --engine program`, as text and as JSON.
 
-Rule: sizes are those that the engine printed.  The JSON has the same keys as the answer without
---engine program, which is computed by formula.  Its ranges have equal ends.
+An engine is an inference server such as vLLM.  The command starts the real engine on a phantom GPU.
+
+Rule: sizes are those that the engine printed.  The JSON has the same keys as the answer by formula,
+which `fit` gives without --engine program.  Each range in it has two equal ends.
 """
 
 from __future__ import annotations

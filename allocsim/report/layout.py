@@ -66,10 +66,11 @@ def fields(value: object, keys: str) -> dict[str, Any]:
 
 
 def unproved(parting: Parting | None, entry: int | None = None) -> str:
-    """Return "unproved: " before a statement that may be wrong, as the replay differs, else "".
+    """Return the prefix of a statement about a replay: "unproved: " if the replay differs, else "".
 
     parting: first difference between replay and recording; None if they are equal.
-    entry: entry that the statement is about; None if it is about the whole run.
+    entry: entry that the statement is about; later differences do not matter.  None if the
+        statement is about the whole run.
     """
     if parting is None or (entry is not None and not parting.is_before(entry)):
         return ""
@@ -160,9 +161,9 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
 
 
 def with_status(status: str, text: str) -> str:
-    """Return "new: TEXT" or "gone: TEXT" for an owner of memory at only one of two moments.
+    """Return `text` after a status of "new" or "gone", e.g. "new: gradients", else alone.
 
-    Return `text` for any other `status`.
+    An owner of memory is new or gone if it has memory in only one of two compared runs.
     """
     return f"{status}: {text}" if status in ("new", "gone") else text
 

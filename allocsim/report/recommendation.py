@@ -52,7 +52,7 @@ def paste_notes(
 ) -> list[str]:
     """Return sentences on the recommended setting: its proof by a replay, and its availability.
 
-    devices: explanation of each device; it shows where the recording ends after the error.
+    devices: explanation of each device, with the number of entries after the error.
     """
     best = found.best
     if best is None:
@@ -157,9 +157,9 @@ def range_document(trial: Trial) -> dict[str, int | None]:
 
 
 def peak_text(trial: Trial) -> str:
-    """Return the peak of reserved memory in a trial of a setting.
+    """Return the peak of reserved memory in a trial, as one size or as a range.
 
-    It is a range if it depends on where the setting places the blocks from before entry 0.
+    The peak is a range if it depends on the addresses of blocks from before entry 0.
     """
     low, high = trial.peak_range or (0, 0)
     if low == high:
@@ -168,10 +168,7 @@ def peak_text(trial: Trial) -> str:
 
 
 def range_sentence(trial: Trial) -> str | None:
-    """Return a sentence that the peak of a trial depends on blocks from before entry 0.
-
-    Return None if it does not.
-    """
+    """Return a sentence if blocks from before entry 0 affect the result of a trial, else None."""
     if trial.peak_range is None:
         return None
     low, high = trial.peak_range

@@ -1,9 +1,9 @@
 """Parts of the answer about a replay that several commands share, as text and as JSON.
 
 They are the verdict, the driver calls with their estimated time, edits of the program, and device
-memory that the driver keeps in host memory when the card is full. Such memory is called spilled:
-its bytes come from a replay on a card enlarged by host memory, and the slowdown is estimated as a
-range, because no recording contains it.
+memory that the driver keeps in host memory when the card is full. Such memory is called spilled.
+Its bytes come from a replay on a card enlarged by host memory. The slowdown of the program is
+estimated as a range, because no recording contains times on such a card.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def slowdown(device: DeviceRun, spill: Spill) -> tuple[float, float]:
     """Return the lowest and highest factor by which a training step becomes slower.
 
     The lowest factor is 1, for a step that does not use the spilled memory. The highest is for a
-    step that only reads every byte once, and the spilled bytes over the slowest link.
+    step that only reads every byte once, with the spilled bytes read over the slowest link.
     """
     held = max(device.peak_device_bytes, 1)
     return 1.0, 1 + spill.most_bytes / held * (SLOWER[1] - 1)

@@ -9,7 +9,7 @@ recorded addresses is used.  The CUDA driver divides its address space into chun
 - a gap: a free range between chunks, where the driver can create a new chunk;
 - taken memory: a free range that something else, such as a library, has allocated.
 
-A what-if repeats these changes before the request whose recorded segment showed them.
+A what-if repeats each change before the request at which the recording shows the change.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Addresses:
     events: changes of the address space that the recording shows, in order; only for "driver".
     n_segments: number of segments that the recording obtains by cudaMalloc.
     n_right: number of these segments that the policy places at their recorded address.
-    is_known: True if the recording shows this policy.
+    is_known: False if no policy reproduces half of the recorded addresses, and "bump" is assumed.
     """
 
     policy: str = "bump"
@@ -199,7 +199,8 @@ class _DriverReading:
     If the arena would place a segment at another address than recorded, an event that explains the
     recorded address is stored and applied to the arena.
     start: segments from before the first entry.
-    shown: result of an earlier reading of the same segments, whose events are applied as well.
+    shown: result of a first pass over the same segments, whose events this second pass applies;
+        None for a first pass.
     """
 
     def __init__(self, start: Sequence[SegmentState], shown: Addresses | None = None) -> None:

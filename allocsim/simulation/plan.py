@@ -1,9 +1,9 @@
 """Plan of a replay: the steps that an allocator runs, as columns.
 
 The entries alloc, free_requested, free_completed and oom become steps.  All other entries are
-effects of the allocator, which a replay must reproduce.  A plan also contains the driver's recorded
-answers (the addresses of new segments and refusals), which only a replay under the recorded
-settings uses, and calls that left no entry, as `search.py` infers them.
+effects of the allocator, which a replay must reproduce.  A plan also contains calls that left no
+entry, as inferred by `search.py`, and the driver's recorded answers: addresses of new segments, and
+refusals.  Only a replay under the recorded settings uses the answers.
 Source: semantics 2.5, 6.2, 6.6.
 """
 

@@ -168,9 +168,9 @@ class RecordedDevice:
 
     @property
     def collects_at(self) -> float | None:
-        """Value of garbage_collection_threshold, if its limit must be inferred; else None.
+        """Value of garbage_collection_threshold; None if it is unset or the memory limit is known.
 
-        The value is a fraction of the process's memory limit.
+        The value is a fraction of the process's memory limit, which must then be inferred.
         """
         is_marked = any(mark.kind is MarkKind.FRACTION for mark in self.marks)
         has_limit = is_marked or self.recorded.fraction(self.release) is not None

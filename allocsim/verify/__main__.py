@@ -1,5 +1,7 @@
 """`python -m allocsim.verify`: run golden cases on the allocator of a PyTorch release.
 
+A golden case is a list of allocator calls with the stored results of real PyTorch.
+
 Exit codes: 0 for success, 1 if a golden case differs, 2 for wrong input or a missing requirement.
 """
 

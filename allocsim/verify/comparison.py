@@ -1,5 +1,7 @@
 """Compare one script on the model and on real PyTorch; minimise a script that differs.
 
+A script is a list of allocator calls, named ops (`script.py`).
+
 Rule: all results must be equal.  They are compared in an order that shows a difference near its
 cause: the op at which a script stopped, addresses, entries, segments, error texts, statistics.  If
 the behaviour of PyTorch is undefined from some op on, the script is compared up to that op.
@@ -51,9 +53,9 @@ class Difference:
 
     @property
     def kind(self) -> tuple[str, str | None]:
-        """Field, and statistic if any, that differ.
+        """Name of the field that differs, and of the statistic; None if the field has none.
 
-        A script is minimised only as long as they stay the same.
+        Minimising a script keeps both names unchanged.
         """
         return self.field, self.at if isinstance(self.at, str) else None
 
@@ -106,8 +108,8 @@ class Divergence:
 
     release: release of PyTorch.
     difference: first difference.
-    expected: complete value, in real PyTorch, of the field that differs.
-    arguments: keyword arguments of `play` with which the model differs.
+    expected: results of real PyTorch in the field that differs.
+    arguments: keyword arguments of `play`, by which the model ran when it differed.
     """
 
     release: str
@@ -226,8 +228,8 @@ class Judgement:
 def judge(real: Real, script: Script) -> Judgement:
     """Compare a script on the model and on real PyTorch.
 
-    The model runs it twice: call by call, and with the code of a replay (core/fast_path.py).  A
-    failed assertion of PyTorch leaves it in the middle of an op, in an unspecified state.  So only
+    The model runs it twice: call by call, and with the code of a replay (core/fast_path.py).  After
+    a failed assertion, real PyTorch is in the middle of an op, in an unspecified state.  Then only
     the number of that op is compared, and the results of the ops before it.
     """
     release = find_release(real.torch_version).version

@@ -1,5 +1,7 @@
 """Compare the model with real PyTorch on many random scripts, and count the compared ops.
 
+A script is a list of allocator calls, named ops (`script.py`).
+
 Rule: the result depends on seed, releases and settings, and not on the number of processes. Only
 ops that ran are counted. An op counts once for each option in effect, and once for each feature of
 the allocator that it used, such as a malloc in an open pool.

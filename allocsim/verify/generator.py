@@ -31,8 +31,8 @@ class RandomSettings:
     """Random generator of the confs of one script.
 
     has_pools: True if the script begins allocating to pools.  Up to 2.12 PyTorch treats that as the
-        capture of a CUDA graph, which graph_capture_record_stream_reuse then reads.  No graph
-        exists (semantics 5.5), so the confs of such a script do not have this option.
+        capture of a CUDA graph.  The option graph_capture_record_stream_reuse would read the graph,
+        but none exists (semantics 5.5), so the confs of such a script do not have this option.
     """
 
     def __init__(self, rng: random.Random, release: Release, *, has_pools: bool) -> None:
@@ -134,7 +134,7 @@ class RandomStreams:
 
     @classmethod
     def make(cls, rng: random.Random) -> RandomStreams:
-        """Return a few streams with default handles, or many whose handles hash to few slots."""
+        """Return a few streams with default handles, or many whose handles collide when hashed."""
         if rng.random() < 0.6:
             return cls(rng.choice(_FEW))
         numbers = list(range(rng.choice(_COUNTS) + 1))

@@ -1,8 +1,8 @@
 """Run op scripts on the model, with results in the form of the golden cases.
 
-Rule: out of memory and a refusal by the driver do not end a script, any other error does.  The
-results are then those at that point, as in real PyTorch.  An op on a block whose allocation failed
-is skipped.
+Rule: out of memory and a refusal by the driver do not end a script, any other error does.  In
+real PyTorch and here, the results then describe the state after that error.  An op on a block whose
+allocation failed is skipped.
 
 For a script that ran on a real GPU, the model takes the decisions of the GPU's driver from the
 history of real PyTorch: the address of a new segment from the entry of the segment, and the free
@@ -77,7 +77,7 @@ class _HostPlayer:
         }
 
     def step(self, at: int, op: Op) -> None:
-        """Run op number `at`; script.py explains the letters."""
+        """Run op number `at`; script.py explains the ops."""
         allocator, live = self._allocator, self._live
         match op:
             case ["a", name, size]:
@@ -283,7 +283,7 @@ class _Player:
         }
 
     def step(self, op: Op) -> None:
-        """Run one op; script.py explains the letters."""
+        """Run one op; script.py explains the ops."""
         allocator, live = self._allocator, self._live
         match op:
             case ["a", name, size, stream]:

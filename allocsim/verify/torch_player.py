@@ -48,7 +48,7 @@ NO_CONTEXT = 4
 
 
 class PhantomWork:
-    """Streams of a script on the phantom GPU, whose work completes when `finish` is called."""
+    """Streams on the phantom GPU for one op script; work completes when `finish` is called."""
 
     def __init__(self, torch: Any, script: dict[str, Any]) -> None:
         self._torch = torch
@@ -72,10 +72,11 @@ class PhantomWork:
 
 
 class RealWork:
-    """Streams of a script on a real GPU.
+    """Streams on a real GPU for one op script: a list of allocator calls, explained in script.py.
 
-    Each stream is created by PyTorch and then used as an external stream.  PyTorch polls events in
-    an order that depends on the id of a stream, which is the raw handle only if it is external.
+    PyTorch polls events in an order that depends on the ids of their streams.  Only an external
+    stream has its raw handle as id, so each stream is created by PyTorch and then used as an
+    external stream.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -128,7 +129,7 @@ class Player:
         self.set = _setter(c)
 
     def step(self, op: list[Any]) -> None:
-        """Run one op; script.py explains the letters."""
+        """Run one op; script.py explains the ops."""
         letter, cuda = op[0], self.torch.cuda
         if letter == "a":
             self.allocate(*op[1:])
@@ -219,7 +220,7 @@ def play(torch: Any, script: dict[str, Any]) -> dict[str, Any]:
 class HostPlayer:
     """Player of one script of pinned host memory with the PyTorch of this process.
 
-    stats: statistics without durations, by "NUMBER.NAME"; NUMBER is that of the op that read them.
+    stats: statistics without durations, by "NUMBER.NAME"; NUMBER counts the ops before the reading.
     """
 
     def __init__(self, torch: Any, work: PhantomWork, script: dict[str, Any]) -> None:
@@ -237,7 +238,7 @@ class HostPlayer:
         self.is_slow = any("background_threads:True" in op[1] for op in _confs(script))
 
     def step(self, at: int, op: list[Any]) -> None:
-        """Run op number `at`; script.py explains the letters."""
+        """Run op number `at`; script.py explains the ops."""
         torch = self.torch
         letter = op[0]
         if letter == "a":

@@ -45,7 +45,8 @@ class Theme:
     ink: text and axes.
     faint: grids.
     free: reserved memory that is not allocated.
-    reserved, allocated, requested, ideal: curves of memory over the run.
+    reserved, allocated, requested, ideal: curves of memory over the run.  Ideal is the
+        memory that an allocator without fragmentation would reserve.
     alarm: out-of-memory errors.
     kinds: categories of memory, in order; the last colour is for all other categories.
     sizes: block sizes, from small to large.
