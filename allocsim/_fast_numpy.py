@@ -1,6 +1,7 @@
-"""Faster replacements for some NumPy functions on long columns, and `keep_pages` for its memory.
+"""Faster replacements for some NumPy functions on long columns, and for their allocation.
 
-Each replacement returns exactly what the NumPy call named in its docstring returns.
+Each replacement returns exactly what the NumPy call named in its docstring returns.  `keep_pages`
+makes the allocation of new columns faster.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def any_of(codes: NDArray[np.uint8], wanted: Iterable[int]) -> NDArray[np.bool_]
     """Return `np.isin(codes, wanted)` for a few wanted codes.
 
     Comparing bytes with a plain integer uses vector instructions; comparing with an enumeration
-    member would convert them to words first.  `isin` takes ten times as long.
+    member would first convert the bytes to words.  `isin` takes ten times as long.
     """
     found = np.zeros(codes.shape, dtype=bool)
     for code in wanted:
@@ -40,7 +41,7 @@ def any_of(codes: NDArray[np.uint8], wanted: Iterable[int]) -> NDArray[np.bool_]
 def distinct(numbers: NDArray[_Number]) -> NDArray[_Number]:
     """Return `np.unique(numbers)`.
 
-    A vectorised sort is 5 to 20 times as fast as a hash table.
+    This uses a vectorised sort, which is 5 to 20 times as fast as the hash table of `np.unique`.
     """
     ordered = np.sort(numbers)
     is_first = np.ones(len(ordered), dtype=bool)
@@ -87,7 +88,7 @@ def stable_order(numbers: NDArray[np.uint64] | NDArray[np.int64]) -> NDArray[np.
     """Return `np.argsort(numbers, kind="stable")`.
 
     Distinct numbers in a small range are placed in a table.  Numbers that differ in at most 32
-    bits, such as addresses, are sorted by 16-bit digits, for which NumPy counts: a million
+    bits, such as addresses, are sorted by 16-bit digits, which NumPy sorts by counting: a million
     addresses take 13 to 23 ms on an AMD EPYC, and 54 ms as 64-bit words.  Otherwise number and
     position are packed into one word and sorted by vector instructions, if they fit.
     """

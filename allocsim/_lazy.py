@@ -13,8 +13,8 @@ def lazily(namespace: dict[str, object], homes: Mapping[str, str]) -> Callable[[
     """Return a `__getattr__` function that imports a name of a package on first use.
 
     namespace: `globals()` of the package, where imported names are stored.
-    homes: for each module, relative to the package, its names, separated by spaces; "risk=risk_of"
-        is the module's `risk_of` under the name `risk`.
+    homes: modules of the package, each with the names to import from it, separated by spaces;
+        "risk=risk_of" imports `risk_of` under the name `risk`.
     """
     module, package = str(namespace["__name__"]), str(namespace["__package__"])
     names = {

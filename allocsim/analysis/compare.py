@@ -1,7 +1,7 @@
 """Compare two recordings A and B, or one recording under two settings A and B.
 
 The difference of peak memory is divided among owners (lines of code, stacks, modules, …), and the
-differences of the owners add up to it exactly.
+differences of all owners add up to the total difference exactly.
 
 Blocks match if they have the same owner and the same stack, apart from line numbers.  For each
 stack, the first block of A matches the first block of B, and so on.  If A and B have different

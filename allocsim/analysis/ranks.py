@@ -37,7 +37,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 def found_in(names: Iterable[str]) -> dict[str, int | None]:
-    """Return the path of each recording of a job, with the rank in its name; None if it has none.
+    """Find the recordings of a job; return the rank in the name of each path, or None without one.
 
     names: paths of files, and of folders with recordings.
     Raises RecordingError if a folder holds no recording.
@@ -84,7 +84,7 @@ class RankRun:
     """Results of replaying one rank.
 
     If the recording is only a state (a snapshot without entries), no replay is possible: sizes are
-    those of the state, and results that need a replay are None.
+    read from the snapshot, and results that need a replay are None.
 
     path: path of the recording.
     rank: distributed rank; None if unknown.

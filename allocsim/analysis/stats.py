@@ -68,8 +68,8 @@ class Stats(Shown):
     layout: arrangement of the contents; see `Recording`.
     releases: PyTorch releases that write this layout, oldest first; empty if the file contains only
         requests and frees.
-    torch_version, device_name, device_memory, is_phantom, command: run that was recorded, as stored
-        by `allocsim record` or `allocsim.capture`; "", 0 and False if not stored.
+    torch_version, device_name, device_memory, is_phantom, command: facts about the recorded run
+        that `allocsim record` or `allocsim.capture` stored; "", 0 and False if not stored.
     conf: PYTORCH_CUDA_ALLOC_CONF of the run; None if not recorded.
     stacks, frames: number of distinct stacks and frames.
     deepest: number of frames in the deepest stack.
@@ -106,7 +106,7 @@ class Stats(Shown):
 
 
 def stats(recording: Recording) -> Stats:
-    """Return a summary of `recording`, and of its file if that still exists.
+    """Return a summary of `recording`, and of its file if the file still exists.
 
     Raises RecordingError if the file exists and cannot be read.
     """

@@ -129,7 +129,7 @@ class CallLog:
             self._watch_pools(pool)
 
     def unwatch(self) -> None:
-        """Restore the functions that `watch` wrapped, except those replaced again by a library."""
+        """Restore the functions that `watch` wrapped, unless a library has replaced the wrapper."""
         while self._undo:
             self._undo.pop()()
 

@@ -1,4 +1,4 @@
-"""`allocsim crosscheck`: run random scripts through the model and through real PyTorch.
+"""`allocsim crosscheck`: run random calls of the allocator in the model and in real PyTorch.
 
 Rule: exit code 1 always means that the model and PyTorch differ; exit code 2 means that PyTorch
 could not be run.

@@ -1,4 +1,4 @@
-"""Options of `allocsim fit` for serving engines such as vLLM, and the answers that it prints.
+"""Options of `allocsim fit` for serving engines such as vLLM, and the answers about an engine.
 
 Rule: `fit_options.py` decides which options have an effect on a serving engine.
 """
@@ -88,7 +88,7 @@ def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
 
 
 def run_started(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
-    """Start the engine on one card, print the answer, and return the exit code."""
+    """Start the serving engine on one card, print the answer, and return the exit code."""
     import shlex
 
     from allocsim.fitting import start, start_largest

@@ -268,7 +268,7 @@ class ProgressBar:
         self._resources.close()
 
     def stage(self, name: str) -> Callable[[int, int], None] | None:
-        """Return a function of (done, total) that shows a stage; None without a terminal."""
+        """Return a function of (done, total) that shows progress; None without a terminal."""
         if not self._is_wanted:
             return None
 

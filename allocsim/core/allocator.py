@@ -5,8 +5,9 @@ for a free block (`Heap.get_free_block`).  If there is none, the attempts of cac
 If they all fail, segments that they released stay released, and memory that they mapped stays
 mapped, as in PyTorch.  Source: docs/concepts/semantics.md 1.8.
 
-Long because it is the interface of the core: one short method for each call of torch.cuda, and for
-each value that other packages read.  Calls that only a replay makes are in replay_port.py.
+The module is long because it is the interface of the core: one short method for each call of
+torch.cuda, and for each value that other packages read.  Calls that only a replay makes are in
+replay_port.py.
 """
 
 from __future__ import annotations
@@ -259,7 +260,7 @@ class CachingAllocator:
 
     @property
     def in_capture(self) -> bool:
-        """True if frees wait for the end of an open pool scope, as they do in a graph capture.
+        """True if frees wait for `end_allocate_to_pool`, as they do in a graph capture.
 
         Source: semantics 5.4.
         """
@@ -295,7 +296,7 @@ class CachingAllocator:
             self.private_pools.use_on_oom[pool_id] = None
 
     def end_allocate_to_pool(self, pool: int | PoolId) -> None:
-        """Close the scope of a private pool."""
+        """Stop sending requests to a private pool."""
         self.private_pools.end_allocate_to_pool(_pool_id(pool))
 
     def release_pool(self, pool: int | PoolId) -> None:
@@ -304,7 +305,7 @@ class CachingAllocator:
 
     @property
     def has_cached_memory(self) -> bool:
-        """True if empty_cache() would release memory now, assuming that no pool scope is open."""
+        """True if the default pools or unused private pools have memory to release."""
         return holds_releasable(self.heap, self.private_pools)
 
     def delete_mempool(self, pool: int | PoolId) -> None:

@@ -96,7 +96,7 @@ class Arena:
         return at >= 0 and end <= int(self._holes.peekitem(at)[1])
 
     def expected(self, size: int) -> tuple[int, bool]:
-        """Return the address that `place` would choose, and True if an existing chunk has it."""
+        """Return the address that `place` would choose, and True if it is in an existing chunk."""
         hole = self._lowest_hole(size)
         return (self._address_of_new_chunk(size), False) if hole is None else (hole, True)
 
@@ -150,7 +150,7 @@ class Arena:
     def offer(self, start: int, end: int) -> None:
         """Add [start, end) as an empty chunk that other code of the process keeps reserved.
 
-        If another chunk overlaps it, the new chunk is placed where the driver would place it.
+        If another chunk overlaps [start, end), the driver's rule chooses the address.
         """
         if self.chunk_at(start) is not None or self._free_until(start, end) < end:
             size = end - start

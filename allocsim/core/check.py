@@ -8,7 +8,7 @@
 5. A block in `live` or `named` is allocated; a block in `pending` is active but not allocated.
 6. Segments do not overlap.
 7. The current `allocated`, `active`, `requested` and `inactive_split` are sums over the blocks.
-8. `reserved` is the sum of mapped bytes, and the memory obtained from the driver covers it.
+8. `reserved` is the sum of mapped bytes, and at most the memory obtained from the driver.
 9. No peak is below its current value, and `all` is the sum of small and large.
 10. An allocated block is at least as large as its request.
 

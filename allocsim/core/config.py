@@ -139,7 +139,7 @@ class AllocatorConfig:
         """Return the bytes of address space to reserve for an expandable segment (semantics 4.8).
 
         total: bytes of the device.
-        expandable_segments_reserve can only make it shorter than `longest_reserve`.
+        The result is `longest_reserve`, or less if expandable_segments_reserve is smaller.
         """
         if self.expandable_segments_reserve is None:
             return longest_reserve(total)

@@ -198,7 +198,7 @@ class Device:
     def adopt_address(self, address: int, size: int) -> None:
         """Mark [address, address + size) as address space reserved before the simulation.
 
-        It has no memory.  New addresses come after it.
+        The range has no memory.
         """
         self._sizes[address] = round_up(size, PAGE)
         self._next = max(self._next, round_up(address + size, PAGE))
@@ -239,7 +239,7 @@ class Device:
         return address
 
     def move_range(self, address: int) -> int | None:
-        """Move the range at `address` to the address given to `dictate_address`, and return that.
+        """Move the range at `address` to the address given to `dictate_address`; return the latter.
 
         Return None if no address was given.
         """

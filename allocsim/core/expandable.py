@@ -82,7 +82,8 @@ class ExpandableSegment:
     def map(self, size: int) -> int | None:
         """Map `size` bytes, rounded up to whole handles; return the mapped bytes.
 
-        If the device has no memory for a handle, release the handles before it and return None.
+        If the device has no memory for a handle, release the handles that this call created and
+        return None.
         Raises DriverRefusalError if the handle size is not a multiple of the driver's granularity.
         """
         if self.handle_size % PAGE:

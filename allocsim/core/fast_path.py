@@ -5,8 +5,8 @@ Nearly all steps of a plan are of this kind.  Each has the same effect as the ca
 driver, and changes nothing for it.  Rules repeated from heap.py are marked "also in heap.py", and a
 test compares the marks of both files.
 
-Long because it is one function: calls, attributes and global names took half of the time of a
-replay (`python -m benchmarks.speed --tricks`, in benchmarks/results/speed.md).
+The module is long because it is one function: calls, attributes and global names took half of the
+time of a replay (`python -m benchmarks.speed --tricks`, in benchmarks/results/speed.md).
 `CachingAllocator(fast_path=False)` switches the loop off, and the tests run every script both ways.
 """
 

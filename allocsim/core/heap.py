@@ -8,7 +8,7 @@ Rules, each with its section of docs/concepts/semantics.md:
    in expandable.py.
 5. Every action records its entry in the trace, in upstream's order (6.2).
 
-Long because these rules share one state.
+The module is long because these rules share one state.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ since the row above, so that a new release is a new row.  A new release may also
 `analysis/explain/message_words.py` (wordings of errors) and `phantom/stub/release.h` (C++ headers).
 Source: semantics 9, and the section named at each field.
 
-Long because it is one table.
+The module is long because it is one table.
 """
 
 from __future__ import annotations

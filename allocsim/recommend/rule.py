@@ -59,8 +59,8 @@ class Recommendation:
     best: recommended setting; None if there is none.
     why_not: reason if `best` is None.
     offers: settings that were replayed and that PyTorch accepts.
-    needs: releases that support the best setting, in words; None if every release that may have
-        written the recording supports it.
+    needs: text that names the releases on which the best setting works as replayed; None if it
+        certainly works so on the recording's release.
     since: oldest release that supports the best setting; "" if `best` is None.
     is_by_size: True if the recording has requests only, so that the baseline could not be compared
         with recorded addresses.

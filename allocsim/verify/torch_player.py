@@ -10,7 +10,7 @@ JSON, [path of the script, path for the results].  The answer is a line with the
 fork.  The argument is the number of forks that start before their scripts.  `installed.py` sends
 the commands.
 
-Long because a program that runs without allocsim is one file.
+The module is long because a program that runs without allocsim is one file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Replay several programs on one card: each as a process, or all as threads of one process.
 
-A process occupies its CUDA context, from the first phase of its program on, and the memory of its
+From the first phase of its program on, a process holds its CUDA context and the memory of its
 allocator.  While one process runs, the memory of all others counts as used on the card.  The replay
 ends at the first request that fails although it succeeded in the recording.
 """
@@ -50,7 +50,7 @@ class Failure:
     phase: number of the phase.
     entry: entry of the failed request in the program's recording; None for a start or wake.
     wanted: size of the failed request, or memory that the start or wake needed.
-    held: use of the card by each process.
+    held: memory of the card that each process uses.
     needed: smallest card on which the request would have succeeded in the same state.
     message: text of PyTorch's error; "" without one.
     """
@@ -72,7 +72,7 @@ class CardRun:
     peak: largest use of the card.
     peak_phase, peak_entry: phase and entry at the peak; the entry is None if the peak is reached
         when a program starts or wakes.
-    held_at_peak: use by each process at the peak.
+    held_at_peak: memory that each process uses at the peak.
     own_peaks: largest use by each process.
     lower_bound: size below which no card is sufficient.
     failure: None if every request succeeded.
@@ -175,7 +175,7 @@ class Card(Observer):
     def run(self, progress: Progress | None = None) -> CardRun:
         """Replay all programs in the order of their turns, up to the first failure.
 
-        A turn is steps of one program that run before another program continues.
+        A turn is a sequence of steps of one program, run without interruption by another.
         """
         last = {turn.phase: number for number, turn in enumerate(self._turns)}
         steps = 0

@@ -38,7 +38,7 @@ Watch = Callable[[str], Progress | None]
 class Way:
     """One way to run the programs, with the memory that they need.
 
-    name: "as given", or a change of the programs, such as "expandable_segments:True".
+    name: "as given", or what was changed for all programs, such as "expandable_segments:True".
     peak: largest use of an unlimited card, in bytes; None if a request fails there.
     smallest: bytes of the smallest card on which every request succeeds; None if unknown.
     """
@@ -78,7 +78,7 @@ class Colocation(Shown):
 
     @property
     def smallest(self) -> int | None:
-        """Bytes of the smallest card; None if unknown."""
+        """Bytes of the smallest card on which every request succeeds; None if unknown."""
         return self.ways[0].smallest if self.ways else None
 
     def headline(self) -> str:
@@ -111,7 +111,8 @@ def colocate(
 
     paths: recordings; they are named A, B, C in this order.
     device_memory: bytes of the card; None for an unlimited one.
-    phases: such as "rollout:B,train:A@5000,rollout:B,train:A"; None for each program once.
+    phases: order of the programs, such as "rollout:B,train:A@5000,rollout:B,train:A": B to its next
+        phase, then A to entry 5,000, and so on. None runs each program once.
     by_time: run all programs at once, at the recorded times, in place of `phases`.
     threads: run the programs as threads of one process, with one allocator.
     sleep: memory that programs release after each phase: a value of `Sleep` for all programs, such

@@ -3,8 +3,8 @@
 `--phases rollout:B,train:A@5000,rollout:B,train:A` runs program B, then A up to entry 5,000, and so
 on.  The phases of a program continue its recording where the last one ended.
 
-Threads of one process share one allocator.  In their common plan, a multiple of n is added to the
-addresses, streams and pool ids of program n, so that those of different programs differ.  The
+Threads of one process share one allocator.  In their common plan, a different offset for each
+program is added to its addresses, streams and pool ids, so that no two programs share one.  The
 default stream is the same in all threads.
 """
 
@@ -37,7 +37,7 @@ class Program:
     letter: name of the program in phases, by its position on the command line.
     prepared: device of its recording, prepared for replay.
     context: bytes of its CUDA context.
-    has_context: the recording or the user gives `context`.
+    has_context: True if the recording or the user gives `context`.
     """
 
     letter: str
@@ -266,7 +266,8 @@ def merged(
     """Combine the plans of programs that are threads into one plan for their shared allocator.
 
     Return the plan, and for each turn the index of the first plan step after the turn.
-    phases, turns: order of the programs; a turn is steps of one program without interruption.
+    phases, turns: order of the programs; a turn is a sequence of steps of one program, run without
+        interruption by another.
     Raises ConfigError if the programs need different releases or settings.
     """
     first = programs[0]

@@ -7,9 +7,10 @@ no comparison holds, the cause is `no_figures`.
 PyTorch prints rounded sizes, so free memory counts as enough for the request only if it exceeds the
 request by more than the rounding error.
 
-Idle memory is no cause if it is less than 1/200 of the reserved memory: the card is full then, with
-or without fragmentation.  A total that is less than the free memory is not the device's memory
-(drivers of GPUs with unified memory print such totals), so no comparison uses it.
+Idle memory is reserved but not allocated.  It is no cause if it is less than 1/200 of the reserved
+memory: the card is full then, with or without fragmentation.  A total that is less than the free
+memory is not the device's memory (drivers of GPUs with unified memory print such totals), so no
+comparison uses it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _LEAST_IDLE = 200  # idle memory below 1/200 of the reserved memory is not calle
 class Figures:
     """Sizes that describe an out-of-memory error, in bytes; None if a size is not known.
 
-    tried_bytes: size that PyTorch tried to allocate: of a new segment, or of the request itself.
+    tried_bytes: size that PyTorch failed to allocate, of a new segment or of the request itself.
     total_bytes, free_bytes: total and free memory of the device.
     allocated_bytes: memory in live blocks.
     reserved_bytes: memory that PyTorch holds; an error text prints this or idle_bytes.
@@ -55,7 +56,7 @@ class Figures:
 
     @property
     def reserved(self) -> int | None:
-        """Reserved bytes, or allocated plus idle bytes if the text does not print them."""
+        """Reserved bytes, printed by the text or computed as allocated plus idle bytes."""
         if self.reserved_bytes is not None:
             return self.reserved_bytes
         if self.allocated_bytes is None or self.idle_bytes is None:
@@ -64,7 +65,7 @@ class Figures:
 
     @property
     def idle(self) -> int | None:
-        """Idle bytes, or reserved minus allocated bytes if the text does not print idle bytes."""
+        """Idle bytes, printed by the text or computed as reserved minus allocated bytes."""
         if self.idle_bytes is not None:
             return self.idle_bytes
         if self.allocated_bytes is None or self.reserved_bytes is None:
@@ -90,7 +91,7 @@ class Figures:
 
     @property
     def unallocated(self) -> int | None:
-        """Total minus allocated memory, in bytes; idle plus free memory cannot exceed it."""
+        """Bytes of the device that PyTorch has not allocated: total minus allocated bytes."""
         if self.capacity is None or self.allocated_bytes is None:
             return None
         return max(0, self.capacity - self.allocated_bytes)
@@ -102,7 +103,7 @@ class Figures:
 
     @property
     def limited(self) -> int | None:
-        """Bytes that count against the limit: reserved, else process, else allocated bytes."""
+        """First known of reserved, process and allocated bytes, which a limit restricts."""
         held = (self.reserved, self.process_bytes, self.allocated_bytes)
         return next((size for size in held if size is not None), None)
 

@@ -54,8 +54,8 @@ class Cure:
     best: result under the recommended setting; None if no setting is recommended.
     entries_left: number of entries after the last error; None if no error is recorded.
     is_withheld: True if nothing is recommended because the replay differs from the recorded run.
-    needs: releases that support the best setting, in words; None if every release that may have
-        written the recording supports it.
+    needs: text that names the releases on which the best setting works as replayed; None if it
+        certainly works so on the recording's release.
     """
 
     device: int
@@ -105,8 +105,8 @@ class Remedy:
     conf: value of PYTORCH_CUDA_ALLOC_CONF in the replay.
     device_memory: device memory in the replay, in bytes.
     smaller_fails_at: entry that fails on a device that is 2 MiB smaller; only for "device_memory".
-    needs: releases that support `conf`, in words; None if every release that may have written the
-        recording supports it.
+    needs: text that names the releases on which `conf` works as replayed; None if it certainly
+        works so on the recording's release.
     """
 
     kind: str
@@ -129,8 +129,8 @@ class DeviceExplanation(Shown):
     entries_left: number of entries after the last error; None if no error is recorded.
     advice: sentences for each error in `shortages`.
     recommendation: recommended setting for all devices of the program.
-    savings: changes of the program that would have reduced memory at the last error, if the device
-        was full.
+    savings: changes of the program that would have reduced memory at the last error; empty unless
+        the device was full and no setting helps.
     """
 
     device_run: DeviceRun
@@ -226,7 +226,7 @@ def explain_device(
     run: baseline replay of all devices.
     shortages: out-of-memory errors of the device.
     recommendation: recommended setting for all devices.
-    index: index of the device in `run` and in each offer of `recommendation`.
+    index: position of the device in `run`, and of its trial in each of `recommendation.offers`.
     """
     device_run = case.device_run
     remedies: tuple[Remedy, ...] = ()

@@ -1,9 +1,9 @@
 """Search for out-of-memory errors in a text, such as a line, a traceback or megabytes of log.
 
 Every error is found once, in order, and no text raises an exception.  An error begins with opening
-words, such as "out of memory", and ends where the next error begins.  Opening words close together
-belong to one error: the class name, "out of memory" and "Tried to allocate".  The time is linear in
-the length of the text.
+words, such as "out of memory", and ends where the next error begins.  Opening words that are close
+together, such as the class name, "out of memory" and "Tried to allocate", belong to one error.  The
+time is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -282,8 +282,9 @@ class Situation:
 def outside_of(message: OomMessage, figures: Figures) -> str:
     """Return a clause such as "process 41 held 12 GiB of the card", or "".
 
-    The clause is returned if the memory outside this PyTorch is at least a tenth of the device, if
-    the driver could have served the request without it, and if no memory fraction refused it.
+    The clause names memory of other programs or libraries.  It is returned if this memory is at
+    least a tenth of the device, if the request would have fitted without it, and if the error is
+    not due to a memory fraction.
     """
     capacity, free, tried = figures.capacity, figures.free_bytes, figures.tried_bytes
     if capacity is None or free is None or tried is None or message.backend == "MPS":

@@ -1,10 +1,10 @@
 """Read the sizes in the text of an out-of-memory error, as PyTorch and related libraries print it.
 
-The words next to a size say which size it is, so a new text is understood if its words are known,
-in any order.  The first of these is used: words before the size that end in a colon, "of" or
-similar; words after the size; other words before it.  If the text repeats a size, such as the free
-memory, the first one counts.  A number without a unit is a size only if known words and a colon or
-"of" precede it.
+The words next to a size say which size it is, so a new text with known words is understood,
+whatever the order of its sizes.  Of the words next to a size, the first of these kinds counts:
+words before it that end in a colon, "of" or similar; words after it; other words before it.  If the
+text repeats a size, such as the free memory, the first one counts.  A number without a unit is a
+size only if known words and a colon or "of" precede it.
 
 Units are powers of two, with or without the "i": Apple's older texts write GB for GiB.
 
@@ -36,7 +36,7 @@ _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")
 class TextRelease:
     """Properties of a release that the advice depends on.
 
-    rules: modelled release whose rules parse a conf; the oldest one if this release is older.
+    rules: modelled release whose rules parse a conf; the oldest modelled one for older releases.
     options: names of the options that the release has.
     prints_limit: the error text of the release contains the memory limit.
     """
@@ -223,7 +223,7 @@ def sizes_in(text: str) -> Iterator[tuple[int, int]]:
 def read_figures(text: str) -> Reading:
     """Return the sizes in the text of one error.
 
-    If the text contains the sizes of a second request, those and all later sizes are left out.
+    Reading ends where the text begins to describe a second request.
     """
     found: dict[str, int] = {}
     others: list[tuple[int, int]] = []

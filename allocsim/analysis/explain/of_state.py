@@ -188,7 +188,7 @@ class HostExplanation:
     """Reasons why the pinned memory of a recording grew: blocks that were newly pinned.
 
     causes: bytes of these blocks by cause, most first.
-    lines: lines of the program whose requests needed them, most bytes first.
+    lines: lines of the program that requested these blocks, most bytes first.
     sizes: bytes of these blocks by size of the block, most bytes first.
     advice: sentences, most useful first.
     """

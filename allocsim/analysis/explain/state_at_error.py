@@ -4,9 +4,9 @@ All sizes are computed from the blocks of `StateAtError.segments`, which cover e
 the device, and not from the allocator's statistics.
 Source: semantics 6.5 (segments), 1.8 (the request), 5.6 (pools marked use_on_oom).
 
-`blockers_of` finds the set of live blocks with the fewest bytes whose frees would let the request
-succeed; among equal sets, the set with the fewest blocks.  There are two ways, and the cheaper one
-is reported:
+`blockers_of` finds the live blocks that would have to be freed for the request to succeed: the set
+with the fewest bytes, and among equal sets, the set with the fewest blocks.  There are two ways to
+free memory, and the cheaper one is reported:
 
 1. "run": in a segment that the request may use, adjacent blocks are freed and merge into one free
    block that the request accepts.  A scan with two pointers finds every minimal group of blocks.

@@ -52,7 +52,7 @@ class Body:
     first: entry of the recording at which the part begins.
     trace, plan: entries of the part, and the plan to replay them.
     start: blocks to allocate before the part, each in a separate segment.
-    held: sums of the blocks that are live when the part begins, whether in `start` or not.
+    held: bytes of all blocks that are live when the part begins, also those not in `start`.
     """
 
     first: int

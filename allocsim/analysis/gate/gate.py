@@ -125,7 +125,7 @@ _NO_END = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Measured(Baseline):
-    """Result of measuring a recording: the contents of a baseline file, and where they come from.
+    """Result of measuring a recording: the contents of a baseline file, and the measured entries.
 
     first: entry at which the measured part begins.
     entry: entry of peak allocated memory.

@@ -190,8 +190,8 @@ def about_history(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Fin
 def lost_entries(trace: Trace, start: tuple[SegmentState, ...]) -> Finding | None:
     """Return a finding if entries before the first recorded entry were lost, else None.
 
-    PyTorch stores the stack of a block only while it records.  So a block with a stack from before
-    the first entry had an entry, which was lost.
+    PyTorch stores the stack of a block only while it records.  So if a block from before the first
+    entry has a stack, the entry of its allocation was lost.
     start: segments before the first entry.
     """
     there = [block for segment in start for block in segment.blocks if block.state != INACTIVE]

@@ -192,7 +192,7 @@ def _layers(blocks: Blocks, table: FrameTable, colouring: str) -> list[_Layer]:
 class Owners:
     """Owner of each block, as an index into `names`.
 
-    names: owners, first the owner with the most memory over time (bytes times entries).
+    names: names of the owners, in decreasing order of memory over time (bytes times entries).
     """
 
     owner: NDArray[np.int64]

@@ -1,7 +1,7 @@
 """Replays of one device with the data for charts and for HTML pages.
 
-The replay gives the results of `allocsim replay`.  What-if replays use the same device, device
-memory and release.
+The results of the replay are those of `allocsim replay`.  What-if replays use the same device,
+device memory and release.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Picture(Shown):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings to print first, such as that this is a what-if replay."""
+        """Warnings to print first, such as a note that the replay is a what-if replay."""
         return self.run.warnings
 
     def headline(self) -> str:

@@ -220,7 +220,7 @@ class MemoryCurve:
     requested: allocated bytes before rounding.
     ideal: highest sum of live requests at this or an earlier entry, each rounded up to 512 bytes.
         An allocator that returns no memory to the driver cannot reserve less.
-    driver_takes, driver_gives: entries at which memory was obtained from the driver and returned.
+    driver_takes, driver_gives: entries at which the driver provided memory and took memory back.
     """
 
     reserved: _Column

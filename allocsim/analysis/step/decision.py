@@ -1,8 +1,8 @@
-"""Explain the allocator's decision about a malloc; also the types of requests and decisions.
+"""Explain the allocator's decision about a malloc, with types for requests and decisions.
 
 The block that malloc returns shows which free block was taken.  Two free blocks are never adjacent,
-so a free block directly behind it is the rest of a split (semantics 1.7).  If no free block fits,
-the order of the entries shows the order of the allocator's attempts.
+so a free block directly behind the returned block is the rest of a split (semantics 1.7).  If no
+free block fits, the order of the entries shows the order of the allocator's attempts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Memory at a moment as a flame graph: one box per frame, whose width is the bytes it requested.
 
-The boxes of one row are disjoint, and each box is within the width of its caller's box.  Width that
-no called function covers was requested by the frame itself.  Frames with equal stacks share a box.
-Frames that are too narrow or too deep are folded into a box "other".
+The boxes of one row are disjoint, and each box is within the width of its caller's box.  The part
+of a box that is under no box of a called function is memory that the frame itself requested.
+Frames with equal stacks share a box.  Frames that are too narrow or too deep are folded into a box
+"other".
 """
 
 from __future__ import annotations

@@ -60,10 +60,11 @@ def top_of_spill(
 
 
 def tops_of_fit(found: Fit) -> tuple[Top, Top | None, Top | None]:
-    """Return the memory of a simulated run by category: at its peak, spill and failure.
+    """Return the memory of a simulated run by category, at up to three moments.
 
-    The second result is for the entry with the most memory that the driver moved to the host, and
-    the third for the failed request.  Each is None if this did not happen.
+    The first result is for the peak, the second for the entry with the most memory that the driver
+    moved to the host, and the third for the failed request.  The second is None if no memory was
+    moved, and the third if no request failed.
     """
     ran, failure = found.ran, found.failure
     peak = top_of_run(ran.prepared, ran.device_run, ran.busiest, by="category")

@@ -85,7 +85,8 @@ class TopRow:
     """One owner with its memory.
 
     category: category of most of the bytes.
-    where: line that holds most of the bytes; if owners are categories, the modules instead.
+    where: line that holds most of the bytes; if owners are categories, the modules of the model
+        that hold most of them.
     reason: why the blocks have this category, if owners are categories; else "".
     """
 

@@ -48,7 +48,7 @@ class SettingRow:
 
     @property
     def is_as_recorded(self) -> bool:
-        """True if every replay had the recorded settings and device: a comparison is possible."""
+        """True if each replay had the recorded settings and was compared with its recording."""
         return all(part.was_compared for part in self.parts)
 
     @property

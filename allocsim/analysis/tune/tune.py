@@ -56,8 +56,8 @@ class Tuning(Shown):
     device_memory: bytes of the smallest of the replayed devices; None if all are unlimited.
     baseline: results of the recorded settings, on the recorded device unless another was given.
     rows: results of all settings, best first.
-    best: recommended setting, or the baseline if no setting helps; the first of `rows` with
-        `by_device`.  None if both run out of memory, or if `warnings` is not empty.
+    best: recommended setting, or else the baseline; with `by_device`, the first of `rows`.  None if
+        this setting runs out of memory, or if `warnings` is not empty.
     front: Pareto front of memory, driver calls and retries.
     duplicates: (setting that was not replayed, replayed setting with the same effect).
     bounds: lower bounds of the memory that the recorded requests need.
@@ -69,9 +69,10 @@ class Tuning(Shown):
     seconds: duration of the search.
     by_device: True if settings are compared by the smallest sufficient device, and not the peak.
     known: number of replays whose results were read from the results file.
-    warnings: differences of baselines from recorded runs; with any, the search proves nothing.
-    needs: releases that support the best setting, in words; None if every release that may have
-        written the first recording supports it.
+    warnings: differences of baselines from recorded runs; if there are any, the search proves
+        nothing.
+    needs: text that names the releases on which the best setting works as replayed; None if it
+        certainly works so on the first recording's release.
     recommendation: recommendation that `replay`, `explain` and `risk` make too; None with
         `by_device`.
     further: setting that reserves at least 5 % less than `best`, or None.  It is not recommended,
