@@ -258,7 +258,9 @@ cdef class Names:
         return self.as_dict().keys()
 
     def values(self):
-        return self.as_dict().values()
+        return [
+            <object> self.slots[at].block for at in range(self.n_slots) if self.slots[at].block
+        ]
 
     def items(self):
         return self.as_dict().items()

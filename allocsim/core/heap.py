@@ -428,15 +428,9 @@ class Heap:
         if pool.owner is not None:
             pool.owner.segment_count += 1
 
-    def count_planted(self, block: Block) -> None:
-        """Count a block that existed before the simulation, in all statistics."""
-        self.stats.count_planted(
-            block.pool.is_small,
-            block.size,
-            requested=block.requested_size,
-            allocated=block.allocated,
-            active=block.is_active,
-            split=block.is_split and block.expandable is None,
-        )
-        if block.allocated and block.size >= self.config.max_split_size:
-            self.stats.oversize_allocations.increase(1)
+    def count_planted(self, blocks: list[Block]) -> None:
+        """Count blocks that existed before the simulation, in all statistics."""
+        self.stats.count_planted(blocks)
+        oversize = self.config.max_split_size
+        n_oversize = sum(block.allocated and block.size >= oversize for block in blocks)
+        self.stats.oversize_allocations.increase(n_oversize)

@@ -213,6 +213,7 @@ def plant(heap: Heap, private: PrivatePools, segments: Iterable[SegmentState]) -
             mine = [segment for segment in mapped if segment.stream == stream]
             for others_from, parts in _expandable_groups(mine, segments):
                 _plant_expandable(heap, pool, parts, others_from, pending)
+    heap.count_planted([*heap.active, *(block for pool in heap.pools for block in pool)])
     return pending
 
 
@@ -269,7 +270,6 @@ def _set_states(
             heap.pending[block.ptr] = pending[block.ptr] = block
         else:
             block.pool.insert(block)
-        heap.count_planted(block)
 
 
 def _plant_expandable(

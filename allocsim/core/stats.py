@@ -8,7 +8,7 @@ is allocated until the program frees it, and active until the free is complete. 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from allocsim.core.columns import Column
 from allocsim.core.journal import (
@@ -23,6 +23,9 @@ from allocsim.core.journal import (
     split_journal,
 )
 from allocsim.core.releases import Release
+
+if TYPE_CHECKING:
+    from allocsim.core.block import Block
 
 
 @dataclass(slots=True)
@@ -254,32 +257,22 @@ class DeviceStats:
 
     # -- rare changes ----------------------------------------------------------------------
 
-    def count_planted(
-        self,
-        is_small: bool,
-        size: int,
-        *,
-        requested: int,
-        allocated: bool,
-        active: bool,
-        split: bool,
-    ) -> None:
-        """Count a block from before the simulation as if it had just reached its state.
-
-        active: True if the block is allocated, or was freed and waits for other streams.
-        split: True if the block shares its segment.
-        """
-        for group in (self.all, self.pools[is_small]):
-            if allocated:
-                group.allocation.increase(1)
-                group.allocated_bytes.increase(size)
-            if active:
-                group.active.increase(1)
-                group.active_bytes.increase(size)
-                group.requested_bytes.increase(requested)
-            elif split:
-                group.inactive_split.increase(1)
-                group.inactive_split_bytes.increase(size)
+    def count_planted(self, blocks: list[Block]) -> None:
+        """Count blocks from before the simulation as if they had just reached their states."""
+        for is_small in (True, False):
+            mine = [block for block in blocks if block.pool.is_small == is_small]
+            active = [block for block in mine if block.is_active]
+            held = [block.size for block in active if block.allocated]
+            free = [block for block in mine if not block.is_active]
+            split = [block.size for block in free if block.is_split and block.expandable is None]
+            for group in (self.all, self.pools[is_small]):
+                group.allocation.increase(len(held))
+                group.allocated_bytes.increase(sum(held))
+                group.active.increase(len(active))
+                group.active_bytes.increase(sum([block.size for block in active]))
+                group.requested_bytes.increase(sum([block.requested_size for block in active]))
+                group.inactive_split.increase(len(split))
+                group.inactive_split_bytes.increase(sum(split))
 
     def count_reserved(self, is_small: bool, size: int, pool_id: tuple[int, int]) -> None:
         """Count `size` bytes that the driver provided, or took back if `size` is negative."""
