@@ -75,8 +75,9 @@ class LaterAllocs:
         # was freed and did not merge with free space below it.
         if low > _LAST_ADDRESS:
             return None
-        start = np.searchsorted(self._addresses, np.uint64(low), "left")
-        end = np.searchsorted(self._addresses, np.uint64(min(high, _LAST_ADDRESS)), "right")
+        # The method takes a fifth of the time of np.searchsorted.
+        start = self._addresses.searchsorted(np.uint64(low), "left")
+        end = self._addresses.searchsorted(np.uint64(min(high, _LAST_ADDRESS)), "right")
         if start >= end:
             return None
         first = start + np.argmin(self._indices[start:end])

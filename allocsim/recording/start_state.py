@@ -292,10 +292,12 @@ class _Rewind:
                         f"than {end - address} can have been in use",
                     )
                 least = rounded(live.requested_size)
-                # An alloc at the segment's end belongs to the next segment.
-                last = end if end < segment.end else end - 1
-                landed = later.first(address + least, last, live.death)
                 never_split = 0 <= max_split_size <= least
+                landed = None
+                if not never_split and address + least < end:
+                    # An alloc at the segment's end belongs to the next segment.
+                    last = end if end < segment.end else end - 1
+                    landed = later.first(address + least, last, live.death)
                 size, is_least = true_size(
                     segment, address, end, least=least, landed=landed, never_split=never_split
                 )
