@@ -19,24 +19,38 @@ block was too small, so the block before it is larger than in the replay.  Sourc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from allocsim.core import (
+    MALLOC,
     MIN_BLOCK_SIZE,
     UNLIMITED_DEVICE,
     Block,
     CachingAllocator,
+    Column,
     ReplayAllocator,
+    StepRow,
     allocated_block,
     finds_free_block,
     garbage,
     mapped_for,
     served_once_free,
+    step_rows,
 )
 from allocsim.inference.gaps import Gap, RecordedEntry
 from allocsim.recording import Action
-from allocsim.simulation import Drive, GiveUpError, Plan, RecordedDevice, StepKind
+from allocsim.simulation import (
+    Drive,
+    GiveUpError,
+    Plan,
+    RecordedDevice,
+    StepKind,
+    Steps,
+    fold_allocated,
+)
 from allocsim.state import BlockState, SegmentState
 from allocsim.units import MIB, TIB, round_up
 
@@ -254,45 +268,93 @@ def learn_start(device: RecordedDevice, plan: Plan) -> tuple[SegmentState, ...]:
         memory,
         address_policy="bump",
         base_address=round_up(device.last_address, TIB),
-        fast_path=False,
         limit=device.limit_for(device.recorded, memory, plan),
     )
     blocks = (block for segment in device.start for block in segment.blocks)
     limits = {block.address: block.size + MIB for block in blocks if block.is_least}
     drive = _Learner(
-        allocator, plan, len(device.trace), dictates=True, device=device, limits=limits
+        allocator,
+        plan,
+        len(device.trace),
+        dictates=True,
+        folder=fold_allocated,
+        device=device,
+        limits=limits,
+        ends=_ends_of(limits, plan.steps),
     )
     drive.run()
     return tuple(_with_sizes(segment, drive.sizes) for segment in device.start)
 
 
+def _ends_of(addresses: Iterable[int], steps: Steps) -> dict[int, int]:
+    # The first step at the address of a block is its free, or a request after it.
+    at = np.flatnonzero(np.isin(steps.addr, np.array([*addresses], dtype=np.uint64)))[::-1]
+    return dict(zip(steps.addr[at].tolist(), at.tolist(), strict=True))
+
+
 @dataclass
 class _Learner(Drive):
+    # `limits` has the largest size, and `ends` the last step of each block of unknown size.
     device: RecordedDevice = field(kw_only=True)
     limits: dict[int, int] = field(kw_only=True)
+    ends: dict[int, int] = field(kw_only=True)
     sizes: dict[int, int] = field(default_factory=dict)
 
-    def _request(self, addr: int, size: int, stream: int) -> int:
-        change = super()._request(addr, size, stream)
+    def _run_range(self, start: int, stop: int) -> None:
+        self._passed_over = start - len(self.timeline)
+        steps = self.plan.steps.part(start, stop)
+        rows = step_rows((steps.kind, steps.addr, steps.size, steps.stream))
+        moved, misplaced = self.timeline.moved, list[StepRow]()
+        while self.stopped_at is None:
+            places: list[int] = Column()
+            known = _to_misplaced(rows, places, misplaced)
+            step = self.allocator.play(known, self._waiting, moved, places)
+            now = self._passed_over + len(self.timeline)
+            if step is not None:
+                self._take(*step)
+            elif misplaced:
+                now -= 1
+                step = misplaced.pop()
+            else:
+                return
+            if step[0] == MALLOC:
+                self._learn(now, *step[1:])
+
+    def _entry(self) -> int:
+        return -1
+
+    def _learn(self, now: int, addr: int, size: int, stream: int) -> None:
         while (block := self.allocator.named_blocks.get(addr)) and block.ptr != addr:
             ptr = self.allocator.take_name(addr)
             assert ptr is not None
             self.allocator.free(ptr)  # now `block` is the free block that was chosen
             before = block.prev
             surplus = block.size - self.device.config.round_size(size) + MIN_BLOCK_SIZE
-            if before is None or before.size + surplus > self.limits.get(before.ptr, 0):
+            if before is None or before.size + surplus > self._limit_of(before, now):
                 raise GiveUpError
             self.allocator.extend(before, surplus)
             self.sizes[before.ptr] = before.size
-            change = super()._request(addr, size, stream)
-        return change
+            self._request(addr, size, stream)
 
-    def _take(self, kind: int, addr: int, size: int, stream: int) -> None:
-        self.limits.pop(addr, None)  # a free of the block, or a request at its address
-        super()._take(kind, addr, size, stream)
+    def _limit_of(self, block: Block, now: int) -> int:
+        is_there = self.ends.get(block.ptr, now + 1) > now
+        return self.limits.get(block.ptr, 0) if is_there else 0
+
+
+def _to_misplaced(
+    rows: Iterator[StepRow], places: Sequence[int], misplaced: list[StepRow]
+) -> Iterator[StepRow]:
+    # Ends after a request that was served elsewhere than recorded, and appends it to `misplaced`.
+    for row in rows:
+        yield row
+        if row[0] == MALLOC and places[-1] != row[1]:
+            misplaced.append(row)
+            return
 
 
 def _with_sizes(segment: SegmentState, sizes: Mapping[int, int]) -> SegmentState:
+    if not any(block.address in sizes for block in segment.blocks):
+        return segment
     blocks: list[BlockState] = []
     extra = 0  # bytes that the block before took from this one
     for block in segment.blocks:
