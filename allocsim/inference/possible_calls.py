@@ -17,6 +17,7 @@ import random
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,14 +60,18 @@ class Quiet:
         return len(self.after) / max(self.n_examined, 1)
 
 
-def moments_of(plan: Plan) -> list[int]:
+def moments_of(plan: Plan) -> tuple[int, ...]:
     """Return the numbers of the steps of `plan` after which to examine the cache.
 
     For a long recording they are a random sample of `MOMENTS` steps, because evenly spaced steps
     could all be at the same place of a training step.
     """
-    n_steps = len(plan.steps)
-    return sorted(random.Random(0).sample(range(n_steps), min(n_steps, MOMENTS)))
+    return _sampled(len(plan.steps))
+
+
+@lru_cache(maxsize=4)
+def _sampled(n_steps: int) -> tuple[int, ...]:
+    return tuple(sorted(random.Random(0).sample(range(n_steps), min(n_steps, MOMENTS))))
 
 
 def entries_suffice(trace: Trace, plan: Plan) -> bool:

@@ -20,6 +20,7 @@ from functools import partial
 import numpy as np
 
 from allocsim._fast_numpy import any_of
+from allocsim.collector import collector_paused
 from allocsim.core import UNLIMITED_DEVICE, FreeBlockOrder
 from allocsim.errors import AllocsimError, ConfigError
 from allocsim.fidelity import FidelityCheck, Uncompared
@@ -52,6 +53,7 @@ from allocsim.simulation import (
     Setting,
     Start,
     StepKind,
+    fold_allocated,
 )
 from allocsim.units import TIB, format_size, round_up
 
@@ -227,11 +229,18 @@ def with_proof(run: Run) -> Run:
     return run
 
 
+@collector_paused()
 def _prove(prepared: Prepared) -> Parting | None:
     # The same replay finds the quiet moments: a second one takes a third of a what-if's time.
-    moments = moments_of(prepared.free_plan) if needs_probe(prepared) else []
+    moments = moments_of(prepared.free_plan) if needs_probe(prepared) else ()
     quiet: list[int] = []
-    make = partial(Probe, moments=_step_numbers_in_plan(prepared, moments), quiet=quiet)
+    make = partial(
+        Probe,
+        moments=_step_numbers_in_plan(prepared, moments),
+        quiet=quiet,
+        folder=fold_allocated,
+        stops_at_difference=True,
+    )
     drive, _, _ = unstarted_drive(prepared, prepared.recorded, None, make=make)
     with suppress(AllocsimError):  # counts as a difference: the recorded program went on
         drive.run()
@@ -272,7 +281,7 @@ def run_as_proof(
     """
     if prepared.proofs or not _is_baseline_too(prepared, setting, device_memory):
         return None
-    moments = moments_of(prepared.free_plan) if needs_probe(prepared) else []
+    moments = moments_of(prepared.free_plan) if needs_probe(prepared) else ()
     quiet: list[int] = []
     drive, memory, notes = unstarted_drive(
         prepared,
@@ -282,7 +291,12 @@ def run_as_proof(
         progress=progress,
         observers=(observer,),
         proves=True,
-        make=partial(Probe, moments=_step_numbers_in_plan(prepared, moments), quiet=quiet),
+        make=partial(
+            Probe,
+            moments=_step_numbers_in_plan(prepared, moments),
+            quiet=quiet,
+            stops_at_difference=True,
+        ),
     )
     try:
         drive.run()
@@ -301,8 +315,12 @@ def _is_baseline_too(prepared: Prepared, setting: Setting, device_memory: int | 
     has_answers = any_of(plan.steps.kind, (StepKind.ROOM, StepKind.AWAIT)).any()
     if has_answers or not _addresses_cannot_matter(prepared):
         return False
+    # Compared first, because the effects depend on the size of every request.
+    expands = setting.config(prepared.release).expandable_segments
+    if prepared.is_recorded(setting) or expands != prepared.config.expandable_segments:
+        return False
     effect = effects_on(prepared)
-    if prepared.is_recorded(setting) or effect(setting) != effect(prepared.recorded):
+    if effect(setting) != effect(prepared.recorded):
         return False
     memory = memory_of(prepared, device_memory)
     is_same_device = memory == device_of(prepared)[0]

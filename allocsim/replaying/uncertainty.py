@@ -21,7 +21,7 @@ range.  If the recording marks its empty_cache calls, there are no other calls.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import dropwhile
 
 from allocsim.collector import collector_paused
@@ -47,7 +47,7 @@ from allocsim.state import DEFAULT_POOL
 _NO_RUN = (ConfigError, UndefinedBehaviorError, UpstreamError)
 
 
-def moments_of_calls(prepared: Prepared, setting: Setting) -> list[int] | None:
+def moments_of_calls(prepared: Prepared, setting: Setting) -> Sequence[int] | None:
     """Return the numbers of the steps after which the program may have called empty_cache unseen.
 
     They are steps of `prepared.free_plan`.  None for the recorded setting, and if a call could do

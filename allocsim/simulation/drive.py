@@ -61,6 +61,7 @@ class Drive:
         allocator already contains the blocks from before the first entry.
     keeps_rows: True to give `fidelity` only the addresses of plain steps, without their entries.
     address_events: changes of the driver's address space, ordered by entry.
+    stops_at_difference: True to stop after the first batch that differs from the recording.
     ooms: out-of-memory errors so far.
     stopped_at: entry of the out-of-memory error that ended the replay; None if none did.
     given_up_at: entry at which an observer ended the replay; None if none did.
@@ -80,6 +81,7 @@ class Drive:
     lays_out: Sequence[SegmentState] = ()
     keeps_rows: bool = False
     address_events: Sequence[DatedEvent] = ()
+    stops_at_difference: bool = False
     ooms: list[SimulatedOom] = field(default_factory=list)
     stopped_at: int | None = None
     given_up_at: int | None = None
@@ -141,11 +143,16 @@ class Drive:
         """
         pause = min(PAUSE_EVERY, self.check_every or PAUSE_EVERY)
         for start in range(first, end, pause):
-            if self.stopped_at is not None:
+            if self.stopped_at is not None or self._has_enough:
                 return
             stop = min(start + pause, end)
             self._run_range(start, stop)
             self._pause(int(self.plan.steps.entry[stop - 1]))
+
+    @property
+    def _has_enough(self) -> bool:
+        check = self.fidelity
+        return self.stops_at_difference and check is not None and check.has_diverged
 
     def _run_until_state_recurs(self, period: Period) -> int:
         # Returns the number of the step to continue with, after the skipped repetitions.
