@@ -226,7 +226,7 @@ class BlockPool:
         del free.blocks[at]
         block.key = 0
 
-    def best_fit(self, stream: int, size: int) -> Block | None:
+    def smallest_at_least(self, stream: int, size: int) -> Block | None:
         """Return the smallest block of `stream` with at least `size` bytes; None if none has."""
         free = self.of(stream)
         # The lowest key of this size; all keys from there on are of larger or equal blocks.

@@ -83,7 +83,7 @@ def release_available_cached_blocks(heap: Heap, pool: BlockPool, stream: int, si
         return False
     wanted = max(size, oversize)
     # One block that is large enough is preferred to several smaller ones.
-    candidate = pool.best_fit(stream, wanted)
+    candidate = pool.smallest_at_least(stream, wanted)
     if candidate is not None and _may_release(heap, candidate):
         heap.release_block(candidate)
         return True

@@ -109,14 +109,14 @@ def test_keys_order_by_stream_size_rank_and_address(
     pool.insert(Block(5 * 512, 1024, 0, pool, 0))
     pool.insert(Block(1 * 512, 512, 7, pool, 0))
     assert [block.ptr // 512 for block in pool] == [*expected, 5, 1]
-    found = pool.best_fit(0, 512)
+    found = pool.smallest_at_least(0, 512)
     assert found is not None
     assert found.ptr == expected[0] * 512
     pool.remove(found)
     assert len(pool) == 4
     assert found not in list(pool)
-    assert pool.best_fit(0, 1025) is None
-    assert pool.best_fit(9, 1) is None
+    assert pool.smallest_at_least(0, 1025) is None
+    assert pool.smallest_at_least(9, 1) is None
 
 
 @pytest.mark.parametrize("torch", RELEASES)
