@@ -304,10 +304,9 @@ def with_adapters(
     assert isinstance(model, Configured)
     roles = {_ADAPTED[name] for name in targets or _ADAPTED}
     sizes = sizes_of(model.config)
-    # Experts have three dimensions; peft adapts modules with matrices.
-    matrices = [
-        (each.dims[1], each.dims[0])
-        for each in shapes_of(sizes)
-        if each.layer == sizes.layers - 1 and each.role in roles and len(each.dims) == 2
+    last = [
+        each for each in shapes_of(sizes) if each.layer == sizes.layers - 1 and each.role in roles
     ]
-    return replace(shape, lora=rank, adapted=tuple(matrices))
+    matrices = [(each.dims[1], each.dims[0]) for each in last if len(each.dims) == 2]
+    has_experts = len(matrices) < len(last)  # experts have three dimensions
+    return replace(shape, lora=rank, adapted=tuple(matrices), adapts_experts=has_experts)

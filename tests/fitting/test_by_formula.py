@@ -11,6 +11,7 @@ import pytest
 from allocsim.errors import ConfigError
 from allocsim.fitting import Estimate, Fit, Task, estimate, fit, largest, model_of, run_by_law
 from allocsim.fitting.by_engine import engine_for, missing_package
+from allocsim.fitting.model import Configured
 from allocsim.phantom import TorchInstall, UnavailableError, find_gpu
 from allocsim.units import GIB, TIB
 from tests.cli.conftest import Done, cli
@@ -61,6 +62,16 @@ def test_a_task_without_a_law_is_answered_by_formula(question: Task) -> None:
     assert 0 < low < high < CARD.memory
     assert found.reason.startswith("PyTorch is missing, and ")
     assert found.reason.endswith("pip install 'allocsim[fit]' runs the program itself")
+
+
+def test_formula_counts_the_copies_of_experts_that_adapters_need() -> None:
+    """The law has the requests of peft, which adds adapters to a copy of all experts of a layer."""
+    model = model_of("Mixtral-8x7B")
+    assert isinstance(model, Configured)
+    model = replace(model, config={**model.config, "num_hidden_layers": 4})
+    question = Task(model=model, lora=16, steps=2)
+    law = run_by_law(question, CARD).peak_allocated_bytes
+    assert estimate(question, CARD).peak_allocated_bytes == pytest.approx(law, rel=0.05)
 
 
 @pytest.mark.parametrize(

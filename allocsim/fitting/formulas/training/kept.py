@@ -155,6 +155,9 @@ def kept_of_layer(
         kept["dropout masks"] = common * 2 * shape.width
     if shape.adapted:
         kept["inputs of adapters"] = common * _adapter_inputs(shape, layer, item)
+    if shape.adapts_experts and shape.has_experts(layer):
+        # peft adds the adapters to a copy of all experts, which backward needs.
+        kept["copies of experts"] = item * shape.experts * shape.expert / layout.tensor
     if not layout.flash and layout.recompute != "selective":
         kept["attention scores"] = split * _scores(shape, layout, practice, item)
     return kept

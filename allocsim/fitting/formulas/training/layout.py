@@ -37,6 +37,7 @@ class TransformerShape(DecoderSizes):
     others: further parameters of a layer, such as norms of queries.
     lora: rank of LoRA adapters, 0 to train all parameters.
     adapted: (inputs, outputs) of each linear module of a layer that has an adapter.
+    adapts_experts: True if experts have adapters, too.
     """
 
     is_tied: bool = False
@@ -49,11 +50,14 @@ class TransformerShape(DecoderSizes):
     others: int = 0
     lora: int = 0
     adapted: tuple[tuple[int, int], ...] = ()
+    adapts_experts: bool = False
 
     @property
     def adapters(self) -> int:
         """Parameters of the adapters of a layer."""
-        return self.lora * sum(map(sum, self.adapted))
+        # An expert's gate and up projection are one tensor, with one adapter.
+        of_experts = self.experts * (2 * self.width + 3 * self.expert_inner) * self.adapts_experts
+        return self.lora * (sum(map(sum, self.adapted)) + of_experts)
 
     def has_experts(self, layer: int) -> bool:
         """Return whether a layer, numbered from 0, has experts."""

@@ -287,6 +287,10 @@ class _Account:
         factor = 3 if shape.is_gated else 2
         size = layout.tokens * wide * item * factor / layout.tensor
         yield RankPart("gradients in the MLP", round(size), f"{factor} x tokens x {wide:,}")
+        if shape.adapts_experts and shape.has_experts(layer):
+            copied = shape.experts * shape.width * shape.expert_inner // layout.tensor
+            how = f"{copied:,} x {item} bytes, of the down projections"
+            yield RankPart("gradient of copied experts", copied * item, how)
         if layout.split > 1:
             yield self._gathered_input("a linear layer's input, gathered", 1)
         yield from self._weight_gradient_placeholders()
