@@ -1,6 +1,6 @@
 """`allocsim step`: process one request at a time, and explain every decision of the allocator.
 
-The argument is the name of an existing file (a recording, or a script of requests), or a kind of
+The argument is the name of an existing file (a recording or an op script), or a kind of
 `allocsim synth`. Without an argument, requests are read from standard input.
 
 Rule: a line is parsed completely before anything is requested, so a wrong line changes nothing.
@@ -122,7 +122,7 @@ def _asked(request: Any) -> str:
 
 
 def _script(what: str) -> dict[str, Any] | None:
-    """Return the content of a file with a script of requests; None for any other file."""
+    """Return the content of a JSON file with an op script; None for any other file."""
     import json
 
     path = Path(what)
@@ -316,8 +316,8 @@ def _fraction(text: str) -> float:
 def lines_of(ops: list[list[Any]]) -> list[str]:
     """Convert operations to lines for `Session.ask`: ["f", "x"] becomes "free 1".
 
-    ops: operations of a test script, such as ["a", "x", 2097152, 0]: allocate block x of 2 MiB on
-        stream 0. Stream n of a script is the stream with the raw handle n * 4096.
+    ops: allocator calls of an op script, such as ["a", "x", 2097152, 0]: allocate block x of 2 MiB
+        on stream 0. Stream n of a script is the stream with the raw handle n * 4096.
     Raises UsageError for an operation that a session does not have.
     """
     numbers: dict[object, int] = {}

@@ -7,7 +7,7 @@ test compares the marks of both files.
 
 The module is long because it is one function: calls, attributes and global names took half of the
 time of a replay (`python -m benchmarks.speed --tricks`, in benchmarks/results/speed.md).
-`CachingAllocator(fast_path=False)` switches the loop off, and the tests run every script both ways.
+`CachingAllocator(fast_path=False)` switches the loop off; the tests run every op script both ways.
 """
 
 from __future__ import annotations
@@ -376,13 +376,14 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
 def fast_pools(
     heap: Heap, private: PrivatePools, pending: PendingFrees
 ) -> tuple[BlockPool, BlockPool] | None:
-    """Return the small and the large pool that serve requests now; None if `play` cannot run.
+    """Return the small and the large pool that serve requests now; None if the loop cannot run.
 
-    It cannot run in these cases:
+    The loop, `play`, cannot run in these cases:
     - events must be polled;
-    - a caller collects `Heap.witnessed`;
+    - a caller of `CachingAllocator.witness` collects history entries with the memory state of each;
     - the open pool scope is for one stream only, or its pool does not split blocks;
-    - expandable segments were switched off after some had been created.
+    - expandable segments were switched off after some had been created;
+    - it is compiled, and the sort keys of free blocks do not fit 64 bits.
     """
     if IS_COMPILED and heap.layout.is_wide:
         return None

@@ -109,7 +109,7 @@ class Heap:
         return pool
 
     def forget_private_pool(self, pool: PrivatePool) -> None:
-        """Remove the pools of an empty private pool."""
+        """Remove the small and the large pool of a private pool that has no blocks."""
         self.pools.remove(pool.small)
         self.pools.remove(pool.large)
 

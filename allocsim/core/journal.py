@@ -1,4 +1,4 @@
-"""Journal of changes to blocks, from which the statistics are computed later.
+"""Journal: the list of changes to the statistics of blocks that are not applied yet.
 
 A journal has five columns (`Journal`).  A malloc or free appends a record: one number to each of
 the columns 1 to 3.  The beginning and the end of a freed block's wait for other streams append a
@@ -65,12 +65,15 @@ Journal = tuple[list[int], list[int], list[int], list[int], list[int]]
 
 
 def encode(is_small: bool, splits: int, split_bytes: int) -> int:
-    """Pack the change of inactive split blocks and bytes, and the pool, into the long form."""
+    """Return the number for column 3 of the journal, in its long form (above).
+
+    splits, split_bytes: change of the number and of the bytes of inactive split blocks.
+    """
     return BYTES * split_bytes + SPLIT * splits + is_small
 
 
 def decode_short(packed: Any, size: Any) -> tuple[Any, Any]:
-    """Return the changes (`blocks`, `bytes`) that a short form packs.
+    """Return (`blocks`, `bytes`), the change that a number in a short form (above) encodes.
 
     packed: integer from column 3 of the journal, or a NumPy array of them.
     size: number in column 1 of the same record.
@@ -79,7 +82,7 @@ def decode_short(packed: Any, size: Any) -> tuple[Any, Any]:
 
 
 def decode_long(packed: Any) -> tuple[Any, Any]:
-    """Return the changes (`blocks`, `bytes`) that the long form packs.
+    """Return (`blocks`, `bytes`), the change that a number in the long form (above) encodes.
 
     packed: integer from column 3 of the journal, or a NumPy array of them.
     """
@@ -121,7 +124,7 @@ GroupMoves = tuple[Moves, Moves, Moves, Moves, Moves, Moves, Moves]
 requested bytes, inactive split blocks, inactive split bytes."""
 
 Folder = Callable[[Journal], tuple[GroupMoves, GroupMoves, GroupMoves]]
-"""Function that adds up a journal, for `all`, `small_pool` and `large_pool`."""
+"""Function that totals the changes in a journal, for `all`, `small_pool` and `large_pool`."""
 
 
 _ActiveMoves = tuple[Moves, Moves, Moves, Moves, Moves]

@@ -135,16 +135,17 @@ class ReplayAllocator(CachingAllocator):
         return int(self.config.garbage_collection_threshold * self.heap.limit)
 
     def count_with(self, folder: Folder) -> None:
-        """Use the function `folder` instead of `fold_records` (journal.py) to add up the journal.
+        """Use `folder` instead of `fold_records` (journal.py) to total changes of the statistics.
 
         Its results must be equal.  Replays pass a faster function, which uses NumPy.
         """
         self.heap.stats.folder = folder
 
     def set_block_statistics(self, journal: Journal) -> None:
-        """Replace the statistics of blocks with the sums of `journal`.
+        """Replace the statistics of blocks with the totals of the changes in `journal`.
 
-        A caller that skips repeated steps gives the records of all steps here.
+        journal: all changes since the statistics were zero, in order. A caller that skips repeated
+            steps includes the changes of the skipped steps.
         """
         self.heap.stats.set_block_statistics(journal)
 

@@ -91,7 +91,11 @@ class StatGroup:
     reserved_bytes: Stat = field(default_factory=Stat)
 
     def add(self, moves: GroupMoves) -> None:
-        """Add the sums of a journal to the statistics of blocks."""
+        """Update the statistics of blocks with the totals of the changes in a journal.
+
+        moves: for each statistic, the total change, the peak and the total increase since the last
+            call (`Moves`).
+        """
         for stat, moved in zip(
             (
                 self.allocation,
@@ -131,10 +135,10 @@ class SavedBytes:
 class DeviceStats:
     """Statistics of one device.
 
-    all: sums of the small and the large pool.
+    all: statistics of both pools together.
     pools: statistics of the small pool (True) and of the large pool (False).
-    journal: records and waits that are not added up yet (journal.py).
-    folder: function that adds up the journal; its results equal those of `fold_records`.
+    journal: changes of the statistics that are not applied yet, as records and waits (journal.py).
+    folder: function that totals the changes in the journal, as `fold_records` does.
     saved_bytes: values at the last call of `save_bytes`, known after the next `fold`.
     saved_at: number of records and of waits in the journal at the last call of `save_bytes`; None
         after a `fold`.
@@ -185,9 +189,10 @@ class DeviceStats:
     def add_record(
         self, is_small: bool, size: int, requested: int, splits: int, split_bytes: int
     ) -> None:
-        """Append the record of a malloc, or of a free if `size` is negative.
+        """Append a malloc, or a free if `size` is negative, to the changes not yet applied.
 
-        splits, split_bytes: change of the inactive split blocks and bytes.
+        splits, split_bytes: change of the number and of the bytes of inactive split blocks (free
+            blocks that share their segment).
         """
         sizes, requests, inactive, _, _ = self.journal
         sizes.append(size)
@@ -197,7 +202,7 @@ class DeviceStats:
             self.fold()
 
     def fold(self) -> None:
-        """Add all records of the journal to the statistics and clear it."""
+        """Apply all changes in the journal to the statistics, and clear the journal."""
         if self.saved_at is not None:
             # First add up the records from before `save_bytes`, so that its values are current.
             before, after = split_journal(self.journal, *self.saved_at)
@@ -232,7 +237,10 @@ class DeviceStats:
         self.saved_at = (len(self.journal[0]), len(self.journal[3]))
 
     def set_block_statistics(self, journal: Journal) -> None:
-        """Replace the statistics of blocks with the sums of `journal`."""
+        """Replace the statistics of blocks with the totals of the changes in `journal`.
+
+        journal: all changes since the statistics were zero, in order.
+        """
         self.fold()  # sets `saved_bytes`
         every, small, large = self.folder(journal)
         for group, moves in zip(
@@ -242,14 +250,19 @@ class DeviceStats:
             group.add(moves)
 
     def free_requested(self, is_small: bool, size: int) -> None:
-        """Append the record of a block that was freed and begins to wait for other streams."""
+        """Append to the journal that a freed block begins to wait for other streams."""
         self.journal[3].append(len(self.journal[0]))
         self.journal[4].append(encode_wait(is_small, size))
 
     def free_completed(
         self, is_small: bool, size: int, requested: int, splits: int, split_bytes: int
     ) -> None:
-        """Append the records of a waiting block that became free."""
+        """Append to the journal that a freed block stops waiting for other streams.
+
+        size, requested: bytes of the block and bytes requested for it.
+        splits, split_bytes: change of the number and of the bytes of inactive split blocks (free
+            blocks that share their segment).
+        """
         self.journal[3].append(len(self.journal[0]))
         self.journal[4].append(encode_wait(is_small, -size))
         # The block stops being active; it stopped being allocated when the program freed it.

@@ -1,4 +1,4 @@
-"""Run of a task by its law, without PyTorch: formulas give the requests at any size.
+"""Compute a task's requests from its law, without PyTorch, and replay them.
 
 Rule: a law is used only for the program and the regime (the sizes with the same kernels) from which
 it was recorded. Any other task is refused with a sentence that names the difference. The allocator
@@ -298,7 +298,7 @@ def _refuse_without_law(task: Task, laws: Laws, names: Iterable[str]) -> None:
 
 
 def requests_by_law(task: Task, gpu: Gpu, laws: Laws | None = None) -> Requests:
-    """Return the requests and frees of a task on a card.
+    """Compute the requests and frees of a task on a card from its law, without PyTorch.
 
     laws: laws of the task's program; default: those in the package.
 

@@ -1,4 +1,4 @@
-"""Notes on the limits of an answer by a run over a phantom GPU or by a law.
+"""Notes of `fit` on facts that a run over a phantom GPU, or a law, had to assume or does not know.
 
 Rule: each note is one sentence, given only if it applies. An unknown number is reported as a range
 or by its name; it is never replaced by a guess.
@@ -60,7 +60,7 @@ def notes_of(
 ) -> Iterator[str]:
     """Yield the notes that apply to a task on a card, except those that depend on the run.
 
-    engine: "program" or "laws".
+    engine: method of the answer: "program" for a run on PyTorch, "laws" for fitted formulas.
     is_computed: True if small integer and boolean tensors had their real values.
     is_routed: True if a second run, with all tokens on the same experts, gave a range.
     """

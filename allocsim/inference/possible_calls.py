@@ -257,7 +257,9 @@ class OtherPlan:
 def open_plans(
     device: RecordedDevice, plan: Plan, quiet: Callable[[], Quiet]
 ) -> Iterator[OtherPlan]:
-    """Yield other plans that would have left the same recording, for the what-if range.
+    """Yield other plans that would have left the same recording.
+
+    The what-if range is from the lowest to the highest peak of their replays.
 
     plan: the inferred plan, without the recorded results of driver calls.
     quiet: function that returns the quiet moments; called only if the plans depend on them.
@@ -301,7 +303,10 @@ def _shows_none(device: RecordedDevice, plan: Plan) -> bool:
 
 
 def needs_quiet_moments(device: RecordedDevice, plan: Plan) -> bool:
-    """Return True if the what-if range depends on the quiet moments."""
+    """Return True if the range of a what-if's peak depends on the quiet moments.
+
+    At a quiet moment the program may have called empty_cache without leaving an entry.
+    """
     return has_unseen_calls(device, plan) or _shows_none(device, plan)
 
 

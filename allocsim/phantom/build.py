@@ -26,7 +26,7 @@ class PhantomError(AllocsimError):
 
 
 class ScriptError(PhantomError, ValueError):
-    """A script for the real allocator contains an unknown or invalid call (an op)."""
+    """An op script, a list of calls for the real allocator, has an unknown or invalid call."""
 
 
 class UnavailableError(PhantomError):
@@ -34,7 +34,7 @@ class UnavailableError(PhantomError):
 
 
 class RefusedError(PhantomError):
-    """Real PyTorch refused its conf, or ended while it ran a script of allocator calls."""
+    """Real PyTorch refused its conf, or ended while it ran an op script."""
 
 
 STUB = Path(__file__).parent / "stub"

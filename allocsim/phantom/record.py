@@ -176,13 +176,14 @@ class RecordedProgram:
     output_to_stderr: True to redirect the program's output to standard error.
     log: file for output and errors of the program; None to leave them unchanged.
     by_column: True to write columns, which only allocsim can read, in a third of the time.
-    is_summary: True to record only what `ProcessRecording` has, without entries.
+    is_summary: True to record no history of entries, but only the totals in `ProcessRecording`.
     sizes_only: True, on a phantom GPU, if values on the host do not matter.  Large host tensors are
         then not filled with random numbers, and the program gets one thread.
     values: True to compute small integer and boolean tensors of a phantom GPU.
     routing: distribution of tokens over experts on a phantom GPU, "balanced" or "skewed".
     devices: number of identical phantom GPUs; each process can use only one of them.
-    charges: bytes of the driver for each kernel, node of a CUDA graph and graph with collectives.
+    charges: device memory in bytes that the phantom driver takes for each loaded kernel, each node
+        of a CUDA graph, and each graph with collectives; empty to take none.
     """
 
     command: tuple[str, ...]

@@ -352,7 +352,10 @@ def _shared_peak(prepared: Prepared) -> int:
 
 
 def overflows(prepared: Prepared, memory: int | None) -> bool:
-    """Return True if the live requests, including failed requests, exceed `memory` bytes."""
+    """Return True if the live blocks and failed requests at any moment need more than the device.
+
+    memory: bytes of the device, which also holds the CUDA context; None for an unlimited device.
+    """
     if memory is None:
         return False
     failed = np.flatnonzero(prepared.trace.action == Action.OOM).tolist()

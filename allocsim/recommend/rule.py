@@ -59,8 +59,8 @@ class Recommendation:
     best: recommended setting; None if there is none.
     why_not: reason if `best` is None.
     offers: settings that were replayed and that PyTorch accepts.
-    needs: text that names the releases on which the best setting works as replayed; None if it
-        certainly works so on the recording's release.
+    needs: PyTorch releases that read the best setting as the replay did, such as "PyTorch 2.11 or
+        later"; None if each release that may have made the recording does.
     since: oldest release that supports the best setting; "" if `best` is None.
     is_by_size: True if the recording has requests only, so that the baseline could not be compared
         with recorded addresses.

@@ -92,7 +92,7 @@ class Window:
 
 
 NEW = -1
-"""Placeholder for the memo number of a value that the row itself creates."""
+"""Placeholder for the memo number (number in the pickle) of a value that the row itself creates."""
 
 _SORTS = {
     **dict.fromkeys(("addr", "size", "stream", "time_us"), "number"),

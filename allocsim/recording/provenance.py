@@ -348,7 +348,10 @@ class CardMemory:
 
 
 def card_memory(made: Provenance | None) -> CardMemory | None:
-    """Return the use of the GPU's memory; None if the recording does not contain it."""
+    """Return the GPU's memory, and its use by other processes and by the program's CUDA context.
+
+    The use is from when the recording was written. None if the recording does not contain it.
+    """
     if made is None or not made.device_memory:
         return None
     total, outside = made.device_memory, made.context_memory

@@ -7,8 +7,9 @@ Rule 1: no name is imported and no class is instantiated: `find_class` and `pers
 raise.  Before unpickling, a pickle is refused if it has an operation that dictionaries, lists,
 tuples, text, numbers, booleans and None do not need.
 Rule 2: the size of the file bounds the memory.  Before unpickling, a pickle is refused if a length
-or frame exceeds the file, a memo number exceeds its size, an integer has more than 72 bits, or
-there are more containers per byte than in any recording.
+or frame exceeds the file, if the number by which it refers to an earlier value (memo) exceeds the
+file's bytes, if an integer has more than 72 bits, or if there are more containers per byte than in
+any recording.
 Rule 3: the only tuples are pairs of integers (pool ids).  Hashing tuples nested a million deep
 would overflow the interpreter's stack.
 

@@ -133,7 +133,11 @@ def unstarted_drive(
 
 
 def is_recorded_device(prepared: Prepared, device_memory: int | None) -> bool:
-    """Return True if the recording can have been made on a device of this size."""
+    """Return True if the recording can have been made on a device of this size.
+
+    device_memory: bytes of the device; None for the size of the recording's own device, even if
+        unknown, so the result is True.
+    """
     plan = prepared.plan
     if prepared.named_memory is not None:
         return device_memory in (None, prepared.named_memory)

@@ -258,7 +258,10 @@ class StateSource:
         return max(before, largest_request(made, stream))
 
     def largest_requests(self) -> dict[int, int]:
-        """Return `largest_request` of the default stream and of each stream with segments."""
+        """Return the bytes of the largest request that would succeed, by stream number.
+
+        The streams are the default stream, 0, and each stream with segments.
+        """
         streams = sorted({0, *(segment.stream for segment in self.segments)})
         return {stream: self.largest_request(stream) for stream in streams}
 

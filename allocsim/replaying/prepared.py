@@ -185,7 +185,7 @@ class Prepared(RecordedDevice):
 
     @cached_property
     def open_plans(self) -> tuple[OtherPlan, ...]:
-        """Plans of other programs that would have left the same recording, for what-if ranges."""
+        """Plans of other programs with the same recording; their peaks form the what-if range."""
         return tuple(open_plans(self, self.free_plan, lambda: self.quiet))
 
     @cached_property

@@ -56,7 +56,7 @@ class Drive:
     dictates: True to place segments at their recorded addresses.
     check_every: number of steps between checks of all invariants; 0 for no checks.
     fidelity: comparison with the recording; None for no comparison.
-    folder: function that computes the statistics from the journal of the core.
+    folder: function that totals the changes in the core's journal, for the statistics.
     lays_out: segments whose blocks in use are requested before the first step; empty if the
         allocator already contains the blocks from before the first entry.
     keeps_rows: True to give `fidelity` only the addresses of plain steps, without their entries.

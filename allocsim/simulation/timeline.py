@@ -1,7 +1,7 @@
 """Memory over a replay, computed by NumPy: timeline and statistics.
 
 The timeline has allocated and reserved memory after each step, in bytes.  The statistics come from
-the journal, a list of size changes that the core keeps between two updates.  The functions give the
+the journal, the list of changes that the core has not applied to them yet.  The functions give the
 same numbers as `allocsim.core.stats.fold_records`.  The core does not import NumPy, so a `Drive`
 gives it the function to call.  `python -m benchmarks.speed --tricks` measures the time that NumPy
 saves.
@@ -124,13 +124,13 @@ FEW = 64
 
 
 def fold(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Add up a journal; return the changes of the statistics `all`, `small_pool`, `large_pool`."""
+    """Return the totals of a journal's changes, for `all`, `small_pool` and `large_pool`."""
     is_quicker = IS_COMPILED or len(journal[0]) < FEW
     return fold_records(journal) if is_quicker else fold_columns(journal)
 
 
 def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Add up a journal as `fold` does, always with NumPy.  The journal must not be empty."""
+    """Return the totals of `fold`, always with NumPy.  The journal must not be empty."""
     sizes, requested, inactive, at, waits = map(int_column, journal)
     sign = np.sign(sizes)
     is_small = inactive & 1

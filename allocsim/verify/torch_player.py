@@ -72,11 +72,11 @@ class PhantomWork:
 
 
 class RealWork:
-    """Streams on a real GPU for one op script: a list of allocator calls, explained in script.py.
+    """Streams of a real GPU that play one op script, and that can be waited for.
 
-    PyTorch polls events in an order that depends on the ids of their streams.  Only an external
-    stream has its raw handle as id, so each stream is created by PyTorch and then used as an
-    external stream.
+    PyTorch polls events in an order that depends on the ids of their streams, and the model derives
+    this order from raw handles.  The id of an external stream is its raw handle; the id of a stream
+    from PyTorch's pool is not.  So PyTorch creates each stream, and it is used as an external one.
     """
 
     def __init__(self, torch: Any) -> None:

@@ -172,9 +172,9 @@ class _Player:
         self._rows: list[_Ints] = []
         """Row of each history entry, in one array for each call of `_keep`."""
         self._records: list[tuple[_Ints, ...]] = []
-        """Journal columns of the rows that `_play` is simulating."""
+        """Changes of the statistics by rows that `_play` is simulating: columns of a journal."""
         self._stat_moves = np.zeros((3, len(program.kind)), dtype=np.int64)
-        """Journal record of each row."""
+        """Changes of the statistics by each row: columns 1 to 3 of a journal."""
         self._repeats = _Repeats(program, allocator)
         self._address = np.zeros(len(program.kind), dtype=np.uint64)
         """Address of each block."""

@@ -54,8 +54,8 @@ class Cure:
     best: result under the recommended setting; None if no setting is recommended.
     entries_left: number of entries after the last error; None if no error is recorded.
     is_withheld: True if nothing is recommended because the replay differs from the recorded run.
-    needs: text that names the releases on which the best setting works as replayed; None if it
-        certainly works so on the recording's release.
+    needs: PyTorch releases that read the best setting as the replay did, such as "PyTorch 2.11 or
+        later"; None if each release that may have made the recording does.
     """
 
     device: int
@@ -105,8 +105,8 @@ class Remedy:
     conf: value of PYTORCH_CUDA_ALLOC_CONF in the replay.
     device_memory: device memory in the replay, in bytes.
     smaller_fails_at: entry that fails on a device that is 2 MiB smaller; only for "device_memory".
-    needs: text that names the releases on which `conf` works as replayed; None if it certainly
-        works so on the recording's release.
+    needs: PyTorch releases that read `conf` as the replay did, such as "PyTorch 2.11 or later";
+        None if each release that may have made the recording does.
     """
 
     kind: str

@@ -71,8 +71,8 @@ class Tuning(Shown):
     known: number of replays whose results were read from the results file.
     warnings: differences of baselines from recorded runs; if there are any, the search proves
         nothing.
-    needs: text that names the releases on which the best setting works as replayed; None if it
-        certainly works so on the first recording's release.
+    needs: PyTorch releases that read the best setting as the replay did, such as "PyTorch 2.11 or
+        later"; None if each release that may have made the first recording does.
     recommendation: recommendation that `replay`, `explain` and `risk` make too; None with
         `by_device`.
     further: setting that reserves at least 5 % less than `best`, or None.  It is not recommended,

@@ -31,7 +31,7 @@ class Formula:
     variables: tuple[int, ...]
 
     def at(self, values: Mapping[str, int]) -> int:
-        """Return the bytes, rounded up, for these values of the variables."""
+        """Return the bytes, rounded up; `values` has a number for each name in `VARIABLES`."""
         product = self.numerator
         for number in self.variables:
             product *= values[VARIABLES[number]]
@@ -153,7 +153,7 @@ class Law:
         return len(self.kind) + more * ((layers - self.layers) // self.period)
 
     def rows(self, variables: Mapping[str, int], layers: int) -> LawRows:
-        """Return the rows for these values of the variables and this number of layers.
+        """Return the rows with this number of layers, and a value for each name in `VARIABLES`.
 
         Raises ConfigError for fewer layers than were recorded, and for an incomplete period.
         """

@@ -115,7 +115,7 @@ class Serving:
         )
 
     def variables(self, name: tuple[str, int]) -> dict[str, int]:
-        """Return the values of the variables in one part's law, by name.
+        """Return the values by name of the variables in one part's law, such as "length".
 
         name: an element of `names`: name of the part, and tokens that attention covers.
         """

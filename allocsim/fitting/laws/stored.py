@@ -89,7 +89,11 @@ class ProgramName(NamedTuple):
 
     @property
     def part(self) -> str:
-        """Name of the part with the forward and backward passes, or with serving."""
+        """Name of the stored laws of the passes, such as "bf16.checkpointing" or "serve.16-bit".
+
+        The laws of a training program's forward and backward passes, and those of a serving
+        program, are each stored as one part.
+        """
         first = (SERVE, self.dtype) if self.work == SERVE else (self.dtype,)
         return ".".join((*first, *self.options))
 

@@ -107,10 +107,13 @@ class Growing:
         return {**whole, self.name: value}
 
     def settled(self, at: Sizes) -> ScalingLaw:
-        """Fix the size `self.name` at `at[self.name]`, and return the law of the other sizes.
+        """Return the law of the other sizes, with the size `self.name` fixed at `at[self.name]`.
 
-        Raises ConfigError if a program cannot have this number of copies. Raises RecordingError if
-        the samples are different programs with this number of copies.
+        That size gives the number of copies of a repeated part, such as layers.
+
+        Raises ConfigError if the program with these copies is too long, or if it frees a block
+        that it does not have. Raises RecordingError if the samples, grown to these copies, run
+        different requests and frees, so that no law covers all of them.
         """
         copies = (at[self.name] - self.values[0]) // self.step
         samples = tuple(

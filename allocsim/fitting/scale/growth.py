@@ -38,9 +38,13 @@ from allocsim.simulation import StepKind, Steps
 class ProgramPart:
     """Inserted rows of the larger of two programs, and the adjacent rows that they repeat.
 
-    before: number of rows directly before the n inserted rows that match the row n rows later, in
-        kind and stack.
-    after: number of rows directly after the inserted rows that match the row n rows earlier.
+    A row is a request, a free or another call. Two rows are equal here if their kind and Python
+    stack are equal. Let n be the number of inserted rows.
+
+    before: number of consecutive rows, counted back from the first inserted row, that each equal
+        the row n places later.
+    after: number of consecutive rows, counted on from the last inserted row, that each equal the
+        row n places earlier.
     """
 
     insertion: Insertion
