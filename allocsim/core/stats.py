@@ -1,6 +1,6 @@
 """Statistics of torch.cuda.memory_stats(), computed outside the hot path.
 
-A malloc or free appends one record to the journal, and `fold` adds the records up later.  A block
+A malloc or free appends one record to the journal, and `fold` applies the records later.  A block
 is allocated until the program frees it, and active until the free is complete.  Source: semantics
 3.
 """

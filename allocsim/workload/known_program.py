@@ -174,7 +174,7 @@ class _Player:
         self._records: list[tuple[_Ints, ...]] = []
         """Changes of the statistics by rows that `_play` is simulating: columns of a journal."""
         self._stat_moves = np.zeros((3, len(program.kind)), dtype=np.int64)
-        """Changes of the statistics by each row: columns 1 to 3 of a journal."""
+        """Changes of the statistics by each row (request or free): columns 1 to 3 of a journal."""
         self._repeats = _Repeats(program, allocator)
         self._address = np.zeros(len(program.kind), dtype=np.uint64)
         """Address of each block."""

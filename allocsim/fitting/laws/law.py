@@ -52,7 +52,7 @@ class Formula:
 
 
 REQUEST, FREE, EMPTY_CACHE = 0, 1, 2
-"""Kinds of a program's rows."""
+"""Kinds of rows; a row is one request, free or empty_cache call of a program."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

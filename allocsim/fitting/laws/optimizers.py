@@ -333,7 +333,7 @@ def steps_of(
     """Return the laws of an optimizer's steps on a model's parameters.
 
     optimizer: a name in `OPTIMIZERS`.
-    values, card: number for each name in `VARIABLES`, and the GPU; only Adafactor's laws use them.
+    values, card: number for each name in `VARIABLES`, and the GPU.
     base: index of the optimizer's first stack in the program's table of stacks.
 
     Raises ConfigError for an optimizer without a law, and for a matrix so large that Adafactor's

@@ -1,10 +1,10 @@
 """Program whose requests and frees contain parts that repeat a given number of times.
 
-Rule: a row of a part represents one row in each copy. In copy number `copy` (from 0) of `copies`
-copies, its value is p + q·copy + r·(copies - 1). The value is the bytes of a request. For a free,
-it is the number of allocated blocks of the freed block's group (blocks requested from the same
-stack) that were requested after the freed block. So no row refers to a block by its number, and
-a further copy does not renumber the blocks of other rows.
+A row is one request, free or other call. Rule: a row of a part represents one row in each copy. In
+copy number `copy` (from 0) of `copies` copies, its value is p + q·copy + r·(copies - 1). The value
+is the bytes of a request. For a free, it is the number of allocated blocks of the freed block's
+group (blocks requested from the same stack) that were requested after the freed block. So no row
+refers to a block by its number, and a further copy does not renumber the blocks of other rows.
 
 The block of a free is either requested within the part, by the same row in every copy, or was
 allocated before the part began, at a fixed place among its group's blocks. So blocks are found once

@@ -1,10 +1,11 @@
 """Alignment of two programs: the rows that the longer one has and the shorter one lacks.
 
-Rule: every row of the shorter program is a row of the longer one, in the same order and with the
-same kind and stack. The remaining rows of the longer program are the insertions. The cheapest
-alignment is chosen: few insertions, rows with equal bytes, and frees whose blocks are equally young
-in their groups. If layers are equal, an insertion is possible at several places: any of three
-layers may be the new one. The place where the frees agree best is then chosen.
+A row is one request, free or other call. Rule: every row of the shorter program is a row of the
+longer one, in the same order and with the same kind and stack. The remaining rows of the longer
+program are the insertions. The cheapest alignment is chosen: few insertions, rows with equal bytes,
+and frees whose blocks are equally young in their groups. If layers are equal, an insertion is
+possible at several places: any of three layers may be the new one. The place where the frees agree
+best is then chosen.
 
 A row is identified by its kind and stack, and a free also by the kind and stack of the request
 whose block it frees. Blocks of requests with equal kind and stack form a group. Within a group the

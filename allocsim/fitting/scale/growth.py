@@ -142,7 +142,7 @@ _HANDLE = 1 << 62
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Growth:
-    """Program with parts that can be repeated.
+    """Program with parts, such as layers, that can be repeated.
 
     first: the program without inserted rows.
     second: the program with one further copy of each part.
