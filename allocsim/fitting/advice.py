@@ -158,7 +158,7 @@ def _checkpointing(task: Task, n: int, layers: int) -> Task:
 
 
 class _Trials:
-    """Trials of changed tasks on cards by one method: program, law or formula."""
+    """Trials of changed tasks on cards by one engine: "program", "laws" or "formula"."""
 
     def __init__(self, engine: str, task: Task, how: dict[str, Any]) -> None:
         self.engine, self.task = engine, task

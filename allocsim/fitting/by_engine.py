@@ -142,7 +142,7 @@ def runner_for(
 def run_exactly(
     engine: str, task: Task, gpu: Gpu, /, *, transformers: str | None = None, **how: Any
 ) -> Ran:
-    """Run `task` on `gpu` with the engine "program" or "laws".
+    """Run `task` on `gpu` by PyTorch (engine "program") or formulas for requests ("laws").
 
     how: arguments of `run_program`; with laws, all but `conf` and `keep` are ignored.
     transformers: intended release of transformers; only for laws.

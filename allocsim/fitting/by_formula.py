@@ -1,7 +1,8 @@
-"""Answer of `fit` by formula, if neither a run of the program nor a law can answer.
+"""Estimate of a task's memory, if neither a run of the program nor a law can answer `fit`.
 
-Rule: an estimate is a range, and a task fits only if the upper end does. The estimate states why
-program and law could not answer, and the change with which one of them could.
+A law has a formula for each request of a program; this module sums up tensors. Rule: an estimate is
+a range, and a task fits only if the upper end does. The estimate states why program and law could
+not answer, and the change with which one of them could.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class Estimate(Shown):
         return f"{word} fit {name}: {format_range(low, high)} of {format_size(memory)}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the name and the size of each part."""
+        """Yield the name of each use of memory, such as "weights", and its size as text."""
         for part in self.parts:
             yield part.name, format_range(part.low, part.high)
 

@@ -1,8 +1,8 @@
-"""Compute a task's requests from its law, without PyTorch, and replay them.
+"""Compute a task's requests by formulas (its law), without PyTorch, and replay them.
 
-Rule: a law is used only for the program and the regime (the sizes with the same kernels) from which
-it was recorded. Any other task is refused with a sentence that names the difference. The allocator
-model computes the reserved memory from the requests, as in a replay.
+Rule: a law is used only for the program and the regime (the sizes with the same kernels) from whose
+recordings it was derived. Any other task is refused with a sentence that names the difference. The
+allocator model computes the reserved memory from the requests, as in a replay.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def run_by_law(
     keep: Path | None = None,
     requests: Requests | None = None,
 ) -> Ran:
-    """Compute the run of a task's program on `gpu` by its law, without PyTorch.
+    """Compute the requests of a task by formulas (its law), without PyTorch, and replay them.
 
-    The result equals that of `run_program`.
+    The result equals that of `run_program`, which runs the task's program on `gpu`.
 
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
     keep: file to which the recording is written.
@@ -90,12 +90,12 @@ def run_by_law(
 
 
 def why_no_law(task: Task, gpu: Gpu) -> str:
-    """Return a sentence on why no law describes a task on a card; "" if a law does."""
+    """Return a sentence on why no law gives the requests of a task on a card; "" if one does."""
     return RunsByLaw(task).why_none(gpu)
 
 
 class RunsByLaw:
-    """Runs of one task by its law on many cards; cards with equal requests share one replay.
+    """Runs of one task by formulas (its law) on many cards; equal requests are replayed once.
 
     task: the task.
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
@@ -108,7 +108,7 @@ class RunsByLaw:
         self._runs: dict[tuple[int, int], Ran] = {}
 
     def why_none(self, gpu: Gpu) -> str:
-        """Return a sentence on why no law describes the task on `gpu`; "" if a law does."""
+        """Return a sentence on why no law gives the task's requests on `gpu`; "" if one does."""
         try:
             self._requests_on(gpu)
         except ConfigError as error:
@@ -169,7 +169,7 @@ def mask_unit(task: Task) -> int:
 
 
 def laws_name(task: Task) -> ProgramName:
-    """Return the name of the program that a task runs, under which its laws are stored.
+    """Return the name under which the formulas (laws) for a task's requests are stored.
 
     Raises ConfigError for a model or an option without laws.
     """
@@ -194,7 +194,7 @@ def laws_name(task: Task) -> ProgramName:
 
 
 def config_of(model: Model) -> Mapping[str, Any]:
-    """Return the configuration of a model; empty for a model that no law can describe."""
+    """Return the configuration of a model, empty if no law can give the model's requests."""
     if isinstance(model, Configured):
         return model.config
     return CLASSIFIERS.get(model.function, {}) if isinstance(model, Classifier) else {}
@@ -219,7 +219,7 @@ def _without_law(task: Task) -> Iterator[str]:
 
 
 def nearest_law(name: str) -> str | None:
-    """Return the name of the program with laws that is most like the program `name`, or None.
+    """Return the name most like `name` among the programs with laws, or None.
 
     A training program is compared only with training programs, a serving program only with serving
     programs. Programs of the same model family are preferred.
@@ -250,7 +250,7 @@ def is_fused(task: Task) -> bool:
 
 
 def serving_of(task: Task, gpu: Gpu) -> Serving:
-    """Return the serving workload of a task, in the form that laws accept."""
+    """Return the serving workload of a task, as the formulas for its requests need it."""
     return Serving(
         sizes=_sizes(task),
         card=card_of(gpu),
@@ -280,7 +280,7 @@ def _sizes(task: Task) -> dict[str, int]:
 
 
 def refuse_card_without_law(gpu: Gpu) -> None:
-    """Raise ConfigError for a GPU that no law supports."""
+    """Raise ConfigError for a GPU older than the GPUs on which the laws were recorded."""
     if gpu.capability < OLDEST_CAPABILITY:
         raise ConfigError(f"{gpu.name}: laws are for cards of compute capability 8.0 or later")
 
@@ -298,7 +298,7 @@ def _refuse_without_law(task: Task, laws: Laws, names: Iterable[str]) -> None:
 
 
 def requests_by_law(task: Task, gpu: Gpu, laws: Laws | None = None) -> Requests:
-    """Compute the requests and frees of a task on a card from its law, without PyTorch.
+    """Compute the requests and frees of a task on a card by formulas (its law), without PyTorch.
 
     laws: laws of the task's program; default: those in the package.
 
@@ -356,9 +356,9 @@ def _allocator(
 
 
 def peak_by_law(task: Task, gpu: Gpu, *, needs_peak: bool = True) -> tuple[int, bool]:
-    """Return the peak reserved bytes of a task by its law, and True if it runs out of memory.
+    """Return the peak reserved bytes of a task, and True if it runs out of memory.
 
-    They equal those of `run_by_law`, in a fraction of its time.
+    Both come from formulas for its requests (its law), as in `run_by_law`, in less time.
 
     needs_peak: False to end without a replay if more than `gpu` has is in use at once; the result
         is then the sum of the requests in use.

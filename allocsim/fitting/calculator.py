@@ -1,7 +1,7 @@
-"""Data of the calculator, a web page that answers `fit` questions with laws.
+"""Data of the calculator, a web page that answers `fit` questions with formulas for requests.
 
-The data are models, cards, the first question, and the purpose of each request, such as
-"gradients".
+The formulas of a program are its laws. The data are models, cards, the first question, and the
+purpose of each request, such as "gradients".
 
 Rule: a model is listed if its configuration belongs to a family with laws. Whether a program of the
 model has a law is checked as in `by_law.py`. The page supports LoRA adapters on all linear modules
@@ -74,12 +74,12 @@ _OPTIONS = frozenset(("checkpointing", "eager", "lora"))
 
 @dataclass(frozen=True, slots=True)
 class LawModel:
-    """A model that laws describe, as the calculator page needs it.
+    """Model whose requests can be computed by formulas (laws), as the calculator page needs it.
 
     family: transformers' model_type.
     is_tied: True if the output layer shares the embedding's weights.
-    sizes: sizes in the configuration, by the names that laws use; `Family.sizes_of` derives the
-        other sizes.
+    sizes: sizes in the configuration, by the names in `SIZES`; `Family.sizes_of` derives the other
+        sizes.
     sees: True if the model classifies images.
     scaling: kind of scaling of rotary position embeddings.
     has_law: True if any program of the model has a law.
@@ -108,12 +108,12 @@ class Opening:
 
 
 _Purposes = dict[str, tuple[Law, NDArray[np.int64]]]
-"""Laws by name, each with the purposes of its requests."""
+"""Laws by name, each with the purpose of each request, as an index into `CATEGORIES`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageLaws:
-    """Laws of a model family on the calculator page.
+    """Formulas for the requests of a model family (its laws) on the calculator page.
 
     parts: for each part of a program, such as the optimizer, its laws by name. Each law comes with
         the purpose of each request, as an index into `CATEGORIES`.
@@ -138,12 +138,15 @@ def _is_on_page(name: ProgramName) -> bool:
 
 
 def law_families() -> tuple[str, ...]:
-    """Return the families, such as "llama_tied", whose laws the calculator has."""
+    """Return the model families with laws that the calculator has, such as "llama_tied"."""
     return tuple(dict.fromkeys(name.family for name in law_programs()))
 
 
 def page_laws(family: str) -> PageLaws:
-    """Return the laws of a family that the calculator supports."""
+    """Return the formulas for the requests of a model family, for the calculator page.
+
+    family: name such as "llama_tied".
+    """
     parts: dict[str, _Purposes] = {}
     programs, laws = dict[str, list[str]](), None
     for name in law_programs():
@@ -180,7 +183,7 @@ def law_model(model: Model) -> LawModel:
 
 
 def law_models() -> tuple[LawModel, ...]:
-    """Return the built-in models that have a law."""
+    """Return the built-in models whose requests can be computed by formulas (laws)."""
     known = {name.family.partition("_")[0] for name in law_programs()}
     found = []
     for name in (*CONFIGURATIONS, *TORCHVISION):
@@ -196,7 +199,7 @@ def law_models() -> tuple[LawModel, ...]:
 
 
 def law_cards() -> dict[str, Gpu]:
-    """Return the GPUs that laws support, by common name."""
+    """Return the GPUs on which requests can be computed by formulas (laws), by common name."""
     return {
         name: gpu
         for name, gpu in CARDS.items()
@@ -226,7 +229,10 @@ _SIZES = {
     "vocabulary": 61_007, "positions": 2048, "batch": 3, "length": 777, "lora": 8, "patch": 14,
 }  # fmt: skip
 _REPETITION = 2
-"""Repetition of a program part whose purposes are used: it follows another of the same law."""
+"""Occurrence of a part, such as a training step, whose purposes are used: the second.
+
+It follows a part with the same requests, as all later occurrences do.
+"""
 _CARD = Card((8, 0), 108, 2048)
 _WINDOW = "window"
 _SERVED = Serving(_SIZES, _CARD, is_fused=True, decode=1, requests=1)

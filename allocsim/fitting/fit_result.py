@@ -64,7 +64,7 @@ class Fit(Shown):
 
     @property
     def engine(self) -> str:
-        """Method of the answer: "program" or "laws"."""
+        """Method of the answer: "program" for a run, "laws" for formulas for the requests."""
         return self.ran.engine
 
     @property

@@ -103,9 +103,9 @@ def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:
 
 
 def notes_of_law(ran: Ran, transformers: str | None = None) -> Iterator[str]:
-    """Yield notes on the releases with which the law of an answer was recorded.
+    """Yield notes on the releases with which the formulas for a task's requests were recorded.
 
-    Yields nothing if the answer does not come from a law.
+    Yields nothing if the answer does not come from such formulas (a law).
     transformers: requested release of transformers; None for the installed one.
     """
     if ran.engine != "laws":

@@ -196,8 +196,8 @@ def full_at(runs: Mapping[int, Ran], room: int) -> int | None:
 
     runs: two runs, by the value of the size.
 
-    Each run is divided into equally many parts, and the peak of each part is extrapolated. Returns
-    None if no part needs more memory at the larger value, or if the runs differ too much in length.
+    Each run is divided into intervals, and the peak of each is extrapolated. Returns None if no
+    interval needs more memory at the larger value, or if the runs differ too much in length.
     """
     # Memory of each part grows linearly, at its own rate; the first line to reach the limit
     # decides. At a small batch the fullest part is the optimizer; at a large one usually another.

@@ -134,7 +134,7 @@ class Served(Shown):
         return " on each" if self.work.cards > 1 else ""
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the name and the size of each part."""
+        """Yield the name of each use of memory, such as "weights", and its size as text."""
         for part in self.needs.parts:
             yield part.name, format_range(part.low, part.high)
 

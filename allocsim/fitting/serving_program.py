@@ -116,7 +116,7 @@ class Started(Shown):
         return f"{self.engine} starts on {where}{room}"
 
     def parts(self) -> Iterator[tuple[str, float]]:
-        """Yield names and bytes of the parts of one card's memory, as the engine counts them."""
+        """Yield uses of one card's memory, such as "KV cache", and their bytes by the engine."""
         sizes = self.sizes
         weights, consumed = sizes.get("weights_bytes"), sizes.get("consumed_bytes")
         if weights is not None:
@@ -157,7 +157,7 @@ class Started(Shown):
         return round(tokens + low), round(tokens + high)
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the name and the size of each part."""
+        """Yield the name of each use of memory, such as "weights", and its size as text."""
         for name, size in self.parts():
             yield name, f"{size / (1 << 30):.2f} GiB"
 

@@ -32,13 +32,14 @@ class Start(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StartPeaks:
-    """Peak reserved bytes of a what-if, by start state.
+    """Peak reserved bytes of a what-if replay of a recording that starts mid-run, by `Start`.
 
-    A peak is None if that replay does not complete.
+    The memory before the first recorded entry can be reproduced in two ways, and each gives a peak;
+    None for a replay that does not complete.
     """
 
     shown: Start
-    """Start state of the reported replay."""
+    """Start state of the replay whose results are reported."""
     kept: int | None
     """Peak with `Start.KEPT`."""
     anew: int | None

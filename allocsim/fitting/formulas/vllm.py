@@ -165,7 +165,7 @@ _KERNELS, _OLD_KERNELS = (20 * MIB, 360 * MIB), (20 * MIB, 1200 * MIB)
 
 @dataclass(frozen=True, eq=False)
 class _Start:
-    """Parts of a vLLM server's memory at its start, and the KV cache that its budget leaves.
+    """Uses of a vLLM server's memory at its start, and the KV cache that its budget leaves.
 
     options: all options, with vLLM's defaults filled in.
     is_logged: True if the logged server had the same options, so that its peak applies.

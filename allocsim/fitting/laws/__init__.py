@@ -1,6 +1,6 @@
-"""Laws: a program's allocator requests at any size, derived from recordings at a few sizes.
+"""Laws: formulas for a program's allocator requests, derived from recordings at a few sizes.
 
-A law holds in one regime: a range of sizes at which PyTorch runs the same kernels.
+A law holds in one regime: a range of sizes, such as batch sizes, with the same PyTorch kernels.
 """
 
 from allocsim.fitting.laws.families import CLASSIFIERS, FAMILIES, Family, family_of

@@ -1,4 +1,4 @@
-"""Model families whose programs have laws, with the keys of their configurations.
+"""Model families with laws (formulas for requests), with the keys of their configurations.
 
 Rule: a configuration key that changes the requests is either a size or has a fixed value. Any other
 value is refused with an error that names the key. Sources: the configuration classes of
@@ -16,7 +16,7 @@ from allocsim.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Model family with laws: the keys of its configuration, and the values that laws support.
+    """Model family with formulas for its requests (laws): the keys of its configuration.
 
     model_type: model_type in the configuration.
     keys: configuration key of each size.
@@ -305,5 +305,5 @@ CLASSIFIERS: Mapping[str, Mapping[str, Any]] = {
 
 
 def family_of(config: Mapping[str, Any]) -> Family | None:
-    """Return the family of a configuration, or None if its model_type has no laws."""
+    """Return the model family of a configuration, or None if its model_type has no laws."""
     return FAMILIES.get(str(config.get("model_type")))

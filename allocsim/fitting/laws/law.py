@@ -1,8 +1,9 @@
-"""Law of a part of a program: its requests and frees in order, at any size of model and input.
+"""Law of a part of a program, such as the optimizer's step: its requests and frees at any size.
 
-Rule: only the bytes and the number of layers change, never the order. The bytes of a request are
-computed exactly, and a fraction of a byte is rounded up. A law holds in one regime, a range of
-sizes where PyTorch runs the same kernels. In another regime the program has another law, or none.
+Rule: with the sizes of model and input, only the bytes of requests and the number of layers change,
+never the order of requests and frees. The bytes are computed exactly, and a fraction of a byte is
+rounded up. A law holds in one regime, a range of sizes where PyTorch runs the same kernels. In
+another regime the program has another law, or none.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from allocsim.fitting.laws.variables import VARIABLES
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """Bytes as numerator / denominator times a product of variables.
+    """Bytes of a request as a fraction times a product of variables, such as batch and length.
 
-    Variables are given by their indices in `VARIABLES`.
+    variables: indices of the variables in `VARIABLES`; an index can occur several times.
     """
 
     numerator: int
@@ -31,7 +32,7 @@ class Formula:
     variables: tuple[int, ...]
 
     def at(self, values: Mapping[str, int]) -> int:
-        """Return the bytes, rounded up; `values` has a number for each name in `VARIABLES`."""
+        """Return the bytes, rounded up.  values: number for each name in `VARIABLES`."""
         product = self.numerator
         for number in self.variables:
             product *= values[VARIABLES[number]]
@@ -52,12 +53,14 @@ class Formula:
 
 
 REQUEST, FREE, EMPTY_CACHE = 0, 1, 2
-"""Kinds of rows; a row is one request, free or empty_cache call of a program."""
+"""Kinds of rows; a row is one request, free or empty_cache() call of a program."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Requests:
-    """Requests and frees of a program at given sizes, in columns with one element per row.
+    """Requests and frees of a program at given sizes.
+
+    Each array has one element per row: a request, a free or an empty_cache() call.
 
     kind: REQUEST, FREE or EMPTY_CACHE.
     block: number of the block that the row requests or frees; blocks are numbered from 0 in order
@@ -65,8 +68,8 @@ class Requests:
     size: bytes of a request, 0 in other rows.
     stack: index of the Python stack of a request, -1 in other rows.
     reset: row at which the program resets PyTorch's peak counters, -1 if it never does.
-    stretches: indices of the rows where parts such as the steps of a serving program begin, and of
-        the row after the last part.
+    stretches: indices of the rows where training steps or steps of decoding begin, and the number
+        of all rows; empty if unknown.
     """
 
     kind: NDArray[np.uint8]
@@ -85,7 +88,7 @@ class Requests:
         return int(np.cumsum(change).max())
 
     def without_reset(self) -> Requests:
-        """Return the program as if it did not call empty_cache() and never reset the peaks.
+        """Return the program without its calls of empty_cache() and its reset of the peaks.
 
         Memory freed while the model is built then stays reserved, and building counts in the peaks.
         """
@@ -104,13 +107,16 @@ class Requests:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LawRows:
-    """Part of a program at given sizes, in columns with one element per row.
+    """Requests and frees of one part of a program, such as the optimizer's step, at given sizes.
 
-    row: index of the row in the law.
+    Each array has one element per row: a request, a free or an empty_cache() call.
+
+    row: index of the row in the law, which has the rows of repeated layers only once.
     kind: REQUEST, FREE or EMPTY_CACHE.
-    group: index of the stack that requested the row's block; blocks of one stack form a group.
+    group: index of the Python stack that requested the row's block; blocks of one stack form a
+        group.
     value: bytes of a request; for a free, the number of allocated blocks of the group that were
-        requested after the freed block, which identifies that block.
+        requested after the freed block. The number identifies the freed block.
     """
 
     row: NDArray[np.int64]
@@ -121,19 +127,22 @@ class LawRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Law:
-    """Requests and frees of a program or a part of it, with the rows of repeated layers once.
+    """Requests and frees of a part of a program, such as the optimizer's step, at any size.
 
-    The columns have one element per row. In copy number `copy` (from 0) of `copies` copies of the
-    repeated rows, by_copy * copy + by_copies * (copies - 1) is added to a free's number and to a
-    request's bytes.
+    A row is a request, a free or an empty_cache() call; each array has one element per row. The
+    ranges of rows in `parts`, such as a layer's forward pass, are stored once. In a model with more
+    layers, each range occurs `copies` times, and by_copy * copy + by_copies * (copies - 1) is added
+    to the number of a free and to the bytes of a request. `copy` is 0 in the first copy and in rows
+    outside the ranges.
 
     kind: REQUEST, FREE or EMPTY_CACHE.
-    group: index of the stack that requested the row's block; blocks of one stack form a group.
+    group: index of the Python stack that requested the row's block; blocks of one stack form a
+        group.
     number: for a request, the index of its formula; for a free, the number of allocated blocks of
-        the group that were requested after the freed block, which identifies that block.
-    parts: first row of each range of repeated rows, and the row after its last.
+        the group that were requested after the freed block. The number identifies the freed block.
+    parts: first row of each repeated range, and the row after its last.
     formulas: formulas of the requests' bytes.
-    layers: number of layers of the program with one copy of each range.
+    layers: number of layers of a model for which every range occurs once.
     period: number of layers in one copy, more than 1 if different layers alternate.
     """
 
@@ -148,12 +157,14 @@ class Law:
     period: int = 1
 
     def n_rows(self, layers: int) -> int:
-        """Return the number of rows of the program with `layers` layers."""
+        """Return the number of requests, frees and other rows for a model of `layers` layers."""
         more = sum(stop - start for start, stop in self.parts)
         return len(self.kind) + more * ((layers - self.layers) // self.period)
 
     def rows(self, variables: Mapping[str, int], layers: int) -> LawRows:
-        """Return the rows with this number of layers, and a value for each name in `VARIABLES`.
+        """Return the requests and frees for a model of `layers` layers at given sizes.
+
+        variables: number for each name in `VARIABLES`, such as the batch size.
 
         Raises ConfigError for fewer layers than were recorded, and for an incomplete period.
         """
@@ -185,7 +196,7 @@ class Law:
 
 @lru_cache(maxsize=32)
 def _links(kind: bytes, group: bytes, number: bytes) -> Links:
-    # The links of a part are those of all cards and of all sizes with as many layers.
+    # A part has the same links on all cards and at all sizes with the same number of layers.
     kinds = np.frombuffer(kind, dtype=np.uint8)
     columns = (np.frombuffer(each, dtype=np.int64) for each in (group, number))
     return links_of(kinds == REQUEST, kinds == FREE, *columns)
@@ -198,9 +209,9 @@ def requests_of(
     layers: int,
     stretches: tuple[int, ...] = (),
 ) -> Requests:
-    """Join parts of a program, in order, into its requests and frees.
+    """Join the parts of a program, such as its training steps, into its requests and frees.
 
-    parts: rows of each part.
+    parts: requests and frees of each part, in order.
     names: name of each part; parts of the same name differ only in the bytes of requests.
     reset: row at which the program resets PyTorch's peak counters, -1 if it never does.
     layers: number of layers, for the error message.

@@ -1,4 +1,4 @@
-"""Python stacks of the requests that each optimizer makes, by the names in the optimizers' laws.
+"""Python stacks of the requests that each optimizer makes, by purpose, such as "exp_avg".
 
 Source: recordings of PyTorch 2.15.0 and bitsandbytes 0.50.2.
 """
@@ -51,10 +51,10 @@ STACKS = {
     "absmax2": f"{_BNB}:529:init_state {_8_BIT}",
     "rms": f"{_NORM}:420:_single_tensor_adafactor {_FACTORED_RUNS}",
 }
-"""Stack of each kind of request, innermost frame first; files are those of torch."""
+"""Stack of the requests of each purpose, innermost frame first; files are those of torch."""
 
 GROUPS = {name: number for number, name in enumerate(STACKS)}
-"""Number of each kind of request."""
+"""Index of each purpose's stack in `STACKS`."""
 
 
 def with_optimizers(stacks: FrameTable) -> FrameTable:

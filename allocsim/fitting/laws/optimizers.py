@@ -1,8 +1,8 @@
 """Requests of an optimizer's steps, for any list of parameters.
 
 Rule: an optimizer sees nothing of a model but its parameters. So a few lines per optimizer, which
-request and free as torch.optim does, give the rows for every model; each new optimizer is one
-function here. The rows of one layer are kept, as in any law, and repeated for the others.
+request and free as torch.optim does, give its requests and frees for every model; each new
+optimizer is one function here. One layer's requests and frees are stored, and repeated for others.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Parameters:
     """Trained parameters of a model, in the order of `Module.parameters()`.
 
     width: bytes of an element.
-    before, layer, after: shapes before the repeated layers, of one repetition, and after them.
-    period: number of layers in a repetition, more than 1 if different layers alternate.
+    before, layer, after: shapes before the layers, of one layer (or `period` layers), after them.
+    period: number of layers after which their kinds repeat, more than 1 if they alternate.
     """
 
     width: int
@@ -51,7 +51,7 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Laws of an optimizer's steps for one model.
+    """Laws (formulas for requests and frees) of an optimizer's steps for one model.
 
     first: law of the first step, which creates the state.
     next: law of every later step.
@@ -64,20 +64,20 @@ class Steps:
 
     @property
     def by_name(self) -> dict[str, Law]:
-        """Laws by the names of a training program's parts."""
+        """Laws by name, which is "optimizer.first", "optimizer.next" or "optimizer.end"."""
         return {f"optimizer.{each.name}": getattr(self, each.name) for each in fields(self)}
 
 
 _Block = tuple[str, int, int | None]
-"""Kind, number and repetition of a request."""
+"""Block: name of its stack in `STACKS`, index of the row that requests it, and its layer."""
 
 
 @dataclass(slots=True)
 class _Rows:
-    """Requests and frees of an optimizer, for a model with a few repetitions of its layers.
+    """Requests and frees (rows) of an optimizer, for a model with a few layers.
 
-    tags: for each row, the index of its repetition; None outside the repeated layers.
-    values: for a request, its formula; for a free, the number of allocated blocks of the same kind
+    tags: for each row, the index of its layer (or `period` layers); None outside the layers.
+    values: for a request, its formula; for a free, the number of allocated blocks of the same stack
         that were requested later.
     """
 
@@ -133,7 +133,7 @@ def _bytes(width: int, *dimensions: Formula) -> Formula:
 
 
 _Made = Iterator[None]
-"""Optimizer: it adds the rows of the first step, a later one and the end, and yields between."""
+"""Optimizer: adds the requests of the first step, a later step and the end; yields between."""
 
 
 def _adamw(rows: _Rows, sums: _Sums, *, temporary: bool = True, steps: bool = False) -> _Made:
@@ -267,7 +267,7 @@ OPTIMIZERS = tuple(_MAKERS)
 class _Sums:
     """Memory that Adafactor's sums over a matrix need, at one size of the model.
 
-    values: value of each variable.
+    values: number for each name in `VARIABLES`.
     card: GPU that runs the program.
     width: bytes of an element.
     """
@@ -330,7 +330,7 @@ _REPETITIONS = 3
 def steps_of(
     optimizer: str, parameters: Parameters, values: Mapping[str, int], card: Card, base: int
 ) -> Steps:
-    """Return the laws of an optimizer's steps on a model's parameters.
+    """Return formulas for the requests and frees of an optimizer's steps on a model's parameters.
 
     optimizer: a name in `OPTIMIZERS`.
     values, card: number for each name in `VARIABLES`, and the GPU.

@@ -1,12 +1,14 @@
-"""Training and serving programs, composed of the laws of their parts.
+"""Training and serving programs, composed of parts such as the optimizer's step.
 
-A training step runs the model forward and backward, then the optimizer, then frees the gradients.
-The optimizer sees only the parameters, and the model never sees the optimizer. So each has laws of
-its own, and any model trains with any optimizer for any number of steps.
+Each part has a law: formulas for its requests and frees. A training step runs the model forward and
+backward, then the optimizer, then frees the gradients. The optimizer sees only the parameters, and
+the model never sees the optimizer. So both have separate laws, and any model trains with any
+optimizer for any number of steps.
 
 Serving a batch of prompts is one forward pass over the prompts, then one step for each generated
 token. The requests of a step depend only on the number of tokens in the cache. So a step has its
-own law and regimes, and a program has any number of steps.
+own law for each regime (a range of sizes with the same kernels), and a program has any number of
+steps.
 """
 
 from __future__ import annotations
@@ -30,24 +32,33 @@ from allocsim.fitting.laws.variables import (
 )
 
 MAKE, END = "make", "end"
-"""Parts by scaling of rotary positions, and ".window" for a model with a sliding window.
+"""First and last part of a serving program, with one law per scaling of rotary positions.
+
+The names of the laws end in ".window" for a model with a sliding window.
 
 make: creation of the model, up to the reset of the peaks.
 end: final frees.
 """
 
 START, BETWEEN = "start", "between"
-"""Parts by regime of the prompt.
+"""Parts of a serving program that run prompts, with one law per regime (the kernels that run).
 
 start: first batch of prompts.
 between: frees after the last token of a batch, and the prompts of the next batch.
 """
 
 STEP, AFTER = "step", "after"
-"""Parts by regime of the step: the step until its token is chosen; frees before the next step."""
+"""Parts of a serving program that generate a token, with one law per regime of the step.
+
+step: forward pass until the token is chosen.
+after: frees before the next step.
+"""
 
 _FEWEST_ROWS = 80
-"""Lower limit of the rows in a step of any model, to refuse too many steps before listing them."""
+"""Least number of requests and frees of a generated token, for any model.
+
+Too many tokens are refused by this number before their parts are listed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +84,10 @@ class Serving:
 
     @property
     def names(self) -> list[tuple[str, int]]:
-        """Names of the program's parts in order, each with the tokens that attention covers.
+        """Names of the program's parts in order, such as "make.default" and "end.default".
 
-        Raises ConfigError for too many tokens.
+        Each comes with the number of tokens that attention covers. Raises ConfigError for too many
+        generated tokens.
         """
         # Listing the parts of an enormous workload would itself take too long.
         refuse_too_long(self.requests * self.decode * _FEWEST_ROWS)
@@ -99,7 +111,7 @@ class Serving:
     def program(self, laws: Mapping[str, Law], layers: int) -> Requests:
         """Return the requests and frees of the workload, for a model of `layers` layers.
 
-        laws: law of each part, by the names in `names`.
+        laws: formulas for the requests of each part of the program, by the names in `names`.
 
         Raises ConfigError for too many generated tokens and for a number of layers without a law.
         Raises KeyError for a missing law.
@@ -115,7 +127,7 @@ class Serving:
         )
 
     def variables(self, name: tuple[str, int]) -> dict[str, int]:
-        """Return the values by name of the variables in one part's law, such as "length".
+        """Return the number for each variable in the formulas of one part, such as "length".
 
         name: an element of `names`: name of the part, and tokens that attention covers.
         """
@@ -125,7 +137,7 @@ class Serving:
 
 
 FIRST, AGAIN, ZERO, LAST = "first", "again", "zero", "last"
-"""Parts by regime.
+"""Parts of a training program, with one law per regime (a range of sizes with equal kernels).
 
 first: input, forward and backward of the first step.
 again: forward and backward of a later step.
@@ -133,7 +145,7 @@ zero: frees of the gradients after a step.
 last: frees after the last step, except those of the optimizer's state and of the model.
 """
 DROP = "drop"
-"""Frees of the model at the end of the program."""
+"""Part of a training program: frees of the model at its end."""
 
 
 def made_by(regime: str) -> str:
@@ -146,7 +158,10 @@ def made_by(regime: str) -> str:
 
 
 OPTIMIZER = "optimizer"
-"""Steps of the optimizer, and the frees of its state, by the names of `Steps.by_name`."""
+"""Parts of a training program: the optimizer's steps and the frees of its state.
+
+Their names are those of `Steps.by_name`, such as "optimizer.first".
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +181,7 @@ class Training:
 
     @property
     def names(self) -> list[str]:
-        """Names of the program's parts in order, such as the forward pass of each step."""
+        """Names of the program's parts in order, such as "optimizer.first"."""
         first, next_, end = (f"{OPTIMIZER}.{each}" for each in ("first", "next", "end"))
         found = [made_by(self.regime), f"{FIRST}.{self.regime}", first]
         for _ in range(1, self.steps):
@@ -176,8 +191,9 @@ class Training:
     def program(self, laws: Mapping[str, Law], optimizer: Steps, layers: int) -> Requests:
         """Return the requests and frees of the workload, for a model of `layers` layers.
 
-        laws: law of each part of the model.
-        optimizer: laws of the optimizer.
+        laws: formulas for the requests of each part of the program except the optimizer's, by the
+            names in `names`.
+        optimizer: formulas for the requests of the optimizer.
 
         Raises ConfigError for too many steps and for a number of layers without a law.
         """

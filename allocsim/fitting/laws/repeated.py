@@ -1,14 +1,15 @@
-"""Program whose requests and frees contain parts that repeat a given number of times.
+"""Program with repeated parts: ranges of requests and frees that occur once for every layer.
 
-A row is one request, free or other call. Rule: a row of a part represents one row in each copy. In
-copy number `copy` (from 0) of `copies` copies, its value is p + q·copy + r·(copies - 1). The value
-is the bytes of a request. For a free, it is the number of allocated blocks of the freed block's
-group (blocks requested from the same stack) that were requested after the freed block. So no row
-refers to a block by its number, and a further copy does not renumber the blocks of other rows.
+A row is one request, free or other allocator call. Rule: a repeated part is stored once, and each
+of its rows represents one row in each copy of the part, so for each layer. In copy number `copy`
+(from 0) of `copies` copies, the value of a row is p + q·copy + r·(copies - 1). The value is the
+bytes of a request. For a free, it is the number of allocated blocks of the freed block's group
+(blocks requested from the same Python stack) that were requested after the freed block. So no row
+refers to a block by its number, and one more copy does not renumber the blocks of other rows.
 
-The block of a free is either requested within the part, by the same row in every copy, or was
-allocated before the part began, at a fixed place among its group's blocks. So blocks are found once
-for all copies.
+The second half of this module joins parts of a program, such as its training steps. The block of a
+free is either requested within the part, by the same row at every occurrence, or was allocated
+before the part began, at a fixed place in its group. So the blocks of a part are found only once.
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ MOST_ROWS = 1 << 23
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unrolled:
-    """Program with every copy of its repeated rows, in columns with one element per row.
+    """Requests, frees and other calls (rows) of a program for all its layers.
 
-    row: index of the row in `Repeated`, the program with one copy.
-    value: bytes of a request; for a free, the number of allocated blocks in its group that were
-        requested after the freed block.
+    Each array has one element per row.
+
+    row: index of the row in `Repeated`, where the requests and frees of the layers occur once.
+    value: bytes of a request; for a free, the number of allocated blocks of the same Python stack
+        that were requested after the freed block.
     block: index of the request that allocated the row's block; negative for a block from before
         the program, 0 in rows that are neither requests nor frees.
     """
@@ -47,15 +50,19 @@ class Unrolled:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeated:
-    """Program with one copy of each range of repeated rows, in columns with one element per row.
+    """Program where ranges of requests and frees, such as those of a layer, are stored only once.
+
+    Each array has one element per row: a request, a free or another allocator call.
 
     is_request, is_free: True for a request, and for a row that frees a block or completes a free.
     is_end: True if the block is free after the row. False for a free that a later row completes,
         because another stream still uses the block.
-    group: index of the stack that requested the row's block; blocks of one stack form a group.
-    value, by_copy, by_copies: p, q and r of the row's value p + q·copy + r·(copies - 1). The value
-        is the bytes of a request; for a free, the number of allocated blocks in its group that were
-        requested after the freed block.
+    group: index of the Python stack that requested the row's block; blocks of one stack form a
+        group.
+    value: bytes of a request; for a free, the number of allocated blocks in its group that were
+        requested after the freed block. It is the value if each range occurs once.
+    by_copy, by_copies: if each range occurs `copies` times, by_copy * copy + by_copies * (copies -
+        1) is added to the value, where `copy` is 0 in the first copy and outside the ranges.
     parts: first row of each repeated range and the row after its last, in order.
     n_before: number of blocks that were allocated before the program began.
     """
@@ -71,10 +78,12 @@ class Repeated:
     n_before: int = 0
 
     def with_copies(self, copies: int) -> Unrolled:
-        """Return the program with `copies` copies, 0 or more, of each repeated range.
+        """Return the program where each range in `parts` occurs `copies` times.
 
-        Raises ConfigError if it is too long. Raises LookupError with the row if a free has no
-        matching block.
+        copies: 0 or more.
+
+        Raises ConfigError if the program is too long. Raises LookupError with the row if a free
+        has no matching block.
         """
         row, value = self.rows_with(copies)
         flags = self.is_request[row], self.is_free[row], self.is_end[row]
@@ -85,10 +94,16 @@ class Repeated:
         return Unrolled(row, value, block)
 
     def rows_with(self, copies: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Write out `copies` copies of each repeated range, without finding the freed blocks.
+        """Return two arrays for the program where each range in `parts` occurs `copies` times.
 
-        Return two arrays with one element per row: its index in this program, and its value (see
-        `Repeated`). Raises ConfigError if the program is too long.
+        Both have one element per row (request, free or other call). The first has the index of the
+        row where each range occurs once. The second has the bytes of a request and, for a free, the
+        number of allocated blocks of the same Python stack that were requested after the freed
+        block. `with_copies` also returns the request that allocated each freed block.
+
+        copies: 0 or more.
+
+        Raises ConfigError if the program is too long.
         """
         row, copy = self._rows(copies)
         return row, self.value[row] + self.by_copies[row] * (copies - 1) + self.by_copy[row] * copy
@@ -113,7 +128,7 @@ class Repeated:
 
 
 def refuse_too_long(rows: int) -> None:
-    """Raise ConfigError if a program of `rows` rows has more than `MOST_ROWS`."""
+    """Raise ConfigError if the requests, frees and other calls are more than `MOST_ROWS`."""
     if rows > MOST_ROWS:
         raise ConfigError(
             f"{rows:,} steps are more than can be replayed; expected {MOST_ROWS:,} or fewer"
@@ -130,8 +145,8 @@ def blocks_of(  # noqa: PLR0917  (columns)
 ) -> NDArray[np.int64]:
     """Return for each row the index of the request that allocated the row's block.
 
-    The arguments are columns of `Repeated`. Raises LookupError with the row if a free has no
-    matching block.
+    The arrays, fields of `Repeated` by meaning, have one element per row: a request, a free or
+    another call. Raises LookupError with the row if a free has no matching block.
     """
     alive: defaultdict[int, list[int]] = defaultdict(list)
     alive[BEFORE] = list(range(-n_before, 0))
@@ -160,13 +175,16 @@ _NONE = 1 << 62
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Links:
-    """Requests that allocated the blocks in the rows of one program part.
+    """Links from the frees of a program part, such as a training step, to the freed requests.
+
+    A row is one request, free or other call of the part. A group is the blocks that were requested
+    from one Python stack.
 
     block: for each row, the index of its block's request within the part; 0 if it has none there.
     is_own: for each row, True if its block is requested within the part.
-    older: frees of blocks from before the part: row, group, and number of blocks of the group that
-        were requested after the freed block and before the part.
-    left: by group, the requests of the part whose blocks are still allocated at its end.
+    older: frees of blocks from before the part: row, index of the group's stack, and number of
+        blocks of the group that were requested after the freed block and before the part.
+    left: requests of the part whose blocks are still allocated at its end, by index of the stack.
     n_requests: number of requests in the part.
     """
 
@@ -183,14 +201,14 @@ def links_of(
     group: NDArray[np.int64],
     value: NDArray[np.int64],
 ) -> Links:
-    """Find the request that allocated the block in each row of a program part.
+    """Find the request of each freed block in a part of a program, such as a training step.
 
-    The columns have one element per row.
+    Each array has one element per row: a request, a free or another call.
 
     is_request, is_free: True for a request, and for a free.
-    group: index of the stack that requested the row's block.
-    value: for a free, the number of allocated blocks in its group that were requested after the
-        freed block.
+    group: index of the Python stack that requested the row's block.
+    value: for a free, the number of allocated blocks of the same stack that were requested after
+        the freed block.
     """
     own: defaultdict[int, list[int]] = defaultdict(list)
     freed: defaultdict[int, list[int]] = defaultdict(list)
@@ -218,14 +236,20 @@ def links_of(
 
 
 class Alive:
-    """Allocated blocks by group, updated as the parts of a program are appended in order."""
+    """Blocks that are allocated after the parts of a program that were appended so far.
+
+    A part is a range of requests and frees, such as a training step.
+    """
 
     def __init__(self) -> None:
         self._of: defaultdict[int, list[int]] = defaultdict(list)
         self._count = 0
 
     def blocks(self, links: Links) -> NDArray[np.int64]:
-        """Append a part; return for each row the index, in the program, of its block's request.
+        """Append a part, and return for each of its rows the index of the row's block.
+
+        A row is one request, free or other call. Blocks are numbered from 0 in order of their
+        requests in the whole program.
 
         Raises LookupError with the row if a free has no matching block.
         """

@@ -1,15 +1,17 @@
-"""Files of laws in the package: one file per model family, with the laws of its parts.
+"""Files of laws (formulas for requests) in the package: one file per model family.
 
-A part is the creation of a model (`make.bfloat16`), the forward and backward passes of a program
-(`bf16.checkpointing`), or serving (`serve.16-bit`). Each program is composed of parts.
+The laws of a family are stored in groups, called parts: for creating a model (`make.bfloat16`), for
+the forward and backward passes of training (`bf16.checkpointing`), and for serving
+(`serve.16-bit`). Each program needs the laws of one or two parts.
 
 A file `data/FAMILY.zip` has a JSON text named `about`, and a NumPy array for each part. The array
 has five rows of integers: kind, group, number, by_copy and by_copies of `Law`. Its columns are
 divided into ranges, called pieces. Each law of the part is one piece; equal laws share a piece.
 
-The text has the releases that were recorded; the stacks; the formulas; the shapes of the trained
-parameters; for each part the number of the piece of each law, by name; for each piece its first
-column, the column after its last, and its repeated ranges.
+The text has the releases that were recorded; the Python stacks; the formulas; the shapes of the
+trained parameters; for each part the index of the piece of each law, by name; for each piece its
+first column, the column after its last, and the ranges of requests and frees that repeat with the
+number of layers.
 
 Rule: files are read without running code; a file of another format is refused.
 """
@@ -70,11 +72,13 @@ def numbers_of(text: str) -> tuple[int, int]:
 
 
 class ProgramName(NamedTuple):
-    """Name of a program that can have laws.
+    """Name of a training or serving program, under which its formulas for requests are stored.
+
+    The name of training with AdamW is "llama_tied_bf16_adamw", for instance.
 
     family: model family, such as "llama_tied".
-    dtype: precision; "16-bit" for serving that is the same in bf16 and fp16.
-    work: name of the optimizer, or `SERVE`.
+    dtype: precision, such as "bf16"; "16-bit" for serving that is the same in bf16 and fp16.
+    work: name of the optimizer; "serve" for serving.
     options: further options, such as ("checkpointing", "lora").
     """
 
@@ -89,17 +93,17 @@ class ProgramName(NamedTuple):
 
     @property
     def part(self) -> str:
-        """Name of the stored laws of the passes, such as "bf16.checkpointing" or "serve.16-bit".
+        """Name of the array in the family's file, such as "bf16.checkpointing" or "serve.16-bit".
 
-        The laws of a training program's forward and backward passes, and those of a serving
-        program, are each stored as one part.
+        The array has the laws for the forward and backward passes of training, or all laws for
+        serving.
         """
         first = (SERVE, self.dtype) if self.work == SERVE else (self.dtype,)
         return ".".join((*first, *self.options))
 
     @property
     def make(self) -> str:
-        """Name of the stored part with the laws for creating the model, before training."""
+        """Name of the array in the family's file with the laws for creating a model to train."""
         adapted = [each for each in self.options if each.startswith(_ADAPTED)]
         return ".".join((MAKE, _PARAMETERS[self.dtype], *adapted))
 
@@ -116,14 +120,17 @@ _PARAMETERS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """Laws of one part of a family's programs, such as its serving, by name.
+    """Laws that one array of a family's file has, such as those for serving, by name.
 
-    Laws are stored as pieces, ranges of the columns of `rows`; equal laws share a piece. A law is
-    created when it is needed.
+    A law is stored as a piece, a range of columns of `rows`; equal laws share a piece.
 
-    rows: kind, group, number, by_copy and by_copies (see `Law`) of all pieces.
-    pieces: first column, column after the last, and repeated ranges of each piece.
+    rows: kind, group, number, by_copy and by_copies (see `Law`), one column per request, free or
+        empty_cache() call.
+    pieces: for each piece, its first column, the column after its last, and the ranges of rows of
+        `Law.parts`.
     by_name: index of the piece of each law.
+    formulas: formulas of the requests' bytes.
+    period: number of consecutive layers after which the kinds of layers repeat.
     """
 
     rows: NDArray[np.int64]
@@ -151,11 +158,13 @@ class Part:
 
 
 class Laws(Mapping[str, Law]):
-    """Laws of the parts of one program, by name of the part.
+    """Formulas for the requests of one program, by part of the program, such as "make".
+
+    The laws of the optimizer's steps are not included.
 
     name: name of the program.
     torch_version, transformers: releases with which the program was recorded.
-    stacks: stacks of the requests; the groups of blocks are indices into it.
+    stacks: Python stacks of the requests, to which `Law.group` refers.
     parameters: trained parameters; None in serving.
     base: index of the optimizer's first stack in `stacks`.
     """
@@ -184,7 +193,11 @@ class Laws(Mapping[str, Law]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FamilyAbout:
-    """Contents of a family's file of laws except the rows, such as releases and stacks."""
+    """Contents of a family's file of laws except the arrays, such as releases and stacks.
+
+    base: number of stacks that are not an optimizer's.
+    parts: for the array of each name, where it has which law.
+    """
 
     torch_version: str
     transformers: str
@@ -197,12 +210,12 @@ class FamilyAbout:
 
 
 def known_laws() -> tuple[str, ...]:
-    """Return the names of all programs with laws, as text."""
+    """Return the names of all programs with laws, such as "llama_tied_bf16_adamw"."""
     return tuple(sorted(name.text for name in known_programs()))
 
 
 def known_programs() -> Iterator[ProgramName]:
-    """Yield the name of each program with laws: every recorded part, with every optimizer."""
+    """Yield the name of each program with laws; each way to train occurs with every optimizer."""
     for path in sorted(DATA.glob("*.zip")):
         for part in family_file(path).parts:
             first, *more = part.split(".")
@@ -216,7 +229,7 @@ def known_programs() -> Iterator[ProgramName]:
 
 
 def find_laws(name: ProgramName) -> Laws | None:
-    """Return the laws of a program, or None if there are none."""
+    """Return the formulas for a program's requests, or None if the package has none."""
     path = DATA / f"{name.family}.zip"
     if not path.is_file():
         return None
@@ -231,7 +244,7 @@ def find_laws(name: ProgramName) -> Laws | None:
 
 @cache
 def family_file(path: Path) -> FamilyAbout:
-    """Return the contents of a family's file of laws, except the rows of its parts."""
+    """Return the contents of a family's file of laws, except its arrays."""
     with ZipFile(path) as file:
         about = json.loads(file.read("about.json"))
     if about["format"] != _FORMAT:
@@ -251,7 +264,7 @@ def family_file(path: Path) -> FamilyAbout:
 
 @cache
 def part_of(path: Path, name: str) -> Part:
-    """Return the laws of the part `name` in a family's file."""
+    """Return the laws in the array `name` of a family's file, such as "serve.16-bit"."""
     family = family_file(path)
     with ZipFile(path) as file, file.open(f"{name}.npy") as member:
         rows = read_array(member, allow_pickle=False).astype(np.int64)

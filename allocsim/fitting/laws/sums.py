@@ -1,12 +1,12 @@
-"""Number of parts into which reduction kernels split a sum, and the memory that the parts need.
+"""Number of partial sums into which reduction kernels split a sum, and the memory that they need.
 
-Rule: a sum that is too long for one pass is split into as few parts as fill the GPU. Each thread
-takes at least a minimum and at most a maximum number of elements. The thresholds are those at which
-the kernel was seen to change.
+Rule: a sum that is too long for one pass is split into as few partial sums as fill the GPU. Each
+thread takes at least a minimum and at most a maximum number of elements. The thresholds are those
+at which the kernel was seen to change.
 
-Adafactor keeps a value for each row and column of a gradient, and computes the norms of parameters
+Adafactor keeps a number for each row and column of a gradient, and computes the norms of parameters
 and updates. A sum in two passes stores the results of the first pass. The matrix determines the
-number of passes, so the number of passes is part of the regime.
+number of passes, so the number of passes is part of the regime's name.
 
 Sources: PyTorch's reductions and torch.optim.Adafactor as they ran; each threshold was found by
 bisection between the two sizes given with it.
@@ -114,17 +114,16 @@ FACTORED = (
     *(f"{name}_parts" for name in MATRICES),
     "row_parts",
 )
-"""Names of the variables; a variable is 0 if one pass suffices for its sum."""
+"""Names of variables in the formulas of Adafactor's requests; 0 if a sum takes one pass."""
 
 _THREADS = 512
 """Threads of a block that sums one column per thread; fewer if a thread sums several columns."""
 
 
 def factored_variables(sizes: Mapping[str, int], card: Card) -> dict[str, int]:
-    """Return the value of each variable that only Adafactor's requests depend on.
+    """Return the number for each name in `FACTORED`, on which only Adafactor's requests depend.
 
-    They are the variables in `FACTORED`. Matrices are assumed to have a
-    multiple of 128 columns.
+    Matrices are assumed to have a multiple of 128 columns.
 
     sizes: sizes of the model, by name.
     """

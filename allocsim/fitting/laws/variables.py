@@ -1,9 +1,9 @@
-"""Variables of the formulas: sizes of the model and its input, and sizes that kernels derive.
+"""Variables of the formulas for requests: sizes such as the batch, and sizes that kernels derive.
 
-Rule: a variable is a whole number that follows from the sizes and the GPU, and every rounding up in
-a kernel is a separate variable. So the bytes of a request are a constant times a product of
-variables. A request for which that is not true has no law. The regime names the kernels that run:
-the order of requests differs between regimes.
+Rule: a variable is a whole number that follows from the sizes of the model and its input and from
+the GPU, and every rounding up in a kernel is a separate variable. So the bytes of a request are a
+constant times a product of variables. A request for which this is not true has no law. The regime
+names the kernels that run: the order of requests differs between regimes.
 
 Sources: runs of PyTorch and FlashAttention-2. Each threshold was found by bisection between the two
 sizes given with it, such as (3,072 | 3,073).
@@ -33,7 +33,9 @@ SIZES = (
     *("hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary"),
     *("batch", "length", "lora", "positions", "experts", "chosen", "patch"),
 )
-"""Sizes on which the bytes of a request may depend; `layers` is the number of repetitions instead.
+"""Sizes of a model and its input on which the bytes of a request may depend.
+
+The number of layers is no such size: it determines the number of requests.
 
 length: tokens of a sequence, including the class token of an image.
 patch: pixels of a patch's side.
@@ -82,7 +84,7 @@ VARIABLES = (
     *FACTORED,
     *("query_norm_sums", "key_norm_sums"),
 )
-"""Names of the variables, in the order of their indices in formulas."""
+"""Names of the variables (numbers such as the batch size), by their index in `Formula`."""
 
 _SORTED_ABOVE = 3072
 """Tokens (3,072 | 3,073) above which the gradient of an embedding sorts its indices."""
@@ -120,8 +122,10 @@ _HOPPER = 9
 
 
 def variables_of(sizes: Sizes, card: Card, *, is_step: bool = False) -> dict[str, int]:
-    """Return the value of every variable by name; 0 for a size that a family lacks.
+    """Return the number for each name in `VARIABLES`; 0 for a size that a model family lacks.
 
+    sizes: sizes of the model and its input, such as `batch` and `hidden`.
+    card: GPU that runs the program.
     is_step: True for one serving step that generates a token; the size `length` is then the number
         of tokens in the cache.
     """

@@ -1,4 +1,4 @@
-"""The `scale` question: predict a program's memory at sizes that were not recorded."""
+"""Prediction of a program's memory at sizes, such as batch sizes, that were not recorded."""
 
 from allocsim.fitting.scale.growing import Growing, LawCheck
 from allocsim.fitting.scale.law import ScalingLaw

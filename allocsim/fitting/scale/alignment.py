@@ -1,16 +1,16 @@
-"""Alignment of two programs: the rows that the longer one has and the shorter one lacks.
+"""Alignment of two programs, such as models with 2 and 3 layers: rows that only the longer has.
 
-A row is one request, free or other call. Rule: every row of the shorter program is a row of the
-longer one, in the same order and with the same kind and stack. The remaining rows of the longer
-program are the insertions. The cheapest alignment is chosen: few insertions, rows with equal bytes,
-and frees whose blocks are equally young in their groups. If layers are equal, an insertion is
-possible at several places: any of three layers may be the new one. The place where the frees agree
-best is then chosen.
+A row is one request, free or other allocator call of a program. Rule: every row of the shorter
+program is in the longer one, too, in the same order and with the same kind and Python stack. The
+remaining rows of the longer program are the insertions, such as the requests and frees of the third
+layer. The cheapest alignment is chosen: few insertions, rows with equal bytes, and frees whose
+blocks are equally young in their groups. If all layers are equal, any of the three may be the new
+one. The alignment where the frees agree best is then chosen.
 
-A row is identified by its kind and stack, and a free also by the kind and stack of the request
-whose block it frees. Blocks of requests with equal kind and stack form a group. Within a group the
-order decides: the number of live blocks that were requested later, or earlier. Numbers of requests
-are not compared, because one more request changes all later numbers.
+A row is compared by its kind and stack, and a free also by the stack of the request whose block it
+frees. Blocks that were requested from one stack form a group. A freed block is compared by its
+place in its group: the number of allocated blocks that were requested later, and earlier. Indices
+of requests are not compared, because one more request changes all later indices.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ from allocsim.simulation import StepKind
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Likeness:
-    """Numbers by which the rows of two programs are compared, one element per row.
+    """Numbers by which the rows (requests, frees, other calls) of two programs are compared.
 
-    form: number for the row's kind and stack; equal forms have equal numbers in all programs.
-    exact: number for the form and the bytes.
-    group: for each request, the number of its stack.
-    younger, older: for a free, the allocated blocks of the same stack that were requested after,
-        and before, the freed block; 0 in other rows.
+    Each array except `group` has one element per row.
+
+    form: number for the row's kind, stream, argument and Python stack, and in a free also for the
+        stack of the freed block's request; rows of any program that agree in them have one number.
+    exact: number for the form and the bytes of the requested or freed block.
+    group: index of each request's Python stack, one element per request.
+    younger, older: for a free, the number of allocated blocks of the same stack that were requested
+        after, and before, the freed block; 0 in other rows.
     """
 
     form: NDArray[np.int64]
@@ -46,9 +49,10 @@ class Likeness:
 
 
 def likeness_of(program: SizedProgram, known: dict[Hashable, int]) -> Likeness:
-    """Return the numbers by which a program's rows are compared with those of other programs.
+    """Return the numbers by which a program's rows are compared with the rows of other programs.
 
-    known: number of each form (kind and stack of a row) that any program had; it is extended.
+    known: number of each Python stack and form of a row (see `Likeness`) so far, to which the new
+        ones are added. Programs can be compared if they were numbered with the same dictionary.
     """
     stack = _stacks(program, known)
     group = stack[program.requests]
@@ -101,11 +105,11 @@ def _orders(
 
 _INSERTION = 40
 _OTHER_SIZE = 16
-"""Costs of an insertion, and of a row whose bytes differ between the programs.
+"""Costs of a range of inserted rows, and of a row whose bytes differ between the programs.
 
 The second cost doubles if the bytes of one of both rows also occur elsewhere in the other program,
-and triples if those of both do. A free costs 1 if its block is not equally young in its group in
-both programs, and another 1 if it is not equally old either.
+and triples if the bytes of both rows do. A free costs 1 if its block is not equally young in its
+group in both programs, and another 1 if it is not equally old either.
 """
 
 _IMPOSSIBLE = 1 << 30
@@ -119,9 +123,11 @@ _MOST_CELLS = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Insertion:
-    """Rows that only the longer of two programs has: rows `start` to `stop` - 1, contiguous.
+    """Consecutive rows, `start` to `stop` - 1, that only the longer of two programs has.
 
-    at: row of the shorter program before which they are inserted.
+    A row is one request, free or other allocator call; rows are counted from 0.
+
+    at: row of the shorter program before which the rows are inserted.
     """
 
     at: int
@@ -132,14 +138,14 @@ class Insertion:
         return self.stop - self.start
 
     def moved(self, by: int) -> Insertion:
-        """Return an insertion of the same length, `by` rows later."""
+        """Return the insertion moved by `by` rows, in both programs."""
         return Insertion(self.at + by, self.start + by, self.stop + by)
 
 
 def insertions(short: Likeness, long: Likeness) -> list[Insertion] | None:
-    """Return the rows that the program `long` has and `short` lacks.
+    """Return the ranges of requests, frees and other calls that only the program `long` has.
 
-    Returns None if `long` lacks a row of `short`, or if the comparison would take too long.
+    Returns None if `long` lacks a call of `short`, or if the comparison would take too long.
     """
     more = len(long.form) - len(short.form)
     if more <= 0 or len(short.form) * more > _MOST_CELLS:
@@ -148,10 +154,12 @@ def insertions(short: Likeness, long: Likeness) -> list[Insertion] | None:
 
 
 def shared_rows(n_long: int, found: Iterable[Insertion]) -> NDArray[np.int64]:
-    """Return for each row of the longer program the equal row of the shorter one; -1 if inserted.
+    """Return an index of an equal row in the shorter program for each row of the longer one.
 
-    n_long: rows of the longer program.
-    found: insertions of the longer program.
+    The index of an inserted row is -1. A row is one request, free or other allocator call.
+
+    n_long: number of rows of the longer program.
+    found: rows that only the longer program has.
     """
     is_shared = np.ones(n_long, dtype=bool)
     for each in found:

@@ -1,13 +1,14 @@
-"""Law of a program where one size gives the number of copies of a part, such as layers.
+"""Law of a program where one size is the number of repetitions of a part, such as its layers.
 
-Rule: for each combination of the other sizes, two recordings show how the program grows
-(`growth.py`). So for a given number of layers, the program is known at each combination. These
-programs determine a law in the other sizes (`law.py`).
+Rule: for each combination of the other sizes, such as the batch size, two recordings with different
+numbers of layers show the requests and frees that a layer adds (`growth.py`). So the program with
+any number of layers is known for each combination, and these programs determine a law in the other
+sizes (`law.py`).
 
-Every further recording checks the law. The recorded requests and the law's are replayed under the
-same settings, and the peaks of reserved memory must be equal. Requests that differ are counted and
-reported: temporary storage of sorts, for instance, follows no exact law. They do not refute the law
-if the peak is the same.
+Every further recording checks the law. The recorded requests and the computed requests are replayed
+under the same settings, and the peaks of reserved memory must be equal. Requests with other bytes
+are counted and reported: temporary storage of sorts, for instance, follows no exact law. They do
+not refute the law if the peak is the same.
 """
 
 from __future__ import annotations
@@ -38,14 +39,15 @@ from allocsim.units import format_size
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Growing:
-    """Law of a program with a part, such as a layer, whose number of copies one size gives.
+    """Law of a program where one size is the number of repetitions of a part, such as its layers.
 
-    name: name of the size that gives the number of repetitions, such as "layers".
-    values: the two values of that size whose recordings determine how the program grows.
-    growths: growth of the program for each sample of `others`.
-    others: law in the other sizes, for the first of `values`.
-    samples: recordings that determine the law.
-    checks: recordings that can refute the law.
+    name: name of the size that is the number of repetitions, such as "layers".
+    values: two numbers of repetitions, such as 2 and 3 layers; runs with both were recorded.
+    growths: for each recorded run in `others.samples`, the requests and frees that one step from
+        the first to the second of `values` adds.
+    others: law in the other sizes, such as the batch size, with the first of `values`.
+    samples: recorded runs that determine the law, each with its sizes.
+    checks: recorded runs with which the law is compared, and which can refute it.
     """
 
     name: str
@@ -67,23 +69,23 @@ class Growing:
 
     @property
     def program(self) -> SizedProgram:
-        """Program of the first sample."""
+        """Requests and frees of the first recorded run in `samples`."""
         return self.growths[0].first
 
     @property
     def step(self) -> int:
-        """Increase of the size `name` for each further copy of the repeated rows."""
+        """Increase of the size `name` from one number of repetitions to the next, such as 1."""
         return self.values[1] - self.values[0]
 
     def domain(self, name: str) -> tuple[int, int]:
-        """Return the smallest covered value of the size `name`, and the step to the next one.
+        """Return the smallest value of the size `name` that the law covers, and a step.
 
-        The law covers the smallest value plus multiples of the step.
+        The law covers the smallest value plus all multiples of the step.
         """
         return (self.values[0], self.step) if name == self.name else self.others.domain(name)
 
     def covers(self, at: Sizes) -> bool:
-        """Return whether each size in `at` is between two recorded values or equal to one."""
+        """Return whether each size in `at` is within the range of its recorded values."""
         return is_between([*self.samples, *self.checks], self.varied, at)
 
     def complete(self, at: Sizes) -> dict[str, int]:
@@ -107,13 +109,13 @@ class Growing:
         return {**whole, self.name: value}
 
     def settled(self, at: Sizes) -> ScalingLaw:
-        """Return the law of the other sizes, with the size `self.name` fixed at `at[self.name]`.
+        """Return the law for a fixed number of layers, with the other sizes still variable.
 
-        That size gives the number of copies of a repeated part, such as layers.
+        at: sizes; `at[self.name]` is the number of layers, or of another part that repeats.
 
-        Raises ConfigError if the program with these copies is too long, or if it frees a block
-        that it does not have. Raises RecordingError if the samples, grown to these copies, run
-        different requests and frees, so that no law covers all of them.
+        Raises ConfigError if the program with this number of layers is too long, or if it frees a
+        block that it does not have. Raises RecordingError if the number or order of its requests
+        and frees depends on the other sizes, such as the batch size.
         """
         copies = (at[self.name] - self.values[0]) // self.step
         samples = tuple(
@@ -126,10 +128,13 @@ class Growing:
 
 
 def growing_laws(samples: Sequence[Sample]) -> Iterator[Growing]:
-    """Yield laws of a program with a part whose number of copies one size gives, simplest first.
+    """Yield laws of a program where one size is the number of layers, the simplest first.
 
-    Nothing is yielded if no size makes the program longer. Raises ConfigError if another size
-    varies, but the samples do not combine its values with those of that size.
+    samples: recorded runs of one program, each with its sizes, such as layers=2,batch=4.
+
+    The simplest law squares no size. Another part than layers may repeat, too. Nothing is yielded
+    if no size adds repetitions. Raises ConfigError if another size varies, but the recorded runs do
+    not combine its values with two numbers of layers.
     """
     for name in samples[0].at:
         grouped = _grouped(samples, name)
@@ -216,7 +221,10 @@ def _refuse_otherwise_grown(made: ScalingLaw, sample: Sample) -> None:
 
 
 def plan_at(law: ScalingLaw, requested: Requested) -> Plan:
-    """Return the steps of the program of `law`, with the bytes of its requests from `requested`."""
+    """Return the replay steps of the program of `law`, with the bytes of requests replaced.
+
+    requested: bytes of each request of the program.
+    """
     program = law.program
     size = program.steps.size.copy()
     size[program.requests] = requested.size
@@ -224,11 +232,11 @@ def plan_at(law: ScalingLaw, requested: Requested) -> Plan:
 
 
 def drive_at(law: ScalingLaw, plan: Plan, setting: Setting, device_memory: int | None) -> Drive:
-    """Replay `plan`, the steps of a law's program, and return the allocator in its final state.
-
-    Raises ConfigError for a refused setting.
+    """Replay the requests and frees `plan` of the program of `law`; return the finished replay.
 
     device_memory: bytes of the device, None for an unlimited device.
+
+    Raises ConfigError for a refused setting.
     """
     prepared = law.program.prepared
     return prepared.drive(setting, device_memory, plan=plan, folder=fold_allocated)
@@ -236,12 +244,12 @@ def drive_at(law: ScalingLaw, plan: Plan, setting: Setting, device_memory: int |
 
 @dataclass(frozen=True, slots=True)
 class LawCheck:
-    """Recording whose peak of reserved memory a law predicted exactly.
+    """Recorded run whose peak of reserved memory a law predicted exactly.
 
-    path, text: file of the recording, and its sizes as text.
+    path, text: file of the recording, and its sizes as text, such as "batch=2".
     peak_reserved_bytes: peak of reserved memory in bytes, both recorded and predicted.
     missed: number of requests for which the law gives other bytes than the recording.
-    largest_miss: largest such difference, in bytes.
+    largest_miss: largest difference of one request, in bytes.
     """
 
     path: str
@@ -252,9 +260,9 @@ class LawCheck:
 
 
 def checks_of(law: ScalingLaw | Growing) -> tuple[LawCheck, ...]:
-    """Compare the law with each recording that it was not derived from.
+    """Compare the law with each recorded run from which it was not derived.
 
-    Raises RecordingError for the first recording that refutes the law.
+    Raises RecordingError for the first run whose peak of reserved memory the law does not predict.
     """
     return tuple(_check(law.settled(law.complete(each.at)), each) for each in law.checks)
 

@@ -1,15 +1,17 @@
-"""Growth of a program with a size, such as the number of layers.
+"""Growth of a program with a size, such as the number of layers: the rows that a layer adds.
 
-Rule: two programs show the growth. The larger program has every row (request, free or other call)
-of the smaller one, and inserted rows. The inserted rows must repeat the rows directly before or
-after them: one more layer repeats an adjacent layer. Otherwise the program did not grow, but
-PyTorch ran other kernels. Every further increase of the size inserts one more copy.
+A row is one request, free or other allocator call. Rule: two recorded runs show the growth. The
+longer program has every row of the shorter one, and inserted rows. The inserted rows must repeat
+the rows directly before or after them: one more layer repeats an adjacent layer. Otherwise the
+program did not grow, but PyTorch ran other kernels. Every further increase of the size inserts one
+more copy of the inserted rows.
 
-A row's value is the bytes of a request or, for a free, the number of allocated blocks from the same
-stack that were requested after the freed block. In copy number `copy` of `copies` copies, the value
-is p + q·copy + r·(copies - 1). q is the difference between an inserted row and the row beside the
-insertion that it repeats. r is the difference between the values of one row in the two programs.
-The result must reproduce both programs row by row.
+A row's value is the bytes of a request or, for a free, the number of allocated blocks, requested
+from the same Python stack, that were requested after the freed block. If a program has `copies`
+copies of the inserted rows, the value of a row in copy number `copy` (from 0) is
+p + q·copy + r·(copies - 1), where p is its value in the longer recorded run. q is the difference
+between an inserted row and the adjacent row that it repeats. r is the difference between the values
+of one row in both recorded runs. The formula must reproduce both runs row by row.
 """
 
 from __future__ import annotations
@@ -36,15 +38,14 @@ from allocsim.simulation import StepKind, Steps
 
 @dataclass(frozen=True, slots=True)
 class ProgramPart:
-    """Inserted rows of the larger of two programs, and the adjacent rows that they repeat.
+    """Repeated part of a program, such as one layer's requests and frees in the forward pass.
 
-    A row is a request, a free or another call. Two rows are equal here if their kind and Python
-    stack are equal. Let n be the number of inserted rows.
+    A model with one more layer has the part once more, directly before or after an equal part. Two
+    requests or frees count as equal if they have the same Python stack.
 
-    before: number of consecutive rows, counted back from the first inserted row, that each equal
-        the row n places later.
-    after: number of consecutive rows, counted on from the last inserted row, that each equal the
-        row n places earlier.
+    insertion: the n rows (requests, frees, other calls) that only the longer of two programs has.
+    before: number of rows directly before the insertion that equal the rows n places later.
+    after: number of rows directly after the insertion that equal the rows n places earlier.
     """
 
     insertion: Insertion
@@ -53,13 +54,14 @@ class ProgramPart:
 
     @property
     def is_repeated(self) -> bool:
-        """True if each inserted row repeats an adjacent row."""
+        """True if each inserted row equals the row n places earlier or later (see the class)."""
         return self.before + self.after >= len(self.insertion)
 
     def counterparts(self, row: int) -> list[int]:
-        """Return the one or two rows that the inserted row `row` repeats.
+        """Return the indices of the one or two rows that the inserted row `row` repeats.
 
-        If there are two, one is before and one after it; the side with more repeated rows is first.
+        They are n rows before and after it, with n the number of inserted rows. The row on the side
+        with more repeated rows is first.
         """
         length, each = len(self.insertion), self.insertion
         found = []
@@ -71,9 +73,11 @@ class ProgramPart:
 
 
 def parts_of(found: Sequence[Insertion], long: Likeness) -> list[ProgramPart]:
-    """Return each insertion of the program `long`, with the adjacent rows that it repeats.
+    """Return the parts, such as one layer's forward pass, that the program `long` has once more.
 
-    An insertion that repeats rows on both sides is split in two.
+    found: rows (requests, frees, other calls) that only `long` has. A range whose first rows repeat
+        the rows before it, and whose last rows repeat the rows after it, is split in two.
+    long: numbers by which the rows of the longer program are compared.
     """
     shared = shared_rows(len(long.form), found) >= 0
     return [part for each in found for part in _split(each, long, shared)]
@@ -142,16 +146,18 @@ _HANDLE = 1 << 62
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Growth:
-    """Program with parts, such as layers, that can be repeated.
+    """Program whose repeated parts, such as a layer's forward and backward pass, can be added.
 
-    first: the program without inserted rows.
-    second: the program with one further copy of each part.
-    group: for each request of `second`, the index of its stack.
-    parts: inserted rows of `second`, which are repeated, in order.
-    value: for each row of `second`, the bytes of a request; for a free, the number of allocated
-        blocks of the same stack that were requested after the freed block.
-    by_copy: increase of `value` from each copy of a part to the next copy.
-    by_copies: increase of `value` for each copy of the parts beyond the first.
+    Each array except `group` has one element per row (request, free or other call) of `second`.
+
+    first: recorded program with fewer layers.
+    second: recorded program with more layers, which has each of `parts` once more.
+    group: index of each request's Python stack, one element per request of `second`.
+    parts: ranges of rows that only `second` has, in order.
+    value: bytes of a request; for a free, the number of allocated blocks of the same stack that
+        were requested after the freed block.
+    by_copy: increase of `value` from one added copy of a part to the next copy.
+    by_copies: increase of `value` in each row, also outside `parts`, if one more copy is added.
     """
 
     first: SizedProgram
@@ -164,13 +170,14 @@ class Growth:
 
     @property
     def more_requests(self) -> int:
-        """Number of requests that one further copy of all parts adds."""
+        """Number of requests by which `second` exceeds `first`, such as those of one layer."""
         return len(self.second.size) - len(self.first.size)
 
     def program_with(self, copies: int) -> SizedProgram:
-        """Return the program with `copies` further copies of each part.
+        """Return the program `first` with `copies` copies of each part added, such as layers.
 
-        Raises ConfigError if it is too long, or if a free has no matching block.
+        With 0 copies it is `first`, with 1 copy `second`. Raises ConfigError if it is too long, or
+        if a free has no matching block.
         """
         second = self.second
         try:
@@ -233,9 +240,11 @@ class Growth:
 
 
 def growth_between(first: SizedProgram, second: SizedProgram) -> Growth | None:
-    """Find which requests and frees of `first` are repeated in `second`, the same program larger.
+    """Find the requests and frees, such as those of one layer, that `second` has once more.
 
-    Returns None if `second` is not `first` with repeated parts.
+    first, second: recorded runs of one program with fewer and with more layers.
+
+    Returns None if the runs differ in more than repetitions of adjacent requests and frees.
     """
     plans = first.prepared.plan, second.prepared.plan
     if first.before != second.before or plans[0].changes != plans[1].changes:

@@ -1,6 +1,6 @@
 """Bytes of each request of a program at any size, derived from recordings at a few sizes.
 
-Rule: two recordings are of one program if it made the same requests and frees in the same order:
+Rule: two recordings are of one program if they have the same requests and frees in the same order:
 request k is freed at the same step, on the same stream, in the same pool. Addresses and the
 driver's actions are ignored, because they follow from the sizes. Blocks are numbered by request,
 blocks from before the recording by negative numbers in the order of their addresses, streams by
@@ -14,7 +14,8 @@ fraction of a byte is rounded up and counted. If a request would have zero or fe
 no law.
 
 A law holds while PyTorch runs the same kernels. From some sizes on, other kernels run (a reduction
-in two passes, a sort, one copy less). The requests then differ, and the recording is refused.
+in two passes, a sort, one less copy of a tensor). The requests then differ, and the recording is
+refused.
 """
 
 from __future__ import annotations
@@ -43,15 +44,16 @@ FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SizedProgram:
-    """Requests, frees and other calls of a program on one device, one element per call.
+    """Rows of a program at one set of sizes: requests, frees and other calls on one device.
 
-    prepared: recording of the program, prepared for replay.
-    steps: steps of a replay, as recorded or with parts repeated (`growth.py`).
-    kind: kind of each step, a code of `StepKind`.
-    block: number of the block that is requested or freed, 0 in other rows.
-    stream: number of the stream.
-    argument: argument of other steps (a pool, a change of settings), 0 in requests and frees.
-    size: bytes of each request, in order.
+    prepared: recording of a run of the program, prepared for replay.
+    steps: rows as steps of a replay, either recorded or with layers added (`growth.py`).
+    kind: kind of each row, a code of `StepKind`.
+    block: for each row, the index of the request that allocated the requested or freed block;
+        negative for a block from before the recording, 0 in rows that neither request nor free.
+    stream: for each row, the number of its stream.
+    argument: for each row, the argument of the call, such as a pool; 0 in requests and frees.
+    size: bytes of each request, one element per request.
     before: bytes of each block from before the recording, in the order of their addresses.
     """
 
@@ -70,7 +72,7 @@ class SizedProgram:
         return np.flatnonzero(self.kind == StepKind.ALLOC)
 
     def first_difference(self, other: SizedProgram) -> int | None:
-        """Return the first row where kind, block, stream or argument differs; None if none does."""
+        """Return the first row that differs in more than its bytes; None if there is none."""
         shared = min(len(self.kind), len(other.kind))
         differs = np.zeros(shared, dtype=bool)
         for name in ("kind", "block", "stream", "argument"):
@@ -103,7 +105,7 @@ class SizedProgram:
 
 
 def program_of(prepared: Prepared) -> SizedProgram:
-    """Return the program that a recording of one device shows.
+    """Return the requests, frees and other calls in a recording of one device.
 
     Raises RecordingError for a recording that ran out of memory, because such a program ends early
     or continues differently.
@@ -161,7 +163,7 @@ _MOST_BYTES = 1 << 60
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """Recording of a run, and the sizes with which it ran."""
+    """One recorded run of a program, `program`, and the run's sizes `at`, such as batch=2."""
 
     program: SizedProgram
     at: Sizes
@@ -179,10 +181,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Requested:
-    """Requests of a program at given sizes, computed by its law.
+    """Bytes of a program's requests at given sizes, computed by its law.
 
-    size: bytes of each request.
-    rounded: number of requests that were rounded up to whole bytes.
+    size: bytes of each request, one element per request.
+    rounded: number of requests whose bytes were a fraction and were rounded up.
     """
 
     size: NDArray[np.int64]
@@ -191,11 +193,11 @@ class Requested:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScalingLaw:
-    """Law of a program that makes the same number of requests at every size.
+    """Formulas for the bytes of a program's requests, whose number and order never change.
 
-    samples: recordings that determine the bytes of every request.
-    checks: recordings that can refute the law.
-    degrees: highest power of each size that varies.
+    samples: recorded runs that determine the formulas, each with its sizes, such as batch=2.
+    checks: recorded runs with which the law is compared, and which can refute it.
+    degrees: highest power of each size that varies, by its name.
     """
 
     samples: tuple[Sample, ...]
@@ -209,24 +211,21 @@ class ScalingLaw:
 
     @property
     def program(self) -> SizedProgram:
-        """Program of the first sample."""
+        """Requests and frees of the first recorded run in `samples`."""
         return self.samples[0].program
 
     def domain(self, name: str) -> tuple[int, int]:
-        """Return the smallest covered value of the size `name`, and the step to the next one.
-
-        The law covers the smallest value plus multiples of the step.
-        """
+        """Return (1, 1): the smallest value of the size `name`, and the step to the next value."""
         assert name in self.degrees
         return 1, 1
 
     def settled(self, at: Sizes) -> ScalingLaw:
-        """Return this law unchanged; only `Growing.settled` has a size to fix."""
+        """Return this law unchanged; only `Growing` has a number of layers that `at` must fix."""
         assert set(at) == set(self.samples[0].at)
         return self
 
     def covers(self, at: Sizes) -> bool:
-        """Return whether each size in `at` is between two recorded values or equal to one."""
+        """Return whether each size in `at` is within the range of its recorded values."""
         return is_between([*self.samples, *self.checks], self.varied, at)
 
     def complete(self, at: Sizes) -> dict[str, int]:
@@ -280,7 +279,7 @@ class ScalingLaw:
 
 
 def is_between(samples: Sequence[Sample], names: Sequence[str], at: Sizes) -> bool:
-    """Return whether each size in `names` has a value in `at` within the range of the samples."""
+    """Return whether each size in `names` is, in `at`, within the range of the recorded runs."""
     return all(
         min(each.at[name] for each in samples) <= at[name] <= max(each.at[name] for each in samples)
         for name in names
@@ -293,12 +292,12 @@ def typed(at: Sizes) -> str:
 
 
 def laws_of(samples: Sequence[Sample]) -> Iterator[ScalingLaw]:
-    """Yield the laws that `samples` determine, at least one, the simplest first.
+    """Yield the laws that recorded runs determine, at least one; no size is squared in the first.
 
-    The simplest law has no power of a size above one.
+    samples: recorded runs of one program, each with its sizes, such as batch=2.
 
-    Raises ConfigError for too few samples, for samples that name different sizes, and for two
-    samples with equal sizes. Raises RecordingError if the samples are different programs.
+    Raises ConfigError for too few runs, for runs that name different sizes, and if all have equal
+    sizes. Raises RecordingError if the runs are different programs.
     """
     first = samples[0]
     for sample in samples:
@@ -322,7 +321,7 @@ def laws_of(samples: Sequence[Sample]) -> Iterator[ScalingLaw]:
 
 
 def refuse_uncombined(count: int, varied: Sequence[str], expected: int) -> NoReturn:
-    """Raise ConfigError because no recordings vary several sizes together.
+    """Raise ConfigError because the recordings do not combine the values of several sizes.
 
     count: number of recordings.
     varied: names of the sizes that vary.
@@ -340,7 +339,7 @@ def _n_terms(degrees: Mapping[str, int]) -> int:
 
 
 def refuse_other_program(first: Sample, other: Sample) -> None:
-    """Raise RecordingError if two samples are different programs."""
+    """Raise RecordingError if two recorded runs differ in more than the bytes of requests."""
     row = first.program.first_difference(other.program)
     if row is not None:
         raise RecordingError(

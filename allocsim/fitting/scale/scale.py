@@ -1,9 +1,9 @@
 """Prediction of a program's memory, and of its recording, at sizes that were not recorded.
 
-Rule: only the requests are extrapolated (`law.py`). A replay of the requests gives the memory that
-PyTorch reserves. One replay shows that a size fits, another that the next larger size does not. The
-entries of a predicted recording are the history of such a replay, with the stacks of the first
-sample; it can be replayed, tuned and plotted like any other recording.
+Rule: only the bytes of requests are extrapolated (`law.py`). A replay of the requests gives the
+memory that PyTorch reserves. One replay shows that a size fits, another that the next larger size
+does not. A predicted recording has the entries of such a replay and the Python stacks of the first
+recorded run; it can be replayed, tuned and plotted like any other recording.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Scaled(Shown):
     num_alloc_retries: number of retries after freeing cached blocks.
     oom: first request that failed, None if none failed.
     code: line of code of the failed request.
-    is_between: True if each size is between two recorded values.
-    rounded: number of requests that were rounded up to whole bytes.
+    is_between: True if each size is within the range of its recorded values.
+    rounded: number of requests whose bytes were a fraction and were rounded up.
     """
 
     at: Mapping[str, int]
@@ -96,10 +96,10 @@ class Scaled(Shown):
 
 @dataclass(frozen=True, slots=True)
 class LargestSize:
-    """Largest value of the size `name` with which a program fits, and the next, which does not fit.
+    """Largest value of a size, such as the batch size, with which a program fits on a device.
 
-    fitting: prediction at the largest value; None if no value that the law covers fits.
-    failing: prediction at the next value.
+    fitting: prediction at this value of the size `name`; None if no value fits.
+    failing: prediction at the next larger value, which does not fit.
     """
 
     name: str
@@ -109,9 +109,9 @@ class LargestSize:
 
 @dataclass(frozen=True, slots=True)
 class ScaleFrontier:
-    """Largest fitting value of the size `name`, at each value of the size `other`.
+    """Largest value of the size `name` that fits on a device, at several values of size `other`.
 
-    rows: values of `other`, ascending, each with the largest value of `name`.
+    rows: pairs of a value of `other`, ascending, and the result for `name` with it.
     """
 
     name: str
@@ -126,9 +126,9 @@ class ScaleFrontier:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Scaling(Shown):
-    """A law of a program, derived from recordings at a few sizes.
+    """Formula for each request of a program (a law), derived from recordings at a few sizes.
 
-    checks: recordings that did not determine the law, and whose peaks it predicted exactly.
+    checks: recorded runs that did not determine the law; it predicted their peaks exactly.
     """
 
     law: ScalingLaw | Growing
@@ -291,7 +291,7 @@ def scaling_of(
     device: int | None = None,
     torch_version: str | None = None,
 ) -> Scaling:
-    """Derive the law of a program from recordings.
+    """Derive a formula for each request of a program (a law) from recordings at a few sizes.
 
     runs: recordings, each with its sizes, such as {"batch": 2}.
     device: index of the device in every recording; default: the only device.

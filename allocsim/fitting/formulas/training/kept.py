@@ -66,7 +66,7 @@ class Rank:
 
     @property
     def allocated(self) -> int:
-        """Bytes of all parts."""
+        """Sum of the bytes in `parts`."""
         return sum(part.size for part in self.parts)
 
 
