@@ -51,7 +51,7 @@ from allocsim.units import parse_size
 
 
 class CallCounts(NamedTuple):
-    """Numbers of driver calls and retries.
+    """Number of driver calls and of retries.
 
     allocs: driver calls that obtained memory.
     frees: driver calls that released memory.
@@ -276,7 +276,7 @@ class CachingAllocator:
     ) -> None:
         """Send requests to a private pool until `end_allocate_to_pool`.
 
-        pool: pool id; a number n means (0, n).
+        pool: id of the private pool; a number n means (0, n).
         no_split: do not split blocks of the pool (2.10+).
         use_on_oom: let the pool serve requests of the default pool on a full device (2.8+).
         stream: in releases up to 2.2, the only stream whose requests go to the pool (None: 0);
@@ -300,7 +300,10 @@ class CachingAllocator:
         self.private_pools.end_allocate_to_pool(_pool_id(pool))
 
     def release_pool(self, pool: int | PoolId) -> None:
-        """Decrement the use count of a private pool; at 0 its cached memory can be released."""
+        """Decrement the use count of a private pool; at 0 its cached memory can be released.
+
+        The use count is the number of graph captures and MemPools that use the pool.
+        """
         self.private_pools.release_pool(_pool_id(pool))
 
     @property
@@ -505,7 +508,7 @@ class CachingAllocator:
         return tuple(found)
 
     def take_history(self) -> list[TraceEntry]:
-        """Return all history entries and remove them from the history."""
+        """Return all history entries since the last call, and remove them from the history."""
         if self.heap.trace is None:
             return []
         taken = self.heap.trace.copy()

@@ -37,6 +37,7 @@ class AddressEventKind(Enum):
 class AddressEvent:
     """Change that code other than the allocator makes to the address space.
 
+    kind: kind of the change.
     start, end: addresses of the range [start, end), both multiples of 2 MiB.
     """
 
@@ -96,7 +97,10 @@ class Arena:
         return at >= 0 and end <= int(self._holes.peekitem(at)[1])
 
     def expected(self, size: int) -> tuple[int, bool]:
-        """Return the address that `place` would choose, and True if it is in an existing chunk."""
+        """Return (address, is_inside): the address that `place` would choose for `size` bytes.
+
+        is_inside is True if the address is in an existing chunk.
+        """
         hole = self._lowest_hole(size)
         return (self._address_of_new_chunk(size), False) if hole is None else (hole, True)
 
@@ -162,8 +166,8 @@ class Arena:
     def widen_chunk(self, start: int, end: int) -> int:
         """Extend the chunk at `start` to `end`, or to the next chunk; return its new end.
 
-        Other code of the process uses the chunk as well, so it is not released when empty.  The
-        added part is free memory.
+        The added part is free memory.  The chunk is marked as used by other code of the process, so
+        it is not released when empty.
         """
         old = int(self._chunks[start])
         end = max(self._free_until(old, end), old)

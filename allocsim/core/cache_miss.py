@@ -45,6 +45,7 @@ class AllocParams:
     """Parameters of one request; sizes in bytes.
 
     pool: small or large pool that serves the request.
+    stream: raw handle of the request's stream.
     size: rounded size of the request.
     segment_size: size of the segment to obtain from the driver.
     expandable: True if blocks of expandable segments may serve the request.
@@ -62,7 +63,7 @@ class AllocParams:
 
 
 class Attempts:
-    """The attempts of this module, made in order for a request that found no free block.
+    """Attempts to serve a request that found no free block, made in the order of the list above.
 
     device_index: device number in the error text.
     """
@@ -78,7 +79,7 @@ class Attempts:
         self._device_index = device_index
 
     def alloc(self, block: Block | None, params: AllocParams, requested: int) -> Block:
-        """Allocate from `block`; if it is None, from the memory of the first successful attempt.
+        """Allocate `block`, or if it is None, memory from the first attempt that succeeds.
 
         requested: bytes of the request before rounding.
 
@@ -133,7 +134,7 @@ class Attempts:
             )
 
     def _alloc_block(self, params: AllocParams) -> Block | None:
-        """Return new memory from the driver as a block; None if the limit or driver refuses.
+        """Obtain a segment from the driver, as a block; return None if limit or driver refuses it.
 
         Under throw_on_cudamalloc_oom every refusal increments num_oom_rejections, but only the
         refusal of attempt 3 ends the request (semantics 1.12, observed on real PyTorch).
@@ -213,6 +214,8 @@ class OomFigures:
     device: device index.
     tried: size of the segment that the allocator failed to obtain.
     total, free: memory of the device.
+    allocated: bytes of allocated blocks.
+    reserved: bytes obtained from the driver.
     private: free blocks of private pools.
     limit: reserved bytes that the memory fraction allows; None without a fraction.
     """

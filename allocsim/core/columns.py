@@ -29,7 +29,7 @@ __all__ = [
 
 
 class Buffer(Protocol):
-    """Column of numbers from outside the core: a NumPy array."""
+    """Column of numbers that the core receives from callers, such as a NumPy array."""
 
     def tolist(self) -> list[int]:
         """Return the numbers as Python integers."""

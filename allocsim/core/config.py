@@ -39,7 +39,11 @@ MAX_KEPT: Final = 1 << 16
 class AllocatorConfig:
     """Options that the native allocator reads; sizes are in bytes.
 
+    release: release whose rules apply.
     text: the conf as it was given, which snapshots show.
+
+    The other fields are the options of the same name, documented by PyTorch.  A size without `_mb`
+    in its name is the option with `_mb`, converted to bytes.
 
     Mirrors: CUDAAllocatorConfig
     """
@@ -189,7 +193,7 @@ class AllocatorConfig:
         return ",".join(parts)
 
     def inert_options(self, *, has_limit: bool) -> tuple[str, ...]:
-        """Return one sentence for each option that is set but has no effect in this combination.
+        """Return one sentence for each option that is set but has no effect with the other options.
 
         has_limit: True if a memory fraction limits reserved memory.
         """
@@ -261,7 +265,7 @@ class AllocatorConfig:
 
 
 class RoundedSizes(dict[int, int]):
-    """Cache of `config.round_size`: requested bytes to block size.
+    """Cache of `config.round_size`: a dictionary from requested bytes to block size.
 
     A size of 0 or less is not a request and maps to `UNLIMITED`, which fits in no block.
     """

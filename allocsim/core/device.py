@@ -33,9 +33,9 @@ class Device:
     room: upper limit of `used`.  A replay lowers it if the recorded driver refused a request.
     refused_below: bytes of the smallest device that would have served a refused call; None if no
         call was refused for lack of memory.
-    calls: number of successful driver calls by (name, bytes).  The names are "malloc", "free",
-        "create" (one handle), "map" (one range of handles) and "unmap" (one handle, including its
-        release).
+    calls: dictionary from (name, bytes) of a driver call to the number of such calls that
+        succeeded. The names are "malloc", "free", "create" (one handle), "map" (one range of
+        handles) and "unmap" (one handle, including its release).
     """
 
     __slots__ = (
@@ -239,9 +239,9 @@ class Device:
         return address
 
     def move_range(self, address: int) -> int | None:
-        """Move the range at `address` to the address given to `dictate_address`; return the latter.
+        """Move the reserved range at `address` to the address given to `dictate_address`.
 
-        Return None if no address was given.
+        Return the new address; None if no address was given.
         """
         there = self._take_dictated()
         if there is None:

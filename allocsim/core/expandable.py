@@ -160,11 +160,11 @@ def _move_to_dictated_address(heap: Heap, block: Block) -> int:
 
 
 def find_expandable_block(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
-    """Return the block at the beginning of the range that serves an expandable request.
+    """Return the first block of the adjacent free and unmapped blocks that serve a request.
 
-    The block may be free or unmapped.  It is the result of `first_of_sequence`, or else the block
-    of a new segment.  From 2.15 on, a new segment that cannot hold `size` bytes is destroyed, and
-    the result is None (semantics 4.2).
+    The first block may be free or unmapped.  If no existing blocks suffice, it is the block of a
+    new segment.  From 2.15 on, a new segment that cannot hold `size` bytes is destroyed, and the
+    result is None (semantics 4.2).
     """
     return first_of_sequence(pool, stream, size) or _new_segment(heap, pool, stream, size)
 
@@ -172,7 +172,8 @@ def find_expandable_block(heap: Heap, pool: BlockPool, stream: int, size: int) -
 def first_of_sequence(pool: BlockPool, stream: int, size: int) -> Block | None:
     """Return the first of adjacent free and unmapped blocks that together have `size` bytes.
 
-    Take the sequence with the lowest address; return None if there is none.
+    If several sequences of blocks suffice, take the sequence with the lowest address.  Return None
+    if there is none.
     """
     for unmapped in pool.unmapped_of(stream):
         prev = unmapped.prev

@@ -63,11 +63,12 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
 ) -> StepRow | None:
     """Replay steps until one needs more than free blocks; return that step, or None after the last.
 
-    waiting: frees that FREE_REQUESTED began and FREE_COMPLETED has not completed, by block name.
+    waiting: frees that FREE_REQUESTED began and FREE_COMPLETED has not completed: a dictionary from
+        the block's name (its recorded address) to the free.
     moved: list to which the change of allocated bytes of each step is appended.
     places: list to which the address of each step's block is appended, for callers that make the
         history entries themselves.  With this list, the loop also stops at a free whose size or
-        stream differs from that of its malloc.
+        stream differs from the malloc of its block.
     """
     remaining = iter(steps)
     pools = fast_pools(heap, private, pending)
@@ -376,9 +377,9 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
 def fast_pools(
     heap: Heap, private: PrivatePools, pending: PendingFrees
 ) -> tuple[BlockPool, BlockPool] | None:
-    """Return the small and the large pool that serve requests now; None if the loop cannot run.
+    """Return the small and the large pool that serve requests now; None if `play` cannot run.
 
-    The loop, `play`, cannot run in these cases:
+    It cannot run in these cases:
     - events must be polled;
     - a caller of `CachingAllocator.witness` collects history entries with the memory state of each;
     - the open pool scope is for one stream only, or its pool does not split blocks;

@@ -23,7 +23,10 @@ V = TypeVar("V")
 
 
 def stream_hash(device: int) -> Callable[[int], int]:
-    """Return the hash function for raw stream handles of `device`; 0 is the default stream."""
+    """Return a function that hashes the raw stream handles of device number `device`.
+
+    The handle 0 is the default stream.
+    """
     high = _CUDA << 56 | device << 48
     return lambda stream: high | stream & _STREAM_ID
 
@@ -33,7 +36,7 @@ def pool_hash(pool_id: tuple[int, int]) -> int:
 
 
 class HashOrder(Generic[K, V]):
-    """Map that iterates in the order of upstream's hash table.
+    """Map that iterates over its keys in the order of upstream's hash table.
 
     Mirrors: ska::flat_hash_map
     """

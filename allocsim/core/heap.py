@@ -43,14 +43,15 @@ class Heap:
 
     small, large: default pools.
     pools: all small and large pools, including those of private pools.
-    layout: bit layout of the sort keys of all pools.
-    live: allocated blocks by address, except named blocks.
-    named: allocated blocks of a replay, by the name that its steps use.
-    pending: freed blocks that wait for other streams or for a replay step, by address.
+    layout: bit layout of the sort keys by which all pools order their free blocks (`KeyLayout`).
+    live: dictionary from address to allocated block, for blocks without a name.
+    named: dictionary from name to allocated block; a replay names a block by its recorded address.
+    pending: dictionary from address to block, for freed blocks that wait for other streams or for a
+        replay step.
     reserved: bytes obtained from the driver.
     limit: reserved bytes that the memory fraction allows; None without a fraction.
     trace: history entries; None if no history is kept.
-    work: current activity of the allocator.
+    work: current activity of the allocator, such as a malloc or a garbage collection.
     witnessed: history entries, each with the activity during which it was made; None if no caller
         needs them.
     rounded_sizes: cache of rounded request sizes.
@@ -94,7 +95,7 @@ class Heap:
         self.use(config)
 
     def use(self, config: AllocatorConfig) -> None:
-        """Switch to the settings in `config`."""
+        """Switch to the options in `config`, which apply to later calls."""
         self.config = config
         self.rounded_sizes = RoundedSizes(config)
         if not config.rounds_to_quantum:
@@ -103,7 +104,7 @@ class Heap:
     # -- pools and the order of their blocks -----------------------------------------------
 
     def new_private_pool(self, pool_id: PoolId) -> PrivatePool:
-        """Create the pools of a CUDA graph or a MemPool."""
+        """Create the small and the large pool of a CUDA graph or a MemPool."""
         pool = PrivatePool(pool_id, self.layout)
         self.pools += pool.small, pool.large
         return pool
@@ -114,7 +115,10 @@ class Heap:
         self.pools.remove(pool.large)
 
     def widen_keys(self) -> None:
-        """Switch the sort keys of free blocks to the layout with room for any size and address."""
+        """Switch the sort keys of free blocks to the layout with room for any size and address.
+
+        A sort key is an integer that orders free blocks by size and tie-break (`KeyLayout`).
+        """
         if self.layout.is_wide:
             return
         self.layout.widen()
@@ -161,7 +165,7 @@ class Heap:
         return self._counter
 
     def new_segment_rank(self, base: int, size: int) -> int:
-        """Return the rank of a new segment, which orders its blocks among blocks of equal size.
+        """Return the rank of a new segment, the tie-break of its blocks among blocks of equal size.
 
         base: first address of the segment.
         size: bytes of the segment.
@@ -217,8 +221,9 @@ class Heap:
     def get_free_block(
         self, pool: BlockPool, stream: int, size: int, expandable: bool
     ) -> Block | None:
-        """Remove the best fit for a rounded `size` from its pool and return it; None if none fits.
+        """Take the free block that fits a request best out of its pool; None if no block fits.
 
+        size: bytes of the request after rounding.
         expandable: True if blocks of expandable segments may serve the request.
         """
         config = self.config
@@ -317,7 +322,7 @@ class Heap:
         self.stats.add_record(block.pool.is_small, -size, requested, splits, split_bytes)
 
     def free_later(self, block: Block) -> None:
-        """Mark an allocated block as freed by the program; it stays active."""
+        """Mark an allocated block as freed by the program; `complete_free` completes the free."""
         self.record("free_requested", block.ptr, block.requested_size, block.stream, block.pool)
         self.stats.free_requested(block.pool.is_small, block.size)
         self.pending[block.ptr] = block
@@ -325,7 +330,7 @@ class Heap:
         block.is_reusable = False
 
     def complete_free(self, block: Block) -> None:
-        """Complete the free of a pending block.
+        """Complete the free of a block that `free_later` marked.
 
         Mirrors: free_block
         """
@@ -336,9 +341,9 @@ class Heap:
         self.stats.free_completed(block.pool.is_small, size, requested, splits, split_bytes)
 
     def free_block(self, block: Block) -> tuple[int, int]:
-        """Merge a block with its free neighbours and insert it into its pool.
+        """Merge a freed block with its free neighbours and insert the merged block into its pool.
 
-        Return by how much the number and the bytes of inactive split blocks change.
+        Return by how much the number and the bytes of inactive split blocks change: two integers.
 
         Mirrors: try_merge_blocks
         """
@@ -429,7 +434,7 @@ class Heap:
             pool.owner.segment_count += 1
 
     def count_planted(self, blocks: list[Block]) -> None:
-        """Count blocks that existed before the simulation, in all statistics."""
+        """Count blocks that existed before the simulation, in all statistics of blocks."""
         self.stats.count_planted(blocks)
         oversize = self.config.max_split_size
         n_oversize = sum(block.allocated and block.size >= oversize for block in blocks)

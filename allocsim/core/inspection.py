@@ -34,7 +34,10 @@ def allocated_block(allocator: CachingAllocator, address: int) -> Block | None:
 
 
 def garbage(allocator: CachingAllocator) -> Iterator[list[Block]]:
-    """Yield the blocks that each pass of a garbage collection would release now (semantics 1.9)."""
+    """Yield the blocks that each pass of a garbage collection would release now, one list per pass.
+
+    Source: semantics 1.9.
+    """
     return garbage_passes(allocator.heap.large)
 
 
@@ -45,7 +48,7 @@ def free_blocks(allocator: CachingAllocator) -> Iterator[Block]:
 
 
 def handle_sizes(allocator: CachingAllocator) -> dict[int, int]:
-    """Return the handle size in bytes of each mapped range, by the address of the range."""
+    """Return a dictionary from the address of each mapped range to its handle size in bytes."""
     sizes = {}
     for block in (*allocator.heap.active, *free_blocks(allocator)):
         is_head = block.prev is None or not block.prev.mapped
@@ -77,7 +80,7 @@ def pool_of_requests(allocator: CachingAllocator, stream: int) -> PoolId:
 
 
 def helping_pools(allocator: CachingAllocator, stream: int) -> tuple[PoolId, ...]:
-    """Return the ids of the pools marked use_on_oom that help `stream` when the device is full.
+    """Return the ids of the pools marked use_on_oom that serve `stream` when the device is full.
 
     Source: semantics 5.6.
     """
@@ -148,7 +151,7 @@ def _uses_expandable(allocator: CachingAllocator, pool: BlockPool) -> bool:
 
 
 def would_serve(allocator: CachingAllocator, block: Block, size: int, stream: int) -> bool:
-    """Return True if `block`, which is allocated, would serve a request if it were free.
+    """Return True if `block`, which is allocated, would serve a request if the block were free.
 
     Merged with its free neighbours (semantics 2.2), it must be the block that the search finds
     (semantics 1.5, 4.4), and it must not be too large for the request (semantics 1.6).
@@ -332,9 +335,10 @@ def fingerprint(
 
     In two states with equal values, the same steps have the same effects.
 
-    waiting: frees that have begun and are not complete, by block name.
-    allocated_at: number of the step that requested each block of the repeated periods, by block
-        name.
+    waiting: frees that have begun and are not complete: a dictionary from the name of the block
+        (its recorded address) to the free.
+    allocated_at: dictionary from the name of each block of the repeated periods to the number of
+        the step that requested it.
     step: number of the next step; the ages of blocks are counted back from it.
     """
     # Blocks from before the repeating part are only counted: none are added, and a block that was
@@ -366,7 +370,7 @@ def fingerprint(
 def small_places(allocator: CachingAllocator) -> Hashable:
     """Return a value that identifies the addresses of free and unmapped blocks of the small pool.
 
-    If it is equal for two allocators, equal small requests get equal addresses.
+    If the values of two allocators are equal, equal small requests get equal addresses.
     """
     pool = allocator.heap.small
     return _free_keys(pool), tuple((b.stream, b.ptr, b.size) for b in pool.unmapped)

@@ -65,7 +65,7 @@ Journal = tuple[list[int], list[int], list[int], list[int], list[int]]
 
 
 def encode(is_small: bool, splits: int, split_bytes: int) -> int:
-    """Return the number for column 3 of the journal, in its long form (above).
+    """Return a change of inactive split blocks as a number for column 3, in its long form.
 
     splits, split_bytes: change of the number and of the bytes of inactive split blocks.
     """
@@ -73,8 +73,9 @@ def encode(is_small: bool, splits: int, split_bytes: int) -> int:
 
 
 def decode_short(packed: Any, size: Any) -> tuple[Any, Any]:
-    """Return (`blocks`, `bytes`), the change that a number in a short form (above) encodes.
+    """Decode a number in a short form of column 3: return (change of blocks, change of bytes).
 
+    Both changes are of the inactive split blocks.
     packed: integer from column 3 of the journal, or a NumPy array of them.
     size: number in column 1 of the same record.
     """
@@ -82,8 +83,9 @@ def decode_short(packed: Any, size: Any) -> tuple[Any, Any]:
 
 
 def decode_long(packed: Any) -> tuple[Any, Any]:
-    """Return (`blocks`, `bytes`), the change that a number in the long form (above) encodes.
+    """Decode a number in the long form of column 3: return (change of blocks, change of bytes).
 
+    Both changes are of the inactive split blocks.
     packed: integer from column 3 of the journal, or a NumPy array of them.
     """
     unpooled = packed >> 1
@@ -101,17 +103,20 @@ def encode_wait(is_small: bool, size: int) -> int:
 
 
 def decode_wait(packed: Any) -> Any:
-    """Return the `size` given to `encode_wait`; `packed` is an integer or a NumPy array."""
+    """Return the bytes that `encode_wait` packed; they are negative at the end of the wait.
+
+    packed: integer from column 5 of the journal, or a NumPy array of them.
+    """
     return packed >> 1
 
 
 @dataclass(slots=True)
 class Moves:
-    """Effect of a series of changes on one statistic.
+    """Effect of a series of changes on one statistic, such as allocated bytes.
 
     change: sum of the changes.
-    peak: highest partial sum, at least 0.
-    grown: sum of the increases.
+    peak: highest sum of the first changes, over all numbers of changes; at least 0.
+    grown: sum of the changes that are increases.
     """
 
     change: int = 0
@@ -131,9 +136,11 @@ _ActiveMoves = tuple[Moves, Moves, Moves, Moves, Moves]
 
 
 def fold_records(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Return the changes of the memory statistics `all`, `small_pool` and `large_pool`.
+    """Add up the changes in a journal, and return one tuple for each group of memory statistics.
 
-    journal: recorded changes of a batch of requests and frees.
+    journal: changes of the statistics that are not applied yet, as the module explains.
+    The three tuples are for the groups `all`, `small_pool` and `large_pool` of memory_stats().
+    Each has the change, peak and increase of seven statistics (`GroupMoves`).
     """
     sizes, requests, inactive, at, waits = map(column_of, journal)
     every, small, large = (
@@ -150,7 +157,7 @@ def fold_records(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
 def _fold_allocated(
     sizes: list[int], inactive: list[int], at: list[int], waits: list[int], without: int
 ) -> tuple[Moves, Moves]:
-    """Add up the changes of allocated blocks and of allocated bytes.
+    """Add up the changes of two statistics: the number of allocated blocks, and their bytes.
 
     A block is allocated if it is active and does not wait for another stream.
     sizes, inactive: columns 1 and 3 of the journal, for the active blocks.
@@ -193,9 +200,9 @@ def _fold_allocated(
 def _fold_active(  # noqa: PLR0912, PLR0915  (one loop, by design)
     sizes: list[int], requests: list[int], inactive: list[int], without: int
 ) -> _ActiveMoves:
-    """Add up the changes of five statistics of active and inactive split blocks.
+    """Add up the changes of the last five statistics of `GroupMoves`.
 
-    The statistics are the last five of `GroupMoves`.
+    These are active blocks and bytes, requested bytes, inactive split blocks and their bytes.
     sizes, requests, inactive: columns 1 to 3 of the journal.
     without: pool to leave out: 1 the small pool, 0 the large pool, -1 none.
     """
@@ -265,7 +272,10 @@ def _fold_active(  # noqa: PLR0912, PLR0915  (one loop, by design)
 
 
 def split_journal(journal: Journal, n_records: int, n_waits: int) -> tuple[Journal, Journal]:
-    """Split a journal into two, the first with `n_records` records and `n_waits` waits."""
+    """Split a journal, and return (beginning, rest).
+
+    The beginning has `n_records` records and `n_waits` waits.
+    """
     sizes, requests, inactive, at, waits = map(list, journal)
     before = (sizes[:n_records], requests[:n_records], inactive[:n_records])
     after = (sizes[n_records:], requests[n_records:], inactive[n_records:])

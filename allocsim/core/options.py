@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class Role(Enum):
-    """Effect of an option on device memory."""
+    """Kind of effect that an option has on device memory."""
 
     CUTS = "how memory is cut into segments and blocks, and which of them are released"
     LIMITS = "how much memory the process may take"
@@ -22,9 +22,10 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One key of the conf.
+    """One option of the conf.
 
-    name: the key, such as "max_split_size_mb".
+    name: name of the option in the conf, such as "max_split_size_mb".
+    role: effect of the option on device memory.
     field: field of `AllocatorConfig` that has the value.  "host" if the value is in the dictionary
         `AllocatorConfig.host`, "" if it is not kept.
     is_shared: True if all accelerators have the option.  From 2.10 on, such options are read in the

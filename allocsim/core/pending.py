@@ -38,7 +38,10 @@ class EventQueues:
         queue.append((number, block))
 
     def walk(self) -> Iterator[tuple[int, deque[tuple[int, Block]]]]:
-        """Yield (stream, queue of (event number, block)), and erase queues the caller emptied."""
+        """Yield each stream, in upstream's order, with its queue of (event number, block).
+
+        A queue that the caller has emptied is erased.
+        """
         for stream in self._queues:
             queue = self._queues[stream]
             yield stream, queue
@@ -49,7 +52,7 @@ class EventQueues:
 
 @dataclass(slots=True, eq=False)
 class RequestedFree:
-    """A free that a replay step began and a later step will complete.
+    """Free that a replay step began and that a later step will complete.
 
     block: block to free; None once the free is complete.
 
@@ -89,7 +92,10 @@ class PendingFrees:
 
     @property
     def requested(self) -> tuple[RequestedFree, ...]:
-        """Frees that wait for `complete`; a wait for all events ends them in this order."""
+        """Frees from `add_requested` that are not complete.
+
+        A wait for all events completes them in this order.
+        """
         return tuple(self._requested)
 
     def add_requested(self, block: Block) -> RequestedFree:
@@ -103,13 +109,16 @@ class PendingFrees:
         return free
 
     def put_last(self, free: RequestedFree) -> None:
-        """Move a requested free to the end of `requested`."""
+        """Move a free to the end of `requested`; a wait for all events then completes it last."""
         if free in self._requested:
             del self._requested[free]
             self._requested[free] = None
 
     def adopt(self, blocks: dict[int, Block]) -> None:
-        """Add blocks that were pending before the simulation."""
+        """Add freed blocks that were already waiting before the simulation.
+
+        blocks: dictionary from address to block.
+        """
         self._requested.update(dict.fromkeys(map(RequestedFree, blocks.values())))
 
     def complete(self, free: RequestedFree) -> bool:

@@ -45,13 +45,14 @@ RANK_MASK: Final = (1 << 64) - 1 if IS_COMPILED else -1
 
 
 class KeyLayout:
-    """Bit layout of the sort keys of all pools of a heap.
+    """Bit layout of the sort keys by which all pools of a heap order their free blocks.
 
     key = (size << size_shift) + (place >> place_shift)
 
-    Narrow keys assume that sizes are multiples of 512, so the 9 low bits of every size are 0.  The
-    9 high bits of the place use these bits.  The compiled form also drops the 9 low bits of the
-    place, which are 0 as well.  Wide keys have room for any size and place.
+    The place is a number that orders blocks of equal size (module docstring).  Narrow keys assume
+    that sizes are multiples of 512, so the 9 low bits of every size are 0.  The 9 high bits of the
+    place use these bits.  The compiled form also drops the 9 low bits of the place, which are 0 as
+    well.  Wide keys have room for any size and place.
 
     Mirrors: BlockComparatorSize
     """
@@ -67,15 +68,19 @@ class KeyLayout:
         self.size_shift = NARROW_PLACES.bit_length() - 1 - left_out - SIZE_ZERO_BITS
 
     def key(self, size: int, place: int = 0) -> int:
-        """Return the key of a free block; with place 0, the lowest key of its size."""
+        """Return the sort key of a free block; with place 0, the lowest sort key of its size."""
         return (size << self.size_shift) + (place >> self.place_shift)
 
     def key_of(self, block: Block) -> int:
-        """Return the key of a free block."""
+        """Return the sort key of a free block, from its size, address and rank."""
         return self.key(block.size, self.place(block.rank, block.ptr))
 
     def place(self, rank: int, ptr: int) -> int:
-        """Return the number that orders a block among free blocks of equal size."""
+        """Return the number that orders a block among free blocks of equal size.
+
+        rank: rank of the block's segment, or creation number of the block (module docstring).
+        ptr: address of the block.
+        """
         return rank if self._order is FreeBlockOrder.CREATION else (rank + ptr) & RANK_MASK
 
     def origin(self, base: int) -> int:
@@ -90,7 +95,7 @@ class KeyLayout:
         return self._origin
 
     def has_room_for(self, place: int, size: int, largest: int) -> bool:
-        """Return True if the sort key of every free block of a segment fits in the bits of a key.
+        """Return True if the sort keys of all free blocks of a segment fit in their bits.
 
         place: result of the method `place` for the segment's first byte.
         size: bytes of the segment, including unmapped ones.
@@ -101,12 +106,12 @@ class KeyLayout:
         return self.is_wide or (fits and largest < NARROW_SIZES)
 
     def new_keys(self) -> list[int]:
-        """Return an empty list for keys."""
+        """Return an empty list or C array for the sort keys of free blocks."""
         # Wide keys do not fit the machine words of a compiled list.
         return [] if self.is_wide else Keys()
 
     def widen(self) -> None:
-        """Switch to wide keys.
+        """Switch to wide sort keys, which have room for any size and place.
 
         The caller must rebuild all keys.  If places are addresses, it must set all ranks to 0.
         """
@@ -121,7 +126,11 @@ _KEY_IN_LAYOUT: Final = 1
 
 
 class FreeBlocks:
-    """Free blocks of one stream, sorted by size and tie-break, and a list of their sort keys."""
+    """Free blocks of one stream.
+
+    keys: sort keys, ascending.
+    blocks: free blocks; the sort key of `blocks[i]` is `keys[i]`.
+    """
 
     __slots__ = ("keys", "blocks")
 
@@ -130,7 +139,7 @@ class FreeBlocks:
         self.blocks = Blocks()
 
     def take(self, at: int) -> Block:
-        """Remove and return the block at index `at`."""
+        """Remove the block at index `at` together with its sort key, and return the block."""
         del self.keys[at]
         block = self.blocks.pop(at)
         block.key = 0
@@ -140,10 +149,10 @@ class FreeBlocks:
 class BlockPool:
     """Free blocks of one size class, small or large.
 
-    layout: layout of the keys, shared by all pools of a heap.
+    layout: bit layout of the sort keys, shared by all pools of a heap.
     owner: private pool that has this pool as small or large half; None for the default pools.
     id: id of the private pool, (0, 0) for the default pools.
-    free: free blocks by stream.
+    free: dictionary from stream to its free blocks.
     unmapped: unmapped blocks of expandable segments, sorted by stream and address.
     search_calls: number of searches since the pool was created; garbage collection computes the
         ages of blocks from it.
@@ -189,7 +198,10 @@ class BlockPool:
         return free
 
     def rebuild_keys(self) -> None:
-        """Compute every key again; the changed layout must keep the order of the blocks."""
+        """Compute the sort key of every free block again, after a change of `layout`.
+
+        The new keys must keep the order of the blocks.
+        """
         for free in self.free.values():
             free.keys = self.layout.new_keys()
             for block in free.blocks:
@@ -234,7 +246,7 @@ class BlockPool:
         return free.blocks[at] if at < len(free.keys) else None
 
     def at_least(self, size: int) -> list[Block]:
-        """Return the free blocks of at least `size` bytes, in the order of iteration."""
+        """Return the free blocks of at least `size` bytes, sorted by stream, size and tie-break."""
         key = self.layout.key(size)
         return [
             block
@@ -267,7 +279,7 @@ def _by_address(block: Block) -> tuple[int, int]:
 class PrivatePool:
     """Small and large pool of a CUDA graph or a MemPool.
 
-    use_count: number of captures and MemPools that use it.
+    use_count: number of captures and MemPools that use the private pool.
     segment_count: number of segments as PyTorch counts it.  For expandable segments, increments and
         decrements need not balance (semantics 5.1).
     """
@@ -283,7 +295,7 @@ class PrivatePool:
 
     @property
     def halves(self) -> tuple[BlockPool, BlockPool]:
-        """The small and the large pool."""
+        """Two pools: the small pool and the large pool of this private pool."""
         return self.small, self.large
 
 
@@ -299,10 +311,10 @@ def next_not_expandable(blocks: Sequence[Block], at: int) -> int:
 
 
 def least_expandable(blocks: Sequence[Block], at: int) -> int:
-    """Return the index of the block that PyTorch uses instead of an expandable best fit.
+    """Return the index of the free block that PyTorch uses if the best fit is expandable.
 
-    Larger blocks are tried in order, as long as each has a smaller sum of its size and the unmapped
-    space behind it (semantics 4.4).
+    PyTorch starts at the best fit and goes to the next larger block while that block has a smaller
+    sum of its size and the unmapped space behind it (semantics 4.4).
 
     blocks: free blocks, sorted by size and tie-break.
     at: index of the best fit.

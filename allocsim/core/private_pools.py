@@ -20,7 +20,7 @@ from allocsim.state import PoolId
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Scope between begin_allocate_to_pool and end_allocate_to_pool.
+    """Scope: the time between begin_allocate_to_pool and end_allocate_to_pool.
 
     id: pool that requests go to.
     stream: the only stream whose requests go there (up to 2.2); None for all streams.
@@ -33,8 +33,8 @@ class Scope:
 class PrivatePools:
     """Private pools of one device.
 
-    pools: all private pools by id.
-    freeable: pools with a use count of 0 that still have segments, by id.
+    pools: dictionary from pool id to private pool.
+    freeable: the same for the pools with a use count of 0 that still have segments.
     scopes: open scopes, oldest first.
     no_split: ids of pools whose blocks are not split.
     use_on_oom: ids of pools that serve requests of the default pool when the device is full.
@@ -73,7 +73,7 @@ class PrivatePools:
         return pool
 
     def end_allocate_to_pool(self, pool_id: PoolId) -> None:
-        """Close the scope of a pool; raise UpstreamAssertionError if none is open."""
+        """Stop sending requests to a pool; raise UpstreamAssertionError if it has no open scope."""
         for scope in self.scopes:
             if scope.id == pool_id:
                 self.scopes.remove(scope)
@@ -81,7 +81,7 @@ class PrivatePools:
         raise UpstreamAssertionError(f"pool {pool_id} is ended, but no scope of it is open")
 
     def release_pool(self, pool_id: PoolId) -> None:
-        """Decrement the use count of a pool; at 0 the pool becomes freeable."""
+        """Decrement the use count of a pool; at 0 its cached memory may be released."""
         pool = self.pools.get(pool_id)
         if pool is None or pool.use_count == 0:
             raise UpstreamAssertionError(f"pool {pool_id} is released, but nothing uses it")
@@ -133,7 +133,7 @@ class PrivatePools:
             yield pool
 
     def forget_if_empty(self, pool: PrivatePool) -> None:
-        """Remove a freeable pool if it has no segments."""
+        """Remove a pool with a use count of 0 if it has no segments."""
         if pool.segment_count != 0:
             return
         # The count may reach 0 too early, because mapping and unmapping need not balance (5.1).

@@ -28,8 +28,8 @@ from allocsim.state import PoolId
 def garbage_collect_cached_blocks(heap: Heap) -> None:
     """Release old blocks until reserved memory is at most garbage_collection_threshold * limit.
 
-    Do nothing unless threshold and memory limit are set.  Each pass of `garbage_passes` is
-    completed, even if a part of it is enough.
+    Do nothing unless threshold and memory limit are set.  Blocks are released in the passes that
+    `garbage_passes` yields, and each pass is completed even if a part of it is enough.
     """
     if not heap.collects_garbage or heap.limit is None:
         return
@@ -68,7 +68,6 @@ def garbage_passes(pool: BlockPool) -> Iterator[list[Block]]:
 
 
 def _age(pool: BlockPool, block: Block) -> int:
-    """Return the number of searches in the pool since the block became free."""
     return pool.search_calls - block.gc_base
 
 
@@ -121,7 +120,7 @@ def release_cached_blocks(heap: Heap, private: PrivatePools, pending: PendingFre
 
 
 def holds_releasable(heap: Heap, private: PrivatePools) -> bool:
-    """Return True if `release_cached_blocks` would release memory without waiting for events."""
+    """Return True if empty_cache would release memory without waiting for events."""
     freeable = (private.freeable[pool_id] for pool_id in private.freeable)
     pools = [heap.large, heap.small, *(half for pool in freeable for half in pool.halves)]
     for pool in pools:

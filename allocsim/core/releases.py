@@ -47,10 +47,13 @@ class EmptyCacheInScope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HostStatNames:
-    """Names of the statistics of torch.cuda.host_memory_stats() (semantics 13.5).
+    """Names of statistics in torch.cuda.host_memory_stats(), which differ between releases.
 
-    active, active_bytes: blocks in use, including freed blocks that wait for a stream.
-    owned, owned_bytes: all blocks, in use or cached.
+    active, active_bytes: number and bytes of blocks in use, including freed blocks that wait for a
+        stream.
+    owned, owned_bytes: number and bytes of all blocks, in use or cached.
+
+    Source: semantics 13.5.
     """
 
     active: str

@@ -34,7 +34,10 @@ else:
 
 
 class ReplayAllocator(CachingAllocator):
-    """Caching allocator for replays; the arguments are those of `CachingAllocator`."""
+    """Caching allocator with the calls that only a replay makes.
+
+    The arguments are those of `CachingAllocator`.
+    """
 
     def play(
         self,
@@ -45,7 +48,8 @@ class ReplayAllocator(CachingAllocator):
     ) -> StepRow | None:
         """Replay steps that only search, split and merge free blocks, in the loop of fast_path.py.
 
-        waiting: frees that a step requested and a later step completes, by block name.
+        waiting: frees that a step requested and a later step completes: a dictionary from the name
+            of the block (its recorded address) to the free.
         moved: list to which the change of allocated bytes of each step is appended.
         places: list to which the address of each step's block is appended.  The history then gets
             no entries, because the caller makes them from the steps and these addresses.
@@ -66,7 +70,7 @@ class ReplayAllocator(CachingAllocator):
             heap.trace = trace
 
     def give_name(self, ptr: int, name: int) -> Block:
-        """Let steps refer to the block at `ptr` by `name`, and no longer by its address."""
+        """Let steps of a replay refer to the block at `ptr` by `name` instead of its address."""
         block = self.heap.named[name] = self.heap.live.pop(ptr)
         return block
 
@@ -75,7 +79,7 @@ class ReplayAllocator(CachingAllocator):
         return sum(self.give_name(ptr, ptr).size for ptr in list(self.heap.live))
 
     def rename(self, new_name: Callable[[int], int]) -> None:
-        """Replace the name of every named block with `new_name(name)`."""
+        """Replace the name by which a replay refers to each named block with `new_name(name)`."""
         renamed: dict[int, Block] = Names()
         for old, block in self.heap.named.items():
             renamed[new_name(old)] = block
@@ -83,13 +87,17 @@ class ReplayAllocator(CachingAllocator):
 
     @property
     def named_blocks(self) -> dict[int, Block]:
-        """Allocated blocks by the name that a replay gave them, a recorded address; read-only."""
+        """Read-only dictionary from name to allocated block.
+
+        A replay names a block by its recorded address.
+        """
         return self.heap.named
 
     def take_name(self, name: int) -> int | None:
-        """Remove a name and return the address of its block; None if no block has the name.
+        """Remove the name of a block and return the block's address; None if no block has it.
 
-        The block is then known by its address again, for `free`.
+        A replay names a block by its recorded address.  Without a name, `free` finds the block by
+        its address again.
         """
         block = self.heap.named.pop(name, None)
         if block is None:
@@ -112,7 +120,7 @@ class ReplayAllocator(CachingAllocator):
     def wait_last_for(self, free: RequestedFree) -> None:
         """Let a wait for all events complete `free` after all other requested frees.
 
-        A replay calls this to repeat the recorded order of such frees.
+        A replay calls this to repeat the recorded order of the frees.
         """
         self._pending.put_last(free)
 
@@ -135,24 +143,24 @@ class ReplayAllocator(CachingAllocator):
         return int(self.config.garbage_collection_threshold * self.heap.limit)
 
     def count_with(self, folder: Folder) -> None:
-        """Use `folder` instead of `fold_records` (journal.py) to total changes of the statistics.
+        """Use `folder` instead of `fold_records` to add up the changes of the statistics.
 
-        Its results must be equal.  Replays pass a faster function, which uses NumPy.
+        The results of both must be equal.  Replays pass a faster function, which uses NumPy.
         """
         self.heap.stats.folder = folder
 
     def set_block_statistics(self, journal: Journal) -> None:
         """Replace the statistics of blocks with the totals of the changes in `journal`.
 
-        journal: all changes since the statistics were zero, in order. A caller that skips repeated
-            steps includes the changes of the skipped steps.
+        journal: all changes of the statistics since they were zero, in order (`Journal`). A caller
+            that skips repeated steps includes the changes of the skipped steps.
         """
         self.heap.stats.set_block_statistics(journal)
 
     def save_bytes(self) -> None:
         """Save the present allocated, active and inactive split bytes, for `saved_bytes`.
 
-        Another call replaces them.
+        A second call replaces the saved values.
         """
         self.heap.stats.save_bytes()
 
@@ -161,7 +169,7 @@ class ReplayAllocator(CachingAllocator):
         return self.statistics().saved_bytes
 
     def block_columns(self) -> tuple[BlockColumns, int]:
-        """Return all blocks as columns, active blocks first, and the number of active blocks."""
+        """Return (columns, number): all blocks, active blocks first, and how many are active."""
         active = self.heap.active
         free = [block for pool in self.heap.pools for block in pool]
         return block_columns([*active, *free]), len(active)
@@ -171,7 +179,7 @@ class ReplayAllocator(CachingAllocator):
         self._pending.adopt(plant(self.heap, self.private_pools, segments))
 
     def extend(self, block: Block, size: int) -> None:
-        """Extend an allocated block over the first `size` bytes of the free block after it."""
+        """Extend an allocated block by the first `size` bytes of the free block after it."""
         following = block.next
         assert following is not None
         following.pool.remove(following)
@@ -186,9 +194,11 @@ _NO_OTHER = 1 << 80
 
 
 def plant(heap: Heap, private: PrivatePools, segments: Iterable[SegmentState]) -> dict[int, Block]:
-    """Create `segments` in an empty heap and return the pending blocks by address.
+    """Create `segments` in an empty heap, with their blocks.
 
     The statistics count the blocks as if they had just reached their states.
+    Returns the freed blocks that wait for a free to complete, as a dictionary from address to
+    block.
     """
     pending: dict[int, Block] = {}
     ranges: dict[BlockPool, list[SegmentState]] = {}
@@ -258,7 +268,8 @@ def _set_states(
     """Set the state of each of `blocks` as in `segment`, and add free blocks to their pool.
 
     The blocks must already be linked to their neighbours.
-    pending: receives the blocks that wait for another stream, by address.
+    pending: dictionary from address to block, to which the blocks that wait for another stream are
+        added.
     """
     for seed, block in zip(segment.blocks, blocks, strict=True):
         block.requested_size = seed.requested_size

@@ -40,6 +40,7 @@ class TraceEntry(NamedTuple):
     address: address of the block or segment; free bytes of the device if the action is "oom".
     size: bytes; the requested size if the action concerns a block.
     stream: raw stream handle.
+    pool_id: id of the private pool; (0, 0) for the default pools.
     """
 
     action: str
@@ -64,6 +65,8 @@ class Work(Enum):
 class Witnessed(NamedTuple):
     """History entry with the state of the allocator when it was recorded.
 
+    entry: the entry.
+    work: activity of the allocator that caused the entry.
     reserved: bytes obtained from the driver.
     device_free: free bytes of the device.
     """

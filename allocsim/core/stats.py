@@ -1,8 +1,8 @@
 """Statistics of torch.cuda.memory_stats(), computed outside the hot path.
 
-A malloc or free appends one record to the journal, and `fold` applies the records later.  A block
-is allocated until the program frees it, and active until the free is complete.  Source: semantics
-3.
+A malloc or free only appends a record to the journal, the list of changes that are not applied yet.
+`DeviceStats.fold` applies them later, when a caller reads the statistics.  A block is allocated
+until the program frees it, and active until the free is complete.  Source: semantics 3.
 """
 
 from __future__ import annotations
@@ -30,7 +30,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Stat:
-    """Current value, peak and totals of one statistic of torch.cuda.memory_stats()."""
+    """One statistic of torch.cuda.memory_stats().
+
+    current: value now.
+    peak: highest value since the last reset.
+    allocated: sum of all increases.
+    freed: sum of all decreases, as a positive number.
+    """
 
     current: int = 0
     peak: int = 0
@@ -78,7 +84,10 @@ _FOLDED: Final = 7
 
 @dataclass(slots=True)
 class StatGroup:
-    """Statistics with the suffix `all`, `small_pool` or `large_pool`."""
+    """Statistics of one suffix of memory_stats(): `all`, `small_pool` or `large_pool`.
+
+    Each field is the statistic of the same name in torch.cuda.memory_stats().
+    """
 
     allocation: Stat = field(default_factory=Stat)
     allocated_bytes: Stat = field(default_factory=Stat)
@@ -93,8 +102,8 @@ class StatGroup:
     def add(self, moves: GroupMoves) -> None:
         """Update the statistics of blocks with the totals of the changes in a journal.
 
-        moves: for each statistic, the total change, the peak and the total increase since the last
-            call (`Moves`).
+        moves: change, peak and increase of each statistic since the last call, in the order of
+            `GroupMoves`.
         """
         for stat, moved in zip(
             (
@@ -125,7 +134,12 @@ class StatGroup:
 
 @dataclass(frozen=True, slots=True)
 class SavedBytes:
-    """Allocated, active and inactive split bytes at the last call of `DeviceStats.save_bytes`."""
+    """Bytes of blocks at the last call of `DeviceStats.save_bytes`.
+
+    allocated: bytes of allocated blocks.
+    active: bytes of allocated blocks and of freed blocks that wait for other streams.
+    inactive_split: bytes of free blocks that share their segment.
+    """
 
     allocated: int = 0
     active: int = 0
@@ -136,13 +150,15 @@ class DeviceStats:
     """Statistics of one device.
 
     all: statistics of both pools together.
-    pools: statistics of the small pool (True) and of the large pool (False).
+    pools: statistics of the small pool (index True) and of the large pool (index False).
     journal: changes of the statistics that are not applied yet, as records and waits (journal.py).
-    folder: function that totals the changes in the journal, as `fold_records` does.
+    folder: function that adds up the changes in the journal and returns the totals; `fold_records`
+        or a faster function with equal results.
     saved_bytes: values at the last call of `save_bytes`, known after the next `fold`.
     saved_at: number of records and of waits in the journal at the last call of `save_bytes`; None
         after a `fold`.
-    reserved_by_pool: reserved bytes of each private pool, by id and suffix.
+    reserved_by_pool: dictionary from the id of a private pool to its reserved bytes, which are a
+        dictionary from suffix to statistic.
     """
 
     __slots__ = (
@@ -189,7 +205,7 @@ class DeviceStats:
     def add_record(
         self, is_small: bool, size: int, requested: int, splits: int, split_bytes: int
     ) -> None:
-        """Append a malloc, or a free if `size` is negative, to the changes not yet applied.
+        """Append a malloc, or a free if `size` is negative, to the journal of pending changes.
 
         splits, split_bytes: change of the number and of the bytes of inactive split blocks (free
             blocks that share their segment).
@@ -228,9 +244,9 @@ class DeviceStats:
             self.pools[False].add(large)
 
     def save_bytes(self) -> None:
-        """Save the present values; `saved_bytes` has them after the next `fold`.
+        """Save the present allocated, active and inactive split bytes in `saved_bytes`.
 
-        Another call before that `fold` replaces them.
+        The values are known after the next `fold`.  A second call before that `fold` replaces them.
         """
         # Deferred, because a search for the peak calls this at each growth: folding each time took
         # a sixth of a replay of many blocks.
@@ -239,7 +255,7 @@ class DeviceStats:
     def set_block_statistics(self, journal: Journal) -> None:
         """Replace the statistics of blocks with the totals of the changes in `journal`.
 
-        journal: all changes since the statistics were zero, in order.
+        journal: all changes of the statistics since they were zero, in order (`Journal`).
         """
         self.fold()  # sets `saved_bytes`
         every, small, large = self.folder(journal)
@@ -288,7 +304,7 @@ class DeviceStats:
                 group.inactive_split_bytes.increase(sum(split))
 
     def count_reserved(self, is_small: bool, size: int, pool_id: tuple[int, int]) -> None:
-        """Count `size` bytes that the driver provided, or took back if `size` is negative."""
+        """Count `size` bytes obtained from the driver, or released if `size` is negative."""
         self.all.reserved_bytes.change_by(size)
         self.pools[is_small].reserved_bytes.change_by(size)
         if self.release.counts_private_pools and pool_id != (0, 0):

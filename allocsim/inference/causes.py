@@ -38,6 +38,8 @@ from allocsim.units import round_up
 
 
 class Cause(Enum):
+    """Cause of the entries of a gap, as text for the user."""
+
     NOTHING = "no memory was released"
     EMPTY_CACHE = "empty_cache was called"
     DELETED_POOL = "a MemPool was deleted"
@@ -49,6 +51,8 @@ class Cause(Enum):
 class Explanation:
     """Steps of a plan that may have caused the entries of a gap.
 
+    cause: cause that the steps stand for, such as a call of empty_cache.
+    steps: steps of the plan, in order.
     refused: bytes that would be reserved if the full device had not refused a request; None if the
         explanation has no request that a full device refused.
     """
@@ -81,7 +85,7 @@ def called_explanation(gap: Gap) -> Explanation:
 
 
 def known_explanation(gap: Gap) -> Explanation | None:
-    """Return the explanation of a gap whose cause is certain; None if a call must be inferred."""
+    """Return the explanation of a gap with a certain cause; None if several causes are possible."""
     if not gap.is_open:
         return plain_explanation(gap)
     return _by_known_calls(gap) if gap.calls and gap.released and _may_release(gap) else None

@@ -75,7 +75,10 @@ class Facts:
 
 
 def was_called(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> bool:
-    """Return True if `gap` is due to empty_cache more likely than to a refused request."""
+    """Return True if a call of empty_cache explains `gap` better than a refused request.
+
+    allocator: replay at the beginning of the gap.
+    """
     if gap.released[0].number in facts.calls:
         return True
     if gap.step is not None and gap.step.action == Action.OOM:
@@ -89,7 +92,10 @@ def was_called(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> bool:
 
 
 def is_limited(gap: Gap, allocator: ReplayAllocator) -> bool:
-    """Return True if a garbage collection, a memory limit or a new setting may explain `gap`."""
+    """Return True if a garbage collection, a memory limit or a new setting may explain `gap`.
+
+    allocator: replay at the beginning of the gap.
+    """
     if has_just_set(gap):
         return True
     reserved, above = allocator.reserved_bytes, allocator.collects_garbage_above
@@ -116,7 +122,7 @@ def _wanted(gap: Gap, allocator: ReplayAllocator) -> int:
 
 
 def freed_block(gap: Gap, allocator: ReplayAllocator) -> Block | None:
-    """Return the block that the free right before the gap freed; None without such a free."""
+    """Return the block of the free right before the gap; None if no free is there."""
     if gap.free is None:
         return None
     address = gap.free.addr
@@ -170,7 +176,7 @@ class Threshold:
 
     @property
     def found(self) -> int | None:
-        """Limit with which the replay equals the recording; None if no garbage was collected."""
+        """Limit with which a replay reproduces the recording; None if no garbage was collected."""
         if self.limit is not None:
             return self.limit
         was_reached = self.least_limit > int(self.share * self.in_force)
@@ -189,7 +195,7 @@ class Threshold:
     def learn(self, gap: Gap, allocator: CachingAllocator) -> None:
         """Tighten the bounds by the request that ends `gap`.
 
-        allocator: state before this request.
+        allocator: state before the request.
         """
         reserved = allocator.reserved_bytes
         if gap.step is not None and gap.step.action == Action.OOM:
@@ -220,7 +226,7 @@ class Threshold:
             self.most_limit = min(self.most_limit, left + size)
 
     def choose_limit(self) -> bool:
-        """Set `limit` to a value within the bounds.  Returns True if the value is new."""
+        """Set `limit` to a value within the bounds; return True if it was not tried before."""
         most = min(int(self.high / self.share), self.most_limit)
         is_unlimited = self.high == NO_LIMIT and most > (self.memory or NO_LIMIT)
         if is_unlimited or self._allows(self.limit) or len(self._tried) > _MOST_TRIES:
@@ -258,9 +264,10 @@ def has_unknown_sizes(device: RecordedDevice) -> bool:
 
 
 def learn_start(device: RecordedDevice, plan: Plan) -> tuple[SegmentState, ...]:
-    """Return `device.start` with larger blocks where a replay shows that they were larger.
+    """Return the blocks at the start of the recording, corrected to the sizes that a replay shows.
 
-    The recording is replayed up to the first difference that no size explains.
+    The result is `device.start` with some larger blocks.  The recording is replayed up to the first
+    difference that no size of such a block explains.
     """
     memory = device.capacity_of(plan)
     allocator = device.allocator(

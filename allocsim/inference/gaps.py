@@ -32,6 +32,10 @@ _SETS = {MarkKind.FRACTION: StepKind.FRACTION, MarkKind.SETTINGS: StepKind.SETTI
 class RecordedEntry(NamedTuple):
     """Entry of the trace, with its number.
 
+    number: number of the entry.
+    action: code of the action, such as a malloc.
+    addr, size: address and bytes of the block or segment.
+    stream: raw handle of the CUDA stream.
     pool: index of the private pool; -1 for the default pool.
     """
 
@@ -47,7 +51,7 @@ class Call(NamedTuple):
     """Call of the program that leaves no entry, known from a mark or a hint.
 
     entry: number of entries before the call.
-    kind: `StepKind`.
+    kind: kind of the call, a `StepKind`.
     number: index of a private pool that the call deletes, or index into `Plan.changes` of the value
         that the call sets.
     """
@@ -59,14 +63,14 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EntryMasks:
-    """Masks over the entries of a trace.
+    """Masks over the entries of a trace; an item is True if the statement holds for the entry.
 
     is_immediate: the entry is a free_requested, and the next is its free_completed.
     is_held: the entry is an immediate free right before memory was returned to the driver or a
         request failed, so the allocator may have waited for this free.
     is_plain: the entry is a step that needs no inference.
     is_growth: the entry is a new segment for the next entry, a request that needs no inference.
-    is_planned: the entry is part of a gap or ends one, so its steps are inferred.
+    is_planned: the entry is part of a gap or ends a gap, so its steps are inferred.
     """
 
     is_immediate: NDArray[np.bool_]
@@ -133,10 +137,10 @@ class Gap:
 def calls_of(
     marks: Sequence[Mark], pools: Sequence[PoolId]
 ) -> tuple[tuple[Call, ...], tuple[Change, ...]]:
-    """Return the calls that leave no entry, and the confs and memory fractions that they set.
+    """Return the calls that leave no entry, and the values that they set.
 
-    The second result becomes `Plan.changes`.  A memory fraction set before the first entry is left
-    out, because every replay starts with it.
+    The values are confs and memory fractions, for `Plan.changes`.  A memory fraction set before the
+    first entry is left out, because every replay starts with it.
     marks: calls that are recorded or given by hints, ordered by entry.
     pools: private pools with requests; calls that delete another pool are left out.
     """
@@ -156,7 +160,7 @@ def calls_of(
 
 
 def classify(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> EntryMasks:
-    """Return masks of the plain steps of a trace and of the entries that need inference."""
+    """Return masks of the entries that are steps by themselves and of those that need inference."""
     action = trace.action
     is_requested = any_of(action, (Action.FREE_REQUESTED,))
     completes = completes_at_once(action, trace.addr)
@@ -206,7 +210,11 @@ def _growths(action: NDArray[np.uint8], ends_step: NDArray[np.bool_]) -> NDArray
 def gaps_of(
     trace: Trace, pools: PoolColumn, masks: EntryMasks, calls: Sequence[Call] = ()
 ) -> Iterator[Gap]:
-    """Yield the gaps of a trace in order.  calls: known calls of the program, in order of entry."""
+    """Yield the gaps of a trace in order.
+
+    pools: index of the private pool of each entry; -1 for the default pool.
+    calls: known calls of the program, in order of entry.
+    """
     open_gap = _OpenGap()
     pending_calls = deque(calls)
     scope = -1
@@ -310,9 +318,9 @@ class PlainSteps:
         return cls(np.array(kinds, dtype=np.uint8).take(number), entry)
 
     def steps(self, trace: Trace, planned: Sequence[PlannedAt] = ()) -> Steps:
-        """Return the plain steps, with the steps that explain gaps inserted.
+        """Return the plain steps with the steps that explain gaps inserted among them.
 
-        planned: steps of explanations, each with its position.
+        planned: steps of the explanations, each with its position.
         """
         if not len(self.entry):
             none, address = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint64)

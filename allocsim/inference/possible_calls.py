@@ -45,7 +45,7 @@ _LEAVES_ENTRIES = (
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """Quiet moments of a recording: a call of empty_cache there would have left no entry.
+    """Quiet moments: points of a recording where a call of empty_cache would have left no entry.
 
     after: numbers of the steps right before the quiet moments.
     n_examined: number of steps after which the cache was examined.
@@ -61,7 +61,7 @@ class Quiet:
 
 
 def moments_of(plan: Plan) -> tuple[int, ...]:
-    """Return the numbers of the steps of `plan` after which to examine the cache.
+    """Return the numbers of the steps of `plan` after which the cache is examined.
 
     For a long recording they are a random sample of `MOMENTS` steps, because evenly spaced steps
     could all be at the same place of a training step.
@@ -75,7 +75,7 @@ def _sampled(n_steps: int) -> tuple[int, ...]:
 
 
 def entries_suffice(trace: Trace, plan: Plan) -> bool:
-    """Return True if the quiet moments follow from the entries alone, so that no replay is needed.
+    """Return True if the quiet moments follow from the entries alone, without a replay.
 
     plan: plan that contains the recorded results of driver calls.
     """
@@ -196,11 +196,11 @@ def _from_drive(device: RecordedDevice, plan: Plan, device_memory: int | None) -
 
 @dataclass(slots=True)
 class Probe(Drive):
-    """Replay that finds quiet moments.
+    """Replay that finds quiet moments: steps after which empty_cache would leave no entry.
 
     moments: numbers of the steps after which the cache is examined, in order.
     quiet: indices in `moments` of the quiet moments, filled by the replay.
-    loud: indices in `moments` of those that are not quiet, filled by the replay.
+    loud: indices in `moments` of the other steps, filled by the replay.
     """
 
     moments: Sequence[int] = ()
@@ -243,7 +243,7 @@ STEPS = 400_000
 class OtherPlan:
     """Plan of another program that would have left the same recording.
 
-    base: plan without additional empty_cache calls.
+    base: plan without calls of empty_cache in addition to the inferred calls.
     calls: numbers of the steps of `base` after which the program calls empty_cache, in order.
     """
 
@@ -283,16 +283,16 @@ def leaves_open(device: RecordedDevice, plan: Plan) -> bool:
 
 
 def has_unseen_calls(device: RecordedDevice, plan: Plan) -> bool:
-    """Return True if the program may have made more empty_cache calls than were inferred.
+    """Return True if the program may have called empty_cache more often than was inferred.
 
-    That is so if any were inferred, and the recording does not mark them.
+    That is so if any calls were inferred, and the recording does not mark its empty_cache calls.
     """
     is_marked = any(mark.kind is MarkKind.EMPTY_CACHE for mark in device.marks)
     return plan.n_empty_cache > 0 and not is_marked
 
 
 def may_hide_calls(device: RecordedDevice, plan: Plan, quiet: Callable[[], Quiet]) -> bool:
-    """Return True if no empty_cache call is known, but many points could hide one."""
+    """Return True if the recording shows no empty_cache call, but many steps could hide one."""
     return _shows_none(device, plan) and quiet().share >= HIDING
 
 

@@ -195,7 +195,7 @@ class _Search:
     threshold: Threshold | None = None
 
     def find(self) -> bool:
-        """Find an explanation for each gap.  Returns True if the plan reproduces the recording."""
+        """Choose an explanation for each gap; return True if the plan reproduces the recording."""
         best: tuple[int, list[Explanation]] = (-1, [])
         n_entries = len(self.device.trace)
         budget = max(STEPS, DRIVES * n_entries)

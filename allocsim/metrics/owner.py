@@ -124,7 +124,12 @@ def _stack_after_same_sequence(
 
 
 def code_of(stack: Sequence[Frame], inferred: str = "") -> Code | None:
-    """Return the code of `stack`, whose innermost frame is first; None for an empty stack."""
+    """Return the line of the program that a block with `stack` is attributed to, as a `Code`.
+
+    stack: frames of the request, innermost first.  The result is None for an empty stack.
+    inferred: text that says where `stack` comes from if it was not recorded with the request; "" if
+        it was.
+    """
     if not stack:
         return None
     for depth, frame in enumerate(stack):

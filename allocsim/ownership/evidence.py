@@ -37,7 +37,7 @@ class Evidence:
 
     @cached_property
     def lasts(self) -> _Mask:
-        """Blocks allocated before the first forward pass and still allocated when it begins.
+        """Blocks allocated before the first forward pass and still allocated at its beginning.
 
         Without a forward pass: blocks that are still allocated at the last allocation.
         """
@@ -94,7 +94,7 @@ class Evidence:
 
     @cached_property
     def gradient_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Distinct sizes of gradients in bytes, and the number of gradients of each size.
+        """Two columns: distinct sizes of gradients in bytes, and the number of gradients of each.
 
         The number is the maximum over the ends of all backward passes.
         """
@@ -167,7 +167,8 @@ class Evidence:
     def kept_by_fate(self) -> _Mask:
         """Blocks of the last, unfinished forward pass that its backward pass would have needed.
 
-        They are blocks with a stack whose blocks were mostly kept in earlier forward passes.
+        A block is one of these if most blocks with its stack were kept for the backward pass in
+        earlier forward passes.
         """
         scene, blocks = self.scene, self.blocks
         forward = self.of_forward & ~scene.is_before
@@ -221,7 +222,7 @@ class Evidence:
 
     @cached_property
     def ends_and_next_begins(self) -> tuple[_Column, _Column]:
-        """Entries at which, for each block, a forward pass ends and the next one begins.
+        """Entries at which, for each block, a forward pass ends and the next forward pass begins.
 
         The first pass is the latest that began before the allocation of the block.
         """
@@ -238,9 +239,9 @@ class Evidence:
     def from_before(self) -> tuple[_Mask, _Mask]:
         """Masks of parameters and of optimizer state among blocks from before the recording.
 
-        n gradients of a size imply n parameters of that size and, if an optimizer is used, n or 2n
-        blocks of its state.  These blocks live to the end, except state that an optimizer step
-        replaces.
+        First result: parameters.  Second result: optimizer state.  n gradients of a size imply n
+        parameters of that size and, if an optimizer is used, n or 2n blocks of its state.  These
+        blocks live to the end, except state that an optimizer step replaces.
         """
         scene, blocks = self.scene, self.blocks
         parameters = np.zeros(len(blocks), dtype=bool)

@@ -24,7 +24,7 @@ from allocsim.state import SegmentState
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """State of the program after an entry.
+    """Entry of a recording at which blocks are listed, and what the program was doing then.
 
     entry: entry number; None for a recording without entries.
     what: "peak", "oom" or "end"; "entry" if the user gave the entry number.
@@ -107,9 +107,9 @@ class Held:
 
     blocks: all blocks of the device.
     rows: indices in `blocks` of the allocated blocks.
-    whose: owner of each allocated block.
-    rules: index in `RULES` of the rule that decides the category of each allocated block; -1 if no
-        rule applies.
+    whose: owner of each allocated block, in the order of `rows`.
+    rules: for each allocated block, the index in `RULES` of the rule that decides its category; -1
+        if no rule applies.
     """
 
     blocks: Blocks
@@ -136,23 +136,27 @@ class Held:
         return RULES[rule].reason if rule >= 0 else "no rule applies"
 
     def line(self, index: int) -> str:
-        """Return the user's line that requested the block at `index`."""
+        """Return the line of the user's program that requested the block at `index` in `rows`."""
         whose = self.whose[index]
         if whose not in self._lines:
             self._lines[whose] = whose.line()
         return self._lines[whose]
 
     def part(self, index: int) -> str:
-        """Return the modules of the model that requested the block at `index`, innermost first."""
+        """Return the modules of the model that requested a block, innermost first.
+
+        index: index of the block in `rows`.
+        """
         whose = self.whose[index]
         if whose not in self._parts:
             self._parts[whose] = whose.module(_MODULES)
         return self._parts[whose]
 
     def name(self, by: str, index: int, frames: int | None = None) -> str:
-        """Return the name of the owner of the block at `index`.
+        """Return the name of the owner of a block.
 
         by: kind of name, one of `BY`.
+        index: index of the block in `rows`.
         frames: number of frames in the name.  None for the default: 1 for lines, 8 for stacks, 3
             for modules.
         """

@@ -43,7 +43,7 @@ class CategoryRule:
     """Rule that assigns a category to the blocks that match.
 
     category: one of `CATEGORIES`.
-    reason: justification for the user, as a clause.
+    reason: reason for the category, as a clause to show to the user.
     holds: function that returns the mask of the blocks that match.
     """
 
@@ -266,7 +266,7 @@ RULES: tuple[CategoryRule, ...] = (
 
 
 def rules_of(scene: Scene) -> NDArray[np.int64]:
-    """Return the index in `RULES` of the first rule that matches each block; -1 if no rule does."""
+    """Return for each block the index in `RULES` of the first matching rule; -1 if none."""
     known = Evidence(scene)
     found = np.full(len(scene.blocks), -1, dtype=np.int64)
     for number, rule in enumerate(RULES):
@@ -275,7 +275,7 @@ def rules_of(scene: Scene) -> NDArray[np.int64]:
 
 
 def categories_of(scene: Scene) -> NDArray[np.int64]:
-    """Return the index in `CATEGORIES` of each block's category."""
+    """Return for each block the index in `CATEGORIES` of its category."""
     return _NUMBERS[rules_of(scene)]
 
 

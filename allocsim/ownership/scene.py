@@ -43,8 +43,9 @@ _MARKED = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """Blocks in order of allocation.
+    """Blocks in order of allocation; each column has one item per block.
 
+    address: recorded address.
     size: bytes of the block; 0 if the replay refused the request.
     requested: bytes of the request before rounding.
     stream: raw stream handle.
@@ -100,10 +101,10 @@ def blocks_of(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline)
 
 
 def paired(columns: Sequence[NDArray[Any]], n_entries: int, pools: tuple[PoolId, ...]) -> Blocks:
-    """Match allocations with frees, and return the blocks.
+    """Match each free with its allocation, and return the blocks.
 
-    columns: action, address, size, requested size, stream, pool, stack and entry of each
-        allocation and free.
+    columns: action, address, size, requested size, stream, pool, stack and entry of each allocation
+        and free.
     n_entries: number of entries of the recording.
     pools: ids of the private pools.
     """
@@ -170,7 +171,7 @@ def _are_completions(action: NDArray[np.uint8], row: NDArray[np.intp]) -> NDArra
 
 
 def rows_of(segments: tuple[SegmentState, ...], pools: tuple[PoolId, ...]) -> list[NDArray[Any]]:
-    """Return the blocks that `segments` hold before the first entry, as columns for `paired`.
+    """Return the blocks in the segments before the first entry, as columns for `paired`.
 
     Each block in use is an allocation with the entry number -1.  A freed block that waits for other
     streams is an allocation and a free.
@@ -194,7 +195,7 @@ def rows_of(segments: tuple[SegmentState, ...], pools: tuple[PoolId, ...]) -> li
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """Entries of one training phase: each span is a maximal sequence of allocations in this phase.
+    """Spans of one training phase: each span is a maximal sequence of allocations in this phase.
 
     first, last: entries of the first and last allocation of each span.
     after: entry of the first allocation after each span; `NEVER` if there is none.
@@ -208,19 +209,22 @@ class Spans:
         return len(self.first)
 
     def next_first(self, entry: _Column) -> _Column:
-        """Return for each entry the start of the next span; `NEVER` if there is none."""
+        """Return for each entry the first entry of the next span; `NEVER` if there is none."""
         starts = np.append(self.first, NEVER)
         found: _Column = starts[np.searchsorted(self.first, entry, side="right")]
         return found
 
     def previous_last(self, entry: _Column) -> _Column:
-        """Return for each entry the last entry up to it that is in a span; -1 if there is none."""
+        """Return for each entry the last entry at or before it that is in a span; -1 if none is."""
         at = np.searchsorted(self.first, entry, side="right") - 1
         found = np.where(at >= 0, np.minimum(np.append(self.last, 0)[at], entry), -1)
         return found.astype(np.int64)
 
     def of(self, entry: _Column) -> NDArray[np.intp]:
-        """Return for each entry the index of the last span that has begun by then; -1 if none."""
+        """Return for each entry the index of the last span that begins at or before the entry.
+
+        The index is -1 if there is none.
+        """
         return np.searchsorted(self.first, entry, side="right") - 1
 
 
@@ -228,7 +232,9 @@ class Spans:
 class Scene:
     """Blocks of one device, with the training phase and the kind of code that requested each.
 
-    phase, origin: codes of `Phase` and `Origin` (kind of code), inferred from each block's stack.
+    blocks: the blocks, in order of allocation.
+    phase: number of a `Phase` for each block, inferred from its stack.
+    origin: number of an `Origin` (kind of code) for each block, inferred from its stack.
     is_engine_thread: mask of blocks allocated by Python code in autograd's thread.
     is_without_grad: mask of blocks allocated while gradients were disabled.
     is_bare: mask of blocks allocated by autograd itself, or without Python frames.
@@ -266,15 +272,16 @@ class Scene:
         return self.blocks.freed > self.last_alloc
 
     def span_end(self, spans: Spans) -> tuple[_Column, _Column]:
-        """Return for each block the end of the latest span that begins before its allocation.
+        """Return two results for each block: the entries at the end of a span and after it.
 
-        The end is given as two entries: the last allocation in the span, and the first after it.
+        The span is the latest that begins before the block's allocation.  The first result is the
+        last allocation in the span, and the second is the first allocation after it.
         """
         at = spans.of(self.blocks.born)
         return np.append(spans.last, -1)[at], np.append(spans.after, NEVER)[at]
 
     def dies_within(self, spans: Spans) -> _Mask:
-        """Return the mask of the blocks that were freed during one of `spans`."""
+        """Return the mask of the blocks that were freed during a span of `spans`."""
         freed = self.blocks.freed
         at = spans.of(freed)
         found: _Mask = (at >= 0) & (freed < np.append(spans.last, -1)[at])

@@ -18,7 +18,7 @@ from allocsim.recording import Frame, FrameTable
 
 
 class Phase(IntEnum):
-    """Training phase, or other part of the program, that requested memory."""
+    """Training phase, or other part of the program, that requested a block."""
 
     UNTOLD = 0
     SETUP = 1
@@ -87,6 +87,8 @@ _BY_PROFILER = {
 class StackKind:
     """Classification of a stack.
 
+    phase: training phase.
+    origin: kind of code.
     is_engine_thread: True if autograd's thread called the Python code: recomputation or a hook.
     is_without_grad: True if the model was called under no_grad or inference_mode.
     """
@@ -149,7 +151,7 @@ def is_call(frame: Frame) -> bool:
 
 
 def kinds_of(table: FrameTable, stacks: Sequence[int]) -> dict[int, StackKind]:
-    """Return the classification of each stack number in `stacks`.
+    """Return a dictionary from stack number to classification, for each number in `stacks`.
 
     All stacks must be given at once, because one stack may show that a file in another stack
     defines modules.

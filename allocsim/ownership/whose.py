@@ -43,7 +43,7 @@ _MOVES = {"to", "cuda", "half", "float", "bfloat16"}  # functions that move or c
 
 @dataclass(frozen=True, slots=True)
 class Whose:
-    """Owner of one block.
+    """Owner of one block, from the stack of its request.
 
     stack: Python frames that requested the block, innermost first.  If autograd requested it:
         frames of the forward code that autograd differentiates; empty if unknown.
@@ -54,7 +54,10 @@ class Whose:
     silent: str = ""
 
     def line(self, frames: int = 1) -> str:
-        """Return the user's line that requested the block, and its callers: `frames` lines."""
+        """Return the user's line that requested the block, followed by its callers.
+
+        frames: number of lines in all.
+        """
         code = code_of(self.stack)
         if code is None:
             return self.silent or NO_STACK
@@ -131,7 +134,7 @@ def whose_of(
 
     rows: indices of blocks.
     table: frames of the recorded stacks.
-    activations: mask of the blocks that are activations, to infer owners of autograd's requests.
+    activations: mask of the activations among all blocks, to infer owners of autograd's requests.
     """
     blocks = scene.blocks
     python: dict[int, tuple[Frame, ...]] = {}
@@ -209,9 +212,9 @@ LINE = re.compile(r":(\d+)")
 
 
 def moved_lines(before: Iterable[str], now: Iterable[str]) -> dict[str, str]:
-    """Match owners whose line numbers differ between two recordings.
+    """Match owners whose line numbers differ between two recordings, and return the matches.
 
-    Return a dict from new names to old names.
+    The result is a dictionary from new name to old name.
     before, now: names of owners in the two recordings.  Names that differ only in line numbers are
         paired in the order of the line numbers.  If there are more in one recording than in the
         other, none of them are paired, since it is unknown which lines are new.

@@ -73,11 +73,13 @@ def unstarted_drive(
     proves: bool = False,
     make: Callable[..., Drive] = Drive,
 ) -> tuple[Drive, int | None, list[str]]:
-    """Return a replay that has not started, the device's memory in bytes, and notes.
+    """Prepare a replay without starting it.
 
-    The memory is None for an unlimited device.  The notes are sentences on inferred facts.
+    Return three results: the replay, the device's memory in bytes (None for an unlimited device),
+    and notes, which are sentences on inferred facts.
     is_stepwise: run the steps one by one instead of in batches, and compare nothing.
-    proves: compare with the recording although `setting` differs, because it is equivalent.
+    proves: compare with the recording although `setting` differs, because it is equivalent to the
+        recorded setting.
     make: class of the returned replay.
     The other parameters and the errors are those of `replay`.
     """
@@ -148,7 +150,10 @@ def is_recorded_device(prepared: Prepared, device_memory: int | None) -> bool:
 
 
 def device_of(prepared: Prepared) -> tuple[int | None, list[str]]:
-    """Return the device memory of the baseline in bytes (None if unlimited), and notes on it."""
+    """Return the memory of the baseline's device and notes on how it is known.
+
+    The memory is in bytes; None if the device is unlimited.
+    """
     return _device_memory(prepared, None, is_as_recorded=True)
 
 
@@ -201,7 +206,8 @@ _ROUNDS = 8
 def parting_of(prepared: Prepared) -> Parting | None:
     """Return the first difference of the baseline from the recording; None if it is exact.
 
-    The first call for `prepared` replays the baseline, and later calls return its cached result.
+    The baseline is the replay under the recorded settings.  The first call for `prepared` replays
+    it, and later calls return the cached result.
     If the modelled release cannot have written the recording, return None without a replay.
     """
     if not prepared.is_own_release:
@@ -212,7 +218,10 @@ def parting_of(prepared: Prepared) -> Parting | None:
 
 
 def with_learned_start(prepared: Prepared) -> Prepared:
-    """Return `prepared` with the start state that makes its baseline exact, if one is found."""
+    """Return `prepared` with the start state that makes the baseline equal to the recording.
+
+    If no such start state is found, return it unchanged.
+    """
     if not has_unknown_sizes(prepared):
         return prepared
     tried = prepared
@@ -276,12 +285,13 @@ def run_as_proof(
     check_every: int = 0,
     progress: Progress | None = None,
 ) -> tuple[Drive, int | None, list[str]] | None:
-    """Run one replay that is the what-if of `setting` and also the proof of `prepared`.
+    """Run one replay that is both the what-if of `setting` and the proof of `prepared`.
 
-    This is possible if `setting` is equivalent to the recorded one, since the baseline would be
-    equal.  Return the finished replay, the device's memory in bytes (None if unlimited) and notes.
-    Return None if the setting is not known to be equivalent, if the proof exists already, or if
-    the replay differs from the recording.
+    The proof is the comparison of the baseline with the recording.  One replay is enough if
+    `setting` is equivalent to the recorded setting, since the baseline would then be equal.
+    Return three results: the finished replay, the device's memory in bytes (None if unlimited) and
+    notes.  Return None if the setting is not known to be equivalent, if the proof exists already,
+    or if the replay differs from the recording.
     """
     if prepared.proofs or not _is_baseline_too(prepared, setting, device_memory):
         return None
@@ -349,7 +359,9 @@ def _addresses_cannot_matter(prepared: Prepared) -> bool:
 def needs_probe(prepared: Prepared) -> bool:
     """Return True if the replay for the proof must also find the quiet moments.
 
-    It must if the range of a what-if depends on quiet moments that the entries do not show.
+    A quiet moment is a point of the recording where a call of empty_cache would have left no entry.
+    The replay must find them if the range of a what-if depends on them and the entries do not show
+    them.
     """
     return needs_quiet_moments(prepared, prepared.plan) and not entries_suffice(
         prepared.trace, prepared.plan

@@ -67,7 +67,7 @@ class Rounded:
 
 @dataclass(frozen=True, eq=False)
 class RequestedSizes:
-    """Sizes of one device's requests and initial blocks, in bytes.
+    """Sizes of one device's requests and of its blocks from before the first entry, in bytes.
 
     sizes: distinct request sizes before rounding, ascending, followed by the request sizes of
         blocks from before the first entry.
@@ -78,7 +78,7 @@ class RequestedSizes:
     present: tuple[int, ...]
 
     def rounded(self, config: AllocatorConfig) -> Rounded:
-        """Return the sizes as rounded under `config`; cached."""
+        """Return the request sizes rounded under `config`, from a cache if possible."""
         rounding = config.release, config.roundup_power2_divisions
         if rounding not in self._rounded:
             each = rounded_by(config, self.sizes)
@@ -129,13 +129,13 @@ def _find_pieces(config: AllocatorConfig, n_bits: int) -> _Pieces:
 
 
 def requested_of(device: RecordedDevice) -> RequestedSizes:
-    """Return the distinct request sizes of a recorded device and of its initial blocks."""
+    """Return the request sizes of a recorded device and of its blocks at the start."""
     sizes = np.concatenate((distinct(sizes_in(device.trace)), sizes_at_start(device)))
     return RequestedSizes(sizes.astype(np.int64), sizes_present(device))
 
 
 def sizes_in(trace: Trace) -> NDArray[np.int64]:
-    """Return the size of each request of a trace that is not empty, in bytes."""
+    """Return the size of each request of a trace, in bytes; the trace must not be empty."""
     return trace.size[any_of(trace.action, (Action.ALLOC, Action.OOM)) & (trace.size > 0)]
 
 
@@ -173,10 +173,11 @@ _PLAIN = tuple(OPTIONS[name].field for name, rule in RULES.items() if rule is No
 
 
 def effects_on(prepared: Prepared) -> Effect:
-    """Return a function that gives a key for a setting; equivalent settings have equal keys.
+    """Return a function from settings to keys that compare equal if two settings are equivalent.
 
-    A setting that the release refuses is equivalent to no other setting.  If the recorded program
-    changed settings during the recording, no two settings are equivalent.
+    Equivalent settings have equal replays of the recording.  A setting that the release refuses is
+    equivalent to no other setting.  If the recorded program changed settings during the recording,
+    no two settings are equivalent.
     """
     sizes, is_limited = (requested_of(prepared),), prepared.plan.limit is not None
 
@@ -198,7 +199,7 @@ def effect_of(
     parts: tuple[RequestedSizes, ...],
     is_limited: bool = False,
 ) -> Hashable:
-    """Return a key for `setting`: settings with equal keys have equal replays on every device.
+    """Return a value for `setting` that compares equal for two settings with equal replays.
 
     parts: request sizes of each device of the recording.
     is_limited: the program sets a memory limit that is inferred from the recording.

@@ -207,7 +207,10 @@ def start_notes(prepared: Prepared, start: Start) -> list[str]:
 
 
 def peak_notes(peaks: StartPeaks) -> list[str]:
-    """Return a note if a what-if completes from only one of its two possible start states."""
+    """Return a note if a what-if completes from only one of its two start states.
+
+    peaks: peak from each start state, None if the replay does not complete.
+    """
     how = {
         Start.KEPT: "with the initial segments kept",
         Start.REALLOCATED: "with the live blocks allocated again",

@@ -117,7 +117,8 @@ def _before_first(recording: Recording) -> dict[int, Rewound]:
 def prepare_made(recording: Recording, device: int | None = None) -> tuple[Prepared, ...]:
     """Prepare a recording that the model has just made on an empty device.
 
-    The entries are not checked, and the program is assumed to make only the calls in the marks.
+    The entries are not checked.  The program is assumed to make only the calls in the marks of the
+    recording.
     """
     found = _from_empty(recording, device, None, Hints())
     return tuple(replace(each, is_made=True) for each in found)
@@ -189,9 +190,9 @@ def _start_of(
 def choose_releases(recording: Recording, torch_version: str | None) -> tuple[tuple[str, ...], str]:
     """Return the releases that can have written a recording, and a sentence with the reason.
 
-    The releases are ordered by age, and the last is the release to model.  The user's choice
+    The releases are ordered from oldest to newest, and the newest is modelled.  The user's choice
     `torch_version` has precedence, then the release noted by `allocsim record`, then the layout of
-    the file.  If several releases write that layout, the newest is modelled.
+    the file.
     """
     if torch_version is not None:
         version = find_release(torch_version).version
@@ -225,9 +226,11 @@ class StateSource:
 
     torch_version: release to model.
     release_note: sentence that gives the reason for `torch_version`.
+    conf: value of PYTORCH_CUDA_ALLOC_CONF for the allocators.
     device: number of the CUDA device.
     device_memory: memory of the device in bytes.
     is_taken_full: the device is assumed to have no free memory, because its size was not given.
+    segments: segments of the snapshot with their blocks.
     """
 
     torch_version: str
@@ -258,7 +261,7 @@ class StateSource:
         return max(before, largest_request(made, stream))
 
     def largest_requests(self) -> dict[int, int]:
-        """Return the bytes of the largest request that would succeed, by stream number.
+        """Return the bytes of the largest request that would succeed, for each stream number.
 
         The streams are the default stream, 0, and each stream with segments.
         """
@@ -330,7 +333,8 @@ def run_as_made(
 
     allocator: the allocator that made the recording, after the last request.
     moved: change of allocated bytes at each request and free, in order.
-    peak, peak_device_bytes: fields of the result.
+    peak: memory at the peak of reserved memory, a field of the result.
+    peak_device_bytes: peak memory of the device, a field of the result.
     """
     trace, steps = prepared.trace, prepared.plan.steps
     memory, notes = device_of(prepared)

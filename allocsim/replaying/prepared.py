@@ -48,12 +48,12 @@ from allocsim.simulation import (
 def choose_start(device: RecordedDevice, setting: Setting, breaks: Callable[[], bool]) -> Start:
     """Return the start state of a replay under `setting`.
 
+    The recorded segments are kept if `setting` would have reserved segments of the same kind.  If
+    it changes expandable_segments or large_segment_size, or if `breaks` returns True, the blocks in
+    use are requested again.
+
     breaks: function that returns True if a replay with the recorded segments ends in undefined
         behaviour; called only if `may_break`.
-
-    The recorded segments are kept if the setting would have reserved segments of the same kind.  If
-    it changes expandable_segments or large_segment_size, or if `breaks`, the blocks in use are
-    requested again.
     """
     if not has_two_starts(device, setting):
         return Start.KEPT
@@ -71,9 +71,10 @@ def choose_start(device: RecordedDevice, setting: Setting, breaks: Callable[[], 
 
 
 def may_break(device: RecordedDevice, setting: Setting) -> bool:
-    """Return True if the recorded segments have a split block of max_split_size or more.
+    """Return True if a replay under `setting` may end in undefined behaviour of PyTorch.
 
-    Freeing such a block is undefined behaviour in PyTorch.  Only a replay shows if it happens.
+    It may if the recorded segments have a split block of max_split_size or more; freeing such a
+    block is undefined.  Only a replay shows if it happens.
     """
     size = setting.config(device.release).max_split_size
     return has_two_starts(device, setting) and any(
@@ -85,9 +86,10 @@ def may_break(device: RecordedDevice, setting: Setting) -> bool:
 
 
 def has_two_starts(device: RecordedDevice, setting: Setting) -> bool:
-    """Return True if a replay can begin in two states: blocks kept, or requested again.
+    """Return True if a replay can begin in two states.
 
-    This is so if blocks are in use at the start and `setting` is not the recorded one.
+    The recorded segments are kept, or the blocks in use are requested again.  There are two states
+    if blocks are in use at the start and `setting` is not the recorded setting.
     """
     return has_live_blocks(device.start) and not device.is_recorded(setting)
 
@@ -104,7 +106,10 @@ class Prepared(RecordedDevice):
 
     @cached_property
     def plan(self) -> Plan:
-        """Steps of the recording, including the recorded answers of the driver."""
+        """Plan of the baseline: all steps, including the recorded answers of the driver.
+
+        The answers are the addresses of new segments, and refusals.
+        """
         return plan_of(self) if self.written is None else self.written.plan
 
     @property
@@ -149,7 +154,7 @@ class Prepared(RecordedDevice):
     def capacity(self) -> int | None:
         """Bytes of the device, if recorded, given by the user or shown by an `oom` entry.
 
-        Else None.
+        None if the size is unknown.
         """
         return self.capacity_of(self.plan)
 
@@ -170,17 +175,24 @@ class Prepared(RecordedDevice):
 
     @cached_property
     def proofs(self) -> list[Parting | None]:
-        """Cached proof: [] before it is made, [None] if it is exact, else [first difference]."""
+        """Cache of the proof, a comparison of the baseline with the recording.
+
+        The list is empty before the baseline was replayed.  Then its only item is the first
+        difference from the recording, or None if there is no difference.
+        """
         return [None] if self.plan.is_proved or self.is_made or self.is_requests else []
 
     @cached_property
     def quiet_of_proof(self) -> list[Quiet]:
-        """Cache of the quiet moments; empty unless the replay for the proof searched for them."""
+        """Cache of the quiet moments (`Quiet`) found by the replay for the proof.
+
+        The list has one item, or none if the replay did not search for quiet moments.
+        """
         return []
 
     @cached_property
     def free_plan(self) -> Plan:
-        """Plan of what-ifs, without the recorded answers of the driver."""
+        """Plan of what-ifs: all steps except the recorded answers of the driver."""
         return replace(self.plan, steps=self.plan.steps.of_program())
 
     @cached_property
@@ -197,7 +209,7 @@ class Prepared(RecordedDevice):
 
     @cached_property
     def addresses(self) -> Addresses:
-        """Address policy of what-ifs; see `addresses.py`."""
+        """Choice of segment addresses in a what-if; see `addresses.py`."""
         return super().addresses if self.written is None else self.written.addresses
 
     def drive(
@@ -214,15 +226,15 @@ class Prepared(RecordedDevice):
         plan: Plan | None = None,
         addresses: Addresses | None = None,
     ) -> Drive:
-        """Replay every step under `setting` as a what-if, and return the finished drive.
+        """Replay every step under `setting` as a what-if, and return the finished replay.
 
         device_memory: bytes; None for an unlimited device.
-        skips: skip repeated steps that change nothing (`periods.py`); the timeline then does not
-            contain them.
+        skips: skip repeated steps that leave the allocator in the same state (`periods.py`); the
+            timeline then does not contain them.
         fast_path: see `ReplayAllocator`.
-        folder: function that computes the statistics.
+        folder: function that computes the statistics from the core's journal.
         start: start state; None for `start_under`.
-        plan: None for `free_plan`.
+        plan: steps to replay; None for `free_plan`.
         addresses: address policy; None for `self.addresses`.
         Raises ConfigError as `allocator` does, and UpstreamError or UndefinedBehaviorError if
         PyTorch would fail at a step.
@@ -252,7 +264,7 @@ class Prepared(RecordedDevice):
         return drive
 
     def start_under(self, setting: Setting, device_memory: int | None) -> Start:
-        """Return the default start state of a replay under `setting`; see `choose_start`."""
+        """Return the default start state of a replay under `setting`, by `choose_start`."""
         key = setting, device_memory
         if key not in self._starts:
             self._starts[key] = choose_start(self, setting, lambda: self._breaks(*key))
@@ -272,7 +284,7 @@ class Prepared(RecordedDevice):
         return {}
 
     def depends_on_device(self, setting: Setting) -> bool:
-        """Return True if a memory limit or the start state depends on the device size.
+        """Return True if a memory limit or the start state of a replay depends on the device size.
 
         The outcome on one device then does not show the outcome on a device of another size.
         Source: semantics 1.11.
@@ -283,12 +295,12 @@ class Prepared(RecordedDevice):
 
     @cached_property
     def expected(self) -> Expected:
-        """Recorded entries of each step of `plan`."""
+        """Recorded entries that each step of `plan` should cause in a replay."""
         return Expected.of(Compared.of(self.trace), self.plan.steps)
 
     @cached_property
     def period(self) -> Period | None:
-        """Longest sequence of repeated steps of `free_plan`; None without repetition."""
+        """Longest sequence of equal periods (training steps) of `free_plan`; None without any."""
         return find_period(self.free_plan.steps)
 
     def _period_for(self, allocator: ReplayAllocator) -> Period | None:

@@ -294,9 +294,10 @@ _SILENT = tuple(kind for kind in StepKind if kind not in _REQUESTS)
 class Walk:
     """Step-by-step replay of one device.
 
-    at: number of the next step.
     notes: sentences on inferred facts.
-    parting: first difference of the whole replay from the recording; None if it is exact.
+    at: number of the next step.
+    parting: first difference of the whole replay from the recording; None if there is no
+        difference.
     """
 
     parting: Parting | None
@@ -314,7 +315,7 @@ class Walk:
         return self._drive.allocator
 
     def go_to(self, entry: int) -> None:
-        """Run all steps before the request or free that `entry` belongs to.
+        """Run all steps before the step, a request or a free, that `entry` belongs to.
 
         Raises RecordingError if the recording has no such entry.
         """
@@ -336,9 +337,9 @@ class Walk:
         self.at = target
 
     def upcoming(self) -> tuple[int, Step] | None:
-        """Run steps up to the next call of malloc, free or empty_cache; return its entry and step.
+        """Run steps up to the next malloc, free or empty_cache; return (entry, step) of the call.
 
-        None at the end.
+        Return None at the end.
         """
         steps = self._drive.plan.steps
         while self.at < len(steps) and steps.kind[self.at] in _SILENT:
@@ -348,7 +349,7 @@ class Walk:
         return int(steps.entry[self.at]), next(steps.rows(self.at, self.at + 1))
 
     def address_of(self, kind: StepKind, recorded_address: int) -> int | None:
-        """Return the address, in this replay, of the block recorded at `recorded_address`.
+        """Return the address in this replay of the block recorded at `recorded_address`.
 
         kind: FREE_COMPLETE to look only among blocks that wait for their free to complete.
         Returns None if the block does not exist.

@@ -51,8 +51,8 @@ _FRACTION = re.compile(r"per_process_memory_fraction\s*:\s*([0-9.]+)")
 class Smallest:
     """Result of `find_smallest`.
 
-    steps: smallest sufficient size, in pages of 2 MiB or hundredths of the device.
-    trial: replay on that size.
+    steps: smallest sufficient size, in pages of 2 MiB or in hundredths of the device.
+    trial: results of the replay on that size.
     fails_at: entry that fails on the next smaller size; None if that size was not replayed.
     """
 
@@ -76,7 +76,9 @@ def find_smallest(
 ) -> Smallest | None:
     """Return the smallest memory whose trial satisfies `holds`; None if no size up to `most` does.
 
-    All sizes are numbers of one unit, which the caller chooses: pages or hundredths.
+    A trial is the result of one replay.  All sizes are numbers of one unit, which the caller
+    chooses: pages or hundredths.
+
     trial: function that replays with memory of a given size.
     holds: function that returns True if the size of a trial is sufficient.
     least: lower bound of the result.
@@ -84,7 +86,7 @@ def find_smallest(
     most: largest size to try.
     known: trial of `first`, if it is known and satisfies `holds`.
 
-    The other functions read hints from a trial, and only save replays:
+    The other functions read a size from a trial, and only save replays:
     peak: size of the peak of a sufficient trial, which is a likely result.
     same: smallest size that certainly has the outcome of a sufficient trial.
     needed: size that would have served the request which failed in a trial.
@@ -131,10 +133,10 @@ def find_smallest(
 
 @dataclass(slots=True)
 class _Climb:
-    """Choice of the next larger size after a failed trial.
+    """Choice of the next larger size after a trial that failed.
 
     budget: number of entries that may be replayed before the search switches to bisection.
-    climbs: number of failed trials.
+    climbs: number of trials that failed.
     stride: smallest increase of the size, in the unit of `find_smallest`.
     """
 
@@ -263,9 +265,10 @@ def _least_fraction(prepared: Prepared, setting: Setting) -> float | None:
 def smallest_fraction(
     trials: Trials, setting: Setting, device_memory: int
 ) -> tuple[Setting, Trial] | None:
-    """Return `setting` with the smallest sufficient per_process_memory_fraction, and its replay.
+    """Return `setting` with the smallest sufficient memory fraction, and the results of its replay.
 
-    None if `setting` sets no fraction in its conf, or if the whole device is not sufficient.
+    Return None if `setting` sets no per_process_memory_fraction in its conf, or if the whole device
+    is not sufficient.
     """
     conf = setting.conf
     found = _FRACTION.search(conf)
@@ -284,9 +287,9 @@ def smallest_fraction(
 
 
 def pages_needed(trial: Trial, context_memory: int) -> int | None:
-    """Return the size of the smallest device, in pages of 2 MiB, that serves the failed request.
+    """Return the smallest device on which the failed request of `trial` would succeed.
 
-    The CUDA context is not included.  None if no request failed.
+    The size is in pages of 2 MiB, without the CUDA context.  None if no request failed.
     """
     if trial.needed_bytes is None:
         return None

@@ -49,9 +49,9 @@ class Point(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Numbers of a setting that serves every request, with which other settings are compared.
+    """Results of a setting that serves every request, with which other settings are compared.
 
-    A setting cannot be better if it fails a request, or reserves more and has no fewer retries.
+    Another setting is not better if it fails a request, or reserves more without fewer retries.
     memory: peak reserved bytes.
     retries: num_alloc_retries of `memory_stats`.
     """
@@ -62,11 +62,11 @@ class Standing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Results of one replay.  Sizes are in bytes.
+    """Results of one replay.  Sizes are in bytes; num_* are statistics of memory_stats().
 
     peak_device_bytes: peak memory of the device, including the CUDA context and rounding to pages.
     num_maps: part of num_device_alloc: driver calls that map memory of expandable segments.
-    driver_calls: number of driver calls by name and size.
+    driver_calls: (name, bytes, number) of the driver calls of each name and size.
     obtained_small, obtained_large: total memory obtained from the driver, by pool.
     returned_bytes: total memory returned to the driver.
     refused: a retry, an error or a return of memory not by empty_cache suggests a refusal.
@@ -126,7 +126,7 @@ class Trial:
 
     @property
     def point(self) -> Point:
-        """Numbers to compare settings by; the memory is at least `least_peak`."""
+        """Numbers by which settings are compared; its memory is at least `least_peak`."""
         calls = self.num_device_alloc + self.num_device_free
         return Point(max(self.peak_reserved_bytes, self.least_peak), calls, self.num_alloc_retries)
 
@@ -142,7 +142,7 @@ class Trial:
 
     @property
     def peak_range(self) -> tuple[int, int] | None:
-        """Lower and higher peak reserved of the two start states; None if there is only one."""
+        """(lower, higher) peak reserved bytes of both start states; None if there is only one."""
         return range_of((self.peak_kept, self.peak_anew))
 
     @property
@@ -235,7 +235,7 @@ def trial_of_run(conf: str, device_run: DeviceRun) -> Trial:
 def with_peaks(
     trial: Trial, prepared: Prepared, setting: Setting, device_memory: int | None
 ) -> Trial:
-    """Return `trial` with the peaks of both start states; the second one is replayed here.
+    """Return `trial` with the peaks of both start states; replay the second start state for it.
 
     Return `trial` unchanged if only one start state is possible, or if a request failed.
     """
@@ -262,7 +262,7 @@ class Trials:
 
     count: number of replays that were made.
     watch: function called before each replay.
-    effect: function that groups settings; settings with equal values are replayed once.
+    effect: function from a setting to a key; settings with equal keys are replayed only once.
     """
 
     def __init__(
@@ -326,7 +326,7 @@ class Trials:
     def timeline(
         self, setting: Setting, device_memory: int | None
     ) -> tuple[Trial, Timeline | None]:
-        """Replay, and return the trial and its timeline; None if the replay is impossible."""
+        """Replay, and return (trial, timeline); the timeline is None if no replay is possible."""
         _, drive = self._replayed(setting, device_memory, _TrialWatch(), skips=False)
         found = None if drive is None else drive.timeline.build(drive.plan.steps.entry)
         return self.under(setting, device_memory), found

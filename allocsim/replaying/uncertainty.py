@@ -50,8 +50,9 @@ _NO_RUN = (ConfigError, UndefinedBehaviorError, UpstreamError)
 def moments_of_calls(prepared: Prepared, setting: Setting) -> Sequence[int] | None:
     """Return the numbers of the steps after which the program may have called empty_cache unseen.
 
-    They are steps of `prepared.free_plan`.  None for the recorded setting, and if a call could do
-    more than release memory, such as remove a private pool.
+    They are steps of `prepared.free_plan`.
+    Return None for the recorded setting, and if a call could do more than release memory, such as
+    remove a private pool.
     """
     plan = prepared.free_plan
     has_pools = plan.pools or any(segment.pool_id != DEFAULT_POOL for segment in prepared.start)
@@ -73,10 +74,10 @@ def peaks_by_plan(
 ) -> tuple[int, int] | None:
     """Return the lowest and highest peak reserved bytes over `prepared.open_plans`.
 
-    These plans would have left the same recording.  None for the recorded setting, and if no
-    replay of these plans completes.
+    These are the plans of other programs that would have left the same recording.
+    Return None for the recorded setting, and if no replay of these plans completes.
 
-    The results of a finished what-if of `prepared.free_plan` save replays:
+    Two results of a finished what-if of `prepared.free_plan` save replays:
     loud: steps after which a call of empty_cache would have released memory; None if unknown.
     peak: peak reserved bytes; None if the what-if did not complete.
     """
@@ -106,8 +107,8 @@ def peaks_by_address(
 ) -> tuple[int, int] | None:
     """Return the lowest and highest peak reserved bytes over other plausible segment addresses.
 
-    None if the setting is the recorded one, if the tie-break of the release is not the address, if
-    no other addresses are plausible, or if no replay completes.
+    Return None if the setting is the recorded setting, if the tie-break of the release is not the
+    address, if no other addresses are plausible, or if no replay completes.
     """
     by_address = prepared.release.free_block_order is FreeBlockOrder.ADDRESS
     if not by_address or prepared.is_recorded(setting):
@@ -147,7 +148,7 @@ def peaks_by_start(
 ) -> StartPeaks | None:
     """Return the peaks of a what-if from both start states; None if only one state is possible.
 
-    The what-if from `shown` is finished, and the one from the second state is replayed here.
+    One what-if is finished; the what-if from the other start state is replayed here.
     shown: start state of the finished what-if.
     peak: peak reserved bytes of the finished what-if; None if it did not complete.
     """
@@ -186,7 +187,8 @@ def left_open(
 ) -> LeftOpen | None:
     """Replay other plans and addresses that agree with the recording; return the range of peaks.
 
-    None if all peaks are equal to the peak of `run`, and no call or limit is known to be uncertain.
+    Return None if all peaks are equal to the peak of `run`, and no call or limit is known to be
+    uncertain.
     run: finished what-if under `setting`.
     loud: steps after which empty_cache would have released memory in `run`; None if unknown.
     tries_addresses: vary the addresses of segments too.

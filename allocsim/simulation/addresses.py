@@ -54,6 +54,7 @@ class DatedEvent:
     """Change that other code made to the address space before the segment at `entry`.
 
     entry: number of the entry that shows the new segment.
+    event: the change.
     """
 
     entry: int
@@ -64,7 +65,7 @@ class DatedEvent:
 class Addresses:
     """Placement of segments in a what-if of a recording.
 
-    policy: one of `ADDRESS_POLICIES`.
+    policy: one of `ADDRESS_POLICIES`, the ways to choose an address.
     base: first address, see `Device`; None for the recording's first address.
     events: changes of the address space that the recording shows, in order; only for "driver".
     n_segments: number of segments that the recording obtains by cudaMalloc.
@@ -80,7 +81,7 @@ class Addresses:
     is_known: bool = True
 
     def others(self) -> Iterator[Addresses]:
-        """Yield other plausible placements, whose replays give the range of a what-if's peak."""
+        """Yield other plausible placements; their replays give the range of a what-if's peak."""
         if not self.is_known:
             yield replace(self, policy="firstfit")
             yield replace(self, policy="driver", base=None)
@@ -100,7 +101,7 @@ def _with_gap_and_hole_exchanged(dated: DatedEvent) -> DatedEvent:
 
 
 def read_addresses(trace: Trace, start: Sequence[SegmentState]) -> Addresses:
-    """Return the policy that reproduces the recorded addresses of segments.
+    """Return the policy that places the most segments at their recorded addresses.
 
     start: segments before the first entry.
     """
@@ -139,7 +140,12 @@ def _read_driver_policy(
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """Address range [start, end) of a segment_alloc or segment_free entry, in whole pages."""
+    """Entry that obtains or releases a segment, with the segment's address range.
+
+    entry: number of the entry.
+    is_alloc: True for segment_alloc, False for segment_free.
+    start, end: addresses of the range [start, end), in whole pages.
+    """
 
     entry: int
     is_alloc: bool
@@ -198,9 +204,10 @@ class _DriverReading:
 
     If the arena would place a segment at another address than recorded, an event that explains the
     recorded address is stored and applied to the arena.
+
     start: segments from before the first entry.
-    shown: result of a first pass over the same segments, whose events this second pass applies;
-        None for a first pass.
+    shown: events that an earlier `_DriverReading` of the same segments found, to be applied here;
+        None if there was none.
     """
 
     def __init__(self, start: Sequence[SegmentState], shown: Addresses | None = None) -> None:
@@ -225,7 +232,7 @@ class _DriverReading:
 
     @property
     def n_chunks(self) -> int:
-        """Number of chunks that were created for a segment."""
+        """Number of chunks of address space that were created for a segment."""
         gaps = sum(dated.event.kind is _GAP for dated in self._events)
         return len(self._fresh) + gaps
 

@@ -52,11 +52,15 @@ _DICTATE, _REQUESTS = int(StepKind.DICTATE), (int(StepKind.ALLOC), int(StepKind.
 class Drive:
     """One replay, in progress or finished.
 
+    allocator: allocator that runs the steps.
+    plan: steps to run.
     n_entries: number of entries of the recording, for `progress`.
     dictates: True to place segments at their recorded addresses.
     check_every: number of steps between checks of all invariants; 0 for no checks.
     fidelity: comparison with the recording; None for no comparison.
-    folder: function that totals the changes in the core's journal, for the statistics.
+    progress: function called with the number of entries done and in total; None for no calls.
+    observers: objects that are called at each event of the replay (`Observer`).
+    folder: function that adds up the changes in the core's journal, for the statistics.
     lays_out: segments whose blocks in use are requested before the first step; empty if the
         allocator already contains the blocks from before the first entry.
     keeps_rows: True to give `fidelity` only the addresses of plain steps, without their entries.
@@ -67,6 +71,7 @@ class Drive:
     given_up_at: entry at which an observer ended the replay; None if none did.
     skipped: number of entries that were not replayed, because they repeat earlier ones.
     refused_below: `Device.refused_below` at the first out-of-memory error; None without one.
+    timeline: allocated and reserved bytes after each step, collected during the replay.
     """
 
     allocator: ReplayAllocator
@@ -110,14 +115,15 @@ class Drive:
 
     @property
     def start(self) -> Start:
-        """Kind of the memory state before the first step."""
+        """Kind of the start state: `Start.REALLOCATED` if blocks in use were requested again."""
         return Start.REALLOCATED if self.lays_out else Start.KEPT
 
     def run(self, period: Period | None = None) -> None:
         """Run all steps, or stop at an out-of-memory error that the recording does not contain.
 
-        period: repeating steps.  Once they change nothing, the remaining repetitions are skipped,
-            and the timeline does not contain them.
+        period: sequence of equal steps, usually training steps.  Once a repetition leaves the
+            allocator in the same state as before, the remaining repetitions are skipped, and the
+            timeline does not contain them.
         """
         # The steps leave no reference cycles, and Python's cycle collector took 10 % of the time.
         try:
@@ -345,7 +351,7 @@ class Drive:
         self._scope = pool
 
     def _end_pool(self, pool: PoolId, *, is_deleted: bool) -> None:
-        """Call `release_pool` once for each user of `pool`.
+        """Call `release_pool` once for each capture or MemPool that uses `pool`.
 
         is_deleted: the program deletes the MemPool, which returns its memory to the driver.
         """

@@ -21,7 +21,7 @@ from allocsim.units import format_size
 
 
 class Start(StrEnum):
-    """Kind of memory state at the start of a replay."""
+    """Choice of the start state of a replay."""
 
     KEPT = "kept"
     """The recorded segments, including cached memory."""
@@ -32,18 +32,17 @@ class Start(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StartPeaks:
-    """Peak reserved bytes of a what-if replay of a recording that starts mid-run, by `Start`.
+    """Peak reserved bytes of a what-if of a recording that starts mid-run, for each start state.
 
-    The memory before the first recorded entry can be reproduced in two ways, and each gives a peak;
-    None for a replay that does not complete.
+    The memory before the first recorded entry can be reproduced in two ways (`Start`).
     """
 
     shown: Start
     """Start state of the replay whose results are reported."""
     kept: int | None
-    """Peak with `Start.KEPT`."""
+    """Peak of the replay that starts with the recorded segments; None if it does not complete."""
     anew: int | None
-    """Peak with `Start.REALLOCATED`."""
+    """Peak of the replay that requests the blocks in use again; None if it does not complete."""
 
     @property
     def low(self) -> int:
@@ -86,9 +85,9 @@ def allocate_live_blocks(
 ) -> dict[int, RequestedFree]:
     """Request the blocks in use in `segments` from an empty allocator.
 
-    A snapshot does not show the order of the requests, so they are ordered by address.  Returns the
-    pending frees by recorded address.  Afterwards, peaks, accumulated statistics and the number of
-    driver calls are reset.
+    A snapshot does not show the order of the requests, so they are ordered by address.
+    Returns the frees that are not complete, as a dictionary from recorded address to free.
+    Afterwards, peaks, accumulated statistics and the number of driver calls are reset.
     Raises ConfigError if the device is too small for the blocks.
     """
     names: list[tuple[int, str]] = []

@@ -38,11 +38,12 @@ class Observer:
     ) -> None:
         """Handle a failed request.
 
-        blocks: blocks that are allocated or wait for a free to complete, by recorded address.
+        blocks: dictionary from recorded address to block, for the blocks that are allocated or wait
+            for a free to complete.
         """
 
     def grew(self, allocator: ReplayAllocator, entry: int) -> None:
-        """Handle a request at `entry` that succeeded and changed reserved memory."""
+        """Handle a request at `entry` that succeeded and obtained or released reserved memory."""
 
 
 class PeakWatch(Observer):
@@ -103,9 +104,9 @@ class SpillWatch(Observer):
             self._most, self._worst = spilled, entry
 
     def result(self, lent: int, at_end: int) -> Spill:
-        """Return the use of host memory.
+        """Return the use of host memory during the replay.
 
         lent: bytes of host memory available to the device.
-        at_end: bytes of it in use at the end.
+        at_end: bytes of host memory in use at the end of the replay.
         """
         return Spill(lent, self._most, self._began, self._worst, at_end)

@@ -52,9 +52,11 @@ adds a useless candidate."""
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Sequence of equal periods.
+    """Sequence of equal periods of a plan, usually training steps.
 
-    Steps [first + i * length, first + (i + 1) * length) are the same for every i < count.
+    first: number of the first step of the first period.
+    length: number of steps in one period.
+    count: number of periods.
     """
 
     first: int
@@ -68,7 +70,10 @@ class Period:
 
     @property
     def stride(self) -> int:
-        """Steps between checks of the state, a multiple of `length`."""
+        """Number of steps between two comparisons of the allocator's state with earlier states.
+
+        It is a multiple of `length`.
+        """
         apart = min(-(-_CHECK_EVERY // self.length), max(self.count // _LEAST_CHECKS, 1))
         return apart * self.length
 

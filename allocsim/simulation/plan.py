@@ -33,7 +33,12 @@ from allocsim.state import PoolId
 
 
 class StepKind(IntEnum):
-    """Kind of a step.  The first five have the numbers that the core uses."""
+    """Kind of a step of a plan.
+
+    ALLOC is a request, and OOM is a request that fails in the recording.  FREE is a free that
+    completes at once.  FREE_REQUEST and FREE_COMPLETE are the two parts of a free that waits for
+    other streams. The first five kinds have the numbers that the core uses.
+    """
 
     BRIEF = BRIEF
     """An ALLOC whose FREE is the next step; only in rows for the core, never in `Steps.kind`."""
@@ -75,7 +80,7 @@ Change = str | float
 class Steps:
     """Steps of a plan as columns; item i of each column belongs to step i.
 
-    kind: `StepKind`.
+    kind: kind of the step, a `StepKind`.
     entry: number of the entry that the step comes from.
     addr: recorded address of the block or segment.
     size: bytes, or the number that `StepKind` explains.
@@ -92,7 +97,11 @@ class Steps:
         return len(self.kind)
 
     def of_program(self) -> Steps:
-        """Return the steps that the program caused, without the driver's recorded answers."""
+        """Return the steps that the program caused.
+
+        The steps that repeat the driver's answers (addresses of new segments, and refusals) are
+        left out.
+        """
         return self.taken(np.flatnonzero(self.is_of_program))
 
     def taken(self, indices: NDArray[np.intp]) -> Steps:
@@ -101,7 +110,7 @@ class Steps:
 
     @property
     def is_of_program(self) -> NDArray[np.bool_]:
-        """Mask of the steps that are not recorded answers of the driver."""
+        """Mask of the steps that the program caused, as in `of_program`."""
         return ~any_of(self.kind, (StepKind.DICTATE, StepKind.ROOM, StepKind.AWAIT))
 
     def without(self, *kinds: StepKind) -> Steps:
@@ -130,7 +139,7 @@ class Steps:
 
     @cached_property
     def kind_or_brief(self) -> NDArray[np.uint8]:
-        """Kinds of the steps for the core: an ALLOC whose FREE is the next step is a BRIEF."""
+        """Kinds of the steps for the core: BRIEF for an ALLOC whose FREE is the next step."""
         at = np.flatnonzero(self.addr[1:] == self.addr[:-1])
         after = at + 1
         is_brief = (
@@ -148,6 +157,7 @@ class Steps:
 class Plan:
     """Steps of one device, and facts about the device and the program inferred from the recording.
 
+    steps: the steps in order.
     max_reserved: highest reserved memory after any entry, in bytes.
     capacity: free plus reserved bytes at the first `oom` entry; None without such an entry.
     refused_below: least reserved memory, including a new segment, that the driver seems to have
@@ -159,10 +169,12 @@ class Plan:
     limits: lowest and highest possible `limit` in bytes; None if the recording determines it.
     is_whole: False if a replay of the steps has differed from the recording.
     is_proved: the steps were replayed, and every entry was equal to the recorded one.
-    fits: size of the device in bytes that must be assumed to reproduce the recording, else None.
-    n_named: part of `n_empty_cache`: calls that the Python stack of an entry names.
+    fits: size of the device in bytes that must be assumed to reproduce the recording; None if no
+        assumption is needed.
+    n_named: number of the empty_cache calls in `n_empty_cache` that the Python stack of an entry
+        names.
     n_either: number of times that either a full device or empty_cache explains released memory.
-    changes: values that SETTINGS and FRACTION steps set.
+    changes: confs and memory fractions that SETTINGS and FRACTION steps set.
     """
 
     steps: Steps
@@ -195,9 +207,9 @@ class Plan:
 
     @property
     def inferred_capacity(self) -> int | None:
-        """Bytes of the device: `capacity`, else the largest size that agrees with `refused_below`.
+        """Bytes of the device, inferred from the recording; None if no request seems refused.
 
-        None if no request seems refused.
+        The result is `capacity`, or else the largest size that agrees with `refused_below`.
         """
         if self.capacity is not None or self.refused_below is None:
             return self.capacity
@@ -209,7 +221,10 @@ PlannedAt = tuple[int, Sequence[Planned]]
 
 
 def joined(steps: Steps, planned: Sequence[PlannedAt]) -> Steps:
-    """Return `steps` with the planned steps inserted."""
+    """Return `steps` with the planned steps inserted at their positions.
+
+    planned: pairs of (number of steps before the planned steps, planned steps).
+    """
     places, added = spread(planned)
     return Steps(
         *(
@@ -220,10 +235,10 @@ def joined(steps: Steps, planned: Sequence[PlannedAt]) -> Steps:
 
 
 def spread(planned: Sequence[PlannedAt]) -> tuple[NDArray[np.intp], list[tuple[int, ...]]]:
-    """Return planned steps as columns, to insert into other steps.
+    """Convert planned steps, each with its position, to columns for insertion into other steps.
 
-    The first result is the index at which to insert each planned step, the second the values of
-    the columns kind, entry, addr, size and stream.
+    Return (position of each planned step, columns); the columns are kind, entry, addr, size and
+    stream.
     """
     columns = list(zip(*(step for _, steps in planned for step in steps), strict=True))
     places = np.repeat(

@@ -61,12 +61,12 @@ class Hints:
 
     @property
     def empties(self) -> bool:
-        """True if the program may have called empty_cache."""
+        """False if the user gave the hint that the program never called empty_cache."""
         return self.empty_cache != _NEVER
 
     @property
     def first_conf(self) -> str | None:
-        """Conf at the start of the program; None for no hint."""
+        """Conf at the start of the program, if the user gave it as a hint; else None."""
         return next((conf for entry, conf in reversed(self.settings) if entry == 0), None)
 
     def marks(self, trace: Trace) -> tuple[Mark, ...]:
@@ -98,7 +98,10 @@ class Hints:
 
 
 def is_at_start(mark: Mark) -> bool:
-    """Return True if `mark` is a call before the first entry that sets a memory fraction."""
+    """Return True if `mark` is a call before the first entry that sets a memory fraction.
+
+    A mark is a note that the program made a call which leaves no entry.
+    """
     return mark.kind is MarkKind.FRACTION and mark.entry == 0
 
 
@@ -120,7 +123,7 @@ class RecordedDevice:
     release: release to model.
     release_note: sentence that gives the reason for `release`.
     recorded: recorded settings, or the defaults if the recording has none.
-    config: parsed `recorded`.
+    config: options of `recorded`, parsed.
     has_settings: the settings are known.
     start: segments before the first entry.
     provenance: origin of the recording; None if it is not noted.
@@ -155,9 +158,9 @@ class RecordedDevice:
     is_elsewhere: bool = False
 
     def capacity_of(self, plan: Plan) -> int | None:
-        """Return the bytes of the device: `named_memory`, or else `plan.capacity`.
+        """Return the bytes of the device, from file, user or an `oom` entry; None if unknown.
 
-        None if neither the file nor the user nor an `oom` entry gives them.
+        The user's or the file's value is `named_memory`, the value of the entry `plan.capacity`.
         """
         return self.named_memory or plan.capacity
 
@@ -168,9 +171,10 @@ class RecordedDevice:
 
     @property
     def collects_at(self) -> float | None:
-        """Value of garbage_collection_threshold; None if it is unset or the memory limit is known.
+        """Value of the recorded garbage_collection_threshold, a fraction of the memory limit.
 
-        The value is a fraction of the process's memory limit, which must then be inferred.
+        None if the option is unset, or if the memory limit is known; otherwise the limit must be
+        inferred.
         """
         is_marked = any(mark.kind is MarkKind.FRACTION for mark in self.marks)
         has_limit = is_marked or self.recorded.fraction(self.release) is not None
@@ -189,7 +193,7 @@ class RecordedDevice:
 
     @property
     def held(self) -> int:
-        """Bytes reserved before the first entry."""
+        """Reserved bytes before the first entry."""
         return sum(segment.total_size for segment in self.start)
 
     @property
@@ -217,9 +221,10 @@ class RecordedDevice:
         return 0 if self.provenance is None else self.provenance.context_memory
 
     def context_memory_on(self, device_memory: int | None) -> int:
-        """Return the bytes of the CUDA context and other processes on a device of `device_memory`.
+        """Return the bytes that are in use outside PyTorch on a device of `device_memory` bytes.
 
-        A device of the recorded size is taken for the recorded card, with its other processes.
+        They are those of the CUDA context and of other processes.  A device of the recorded size is
+        taken for the recorded card, with its other processes.
         """
         if self.is_elsewhere and device_memory == self.named_memory and self.provenance is not None:
             return self.provenance.context_memory
@@ -307,7 +312,11 @@ class RecordedDevice:
         return allocator
 
     def plan_under(self, setting: Setting, plan: Plan) -> Plan:
-        """Return `plan`, without calls that set a memory fraction if `setting` has its own."""
+        """Return `plan` for a replay under `setting`.
+
+        If `setting` has a memory fraction, the calls of the program that set a fraction are left
+        out.
+        """
         if not plan.changes or not self._sets_limit(setting):
             return plan
         return replace(plan, steps=plan.steps.without(StepKind.FRACTION))
@@ -316,15 +325,17 @@ class RecordedDevice:
         return setting.fraction(self.release) is not None and not self.is_recorded(setting)
 
     def is_recorded(self, setting: Setting) -> bool:
-        """Return True if `setting` has the same meaning as the recorded settings."""
+        """Return True if `setting` has the same effect as the recorded setting."""
         wanted, own = setting.config(self.release), self.config
         has_call = setting.call_fraction == self.recorded.call_fraction
         return has_call and str(wanted) == str(own)
 
     def limit_for(self, setting: Setting, device_memory: int | None, plan: Plan) -> int | None:
-        """Return the inferred `plan.limit` in bytes, scaled from the recorded device to this one.
+        """Return the memory limit for a replay on a device of `device_memory` bytes, in bytes.
 
-        None if no limit was inferred, or if a memory fraction is known.
+        The inferred limit, `plan.limit`, is for the recorded device.  It is multiplied by the ratio
+        of the two device sizes, because the program sets it as a fraction of the device.
+        Return None if no limit was inferred, or if a memory fraction is known.
         """
         limit = plan.limit
         if limit is None or self.in_force(setting).fraction(self.release) is not None:

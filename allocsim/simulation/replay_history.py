@@ -41,10 +41,13 @@ for _kind, _count, _action in (
 class PlacedSteps:
     """Addresses of the blocks of a batch of steps, filled while the steps run.
 
-    places: address of each step's block; 0 for a step that is not plain.
+    A step is plain if its entries follow from its columns and the address of its block.
+
+    places: address of each plain step's block; 0 for other steps.
     singly: indices in the batch of the steps that are not plain, which run one by one.
     ends: number of entries in the allocator's history after each step in `singly`.
-    answered_ooms: indices into `singly` of requests that fail in the recording, but not here.
+    answered_ooms: indices into `singly` of requests that fail in the recording, but not in this
+        replay.
     """
 
     places: list[int] = field(default_factory=Column)
@@ -64,6 +67,9 @@ class PlacedSteps:
 class PlacedRows:
     """Entries of a batch of steps, as columns.
 
+    action: code of the action of each entry.
+    addr, size: address and bytes of the block or segment.
+    stream: raw handle of the CUDA stream.
     answered_ooms: indices of the `alloc` entries of requests that fail in the recording.
     """
 
@@ -103,7 +109,8 @@ class HistoryCheck(Protocol):
         """Compare the next steps of the replay.
 
         first: number of the first step in the plan.
-        history: entries of the steps that ran singly.
+        placed: addresses of the blocks of the steps.
+        history: entries of the steps that ran one by one.
         """
 
     def result(self, allocator: ReplayAllocator) -> Fidelity:
@@ -112,7 +119,11 @@ class HistoryCheck(Protocol):
 
 
 def rows_of(steps: Steps, placed: PlacedSteps, history: Sequence[TraceEntry]) -> PlacedRows:
-    """Return the entries of `steps`.  history: entries of the steps that ran singly."""
+    """Return the entries that `steps` cause, as columns.
+
+    placed: address of the block of each plain step.
+    history: entries of the other steps, which ran one by one.
+    """
     is_single = np.zeros(len(steps), dtype=bool)
     is_single[placed.singly] = True
     counts = ENTRIES[steps.kind]

@@ -64,7 +64,8 @@ class Mismatch:
     """First difference between a recording and its replay.
 
     entry: number of the entry; None if all entries are equal and the final segments differ.
-    expected, got: description of the entry or segment in the recording and in the replay.
+    expected: description of the entry or segment in the recording.
+    got: description of the entry or segment in the replay.
     """
 
     entry: int | None
@@ -80,6 +81,7 @@ class Mismatch:
 class Parting:
     """First difference of a device's baseline from its recording.
 
+    device: number of the CUDA device.
     entry: first entry that differs; None if only the final segments differ.
     """
 
@@ -87,7 +89,7 @@ class Parting:
     entry: int | None
 
     def is_before(self, entry: int) -> bool:
-        """Return True if an entry up to and including `entry` differs."""
+        """Return True if the first difference is at `entry` or before it."""
         return self.entry is not None and self.entry <= entry
 
     def __str__(self) -> str:
@@ -132,7 +134,7 @@ class Fidelity:
         return self.first_mismatch is None
 
     def parting_of(self, device: int) -> Parting | None:
-        """Return the first difference from the recording, with its `device`; None if exact."""
+        """Return the first difference, as a `Parting` of device number `device`; None if exact."""
         found = self.first_mismatch
         return None if found is None else Parting(device, found.entry)
 
@@ -142,6 +144,7 @@ class PeakState:
     """Memory when reserved memory first reached its peak, in bytes.
 
     entry: entry of the request that reached the peak; -1 before the first step.
+    reserved, allocated, active: as in torch.cuda.memory_stats().
     inactive_split: free bytes in segments that also have active blocks.
     """
 
@@ -196,7 +199,7 @@ _T = TypeVar("_T")
 
 
 class Deferred(Generic[_T]):
-    """Value that `find` computes when it is first used.
+    """Value that the function `find` computes at the first call of this object.
 
     Pickling computes it too, so that another process receives the value and not the recording.
     """
@@ -237,12 +240,12 @@ class DeviceRun(Shown):
     stopped_at: entry of an out-of-memory error that the recording does not contain and that would
         have ended the program; None without such an error.
     find_parting: function that computes `parting`, by a replay at its first call.
-    peaks: peaks by start state, for a what-if of a recording that starts mid-run; else None.
+    peaks: peak from each start state, for a what-if of a recording that starts mid-run; else None.
     find_left_open: function that computes `left_open`, by replays at its first call.
     spill: use of host memory; None if the driver provides none.
     refused_below: every device smaller than this, in bytes, has the same first out-of-memory
         error, because it refuses the same driver calls.  None without an error.
-    driver_calls: number of driver calls by name and size.
+    driver_calls: (name, bytes, number) of the driver calls of each name and size.
     """
 
     device: int
@@ -295,7 +298,7 @@ class DeviceRun(Shown):
 
     @property
     def peak_range(self) -> tuple[int, int]:
-        """Lowest and highest peak reserved bytes of this replay, `peaks` and `left_open`."""
+        """Lowest and highest of the peaks of this replay, both start states and `left_open`."""
         return self.peak_range_with(self.peaks_left_open)
 
     def peak_range_with(self, peaks: tuple[int, int] | None) -> tuple[int, int]:

@@ -32,7 +32,7 @@ class Setting:
         return _config(self.conf, release.version)
 
     def fraction(self, release: Release) -> float | None:
-        """Return the memory fraction that limits the process, or None without a limit."""
+        """Return the memory fraction that limits the process; None if no fraction limits it."""
         if self.call_fraction is not None:
             return self.call_fraction
         fraction = self.config(release).per_process_memory_fraction
@@ -40,12 +40,12 @@ class Setting:
 
     @property
     def n_options(self) -> int:
-        """Number of options, plus one for a call that sets a fraction."""
+        """Number of options in `conf`, plus one for a call that sets a memory fraction."""
         return sum(1 for part in self.conf.split(",") if ":" in part) + bool(self.call_fraction)
 
     @property
     def simplicity(self) -> tuple[int, str]:
-        """Sort key of settings with equal results; take the setting with the lowest key."""
+        """Sort key of settings with equal results: the simplest setting has the lowest key."""
         return self.n_options, self.conf
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ def _config(conf: str, version: str) -> AllocatorConfig:
 
 
 def in_option_string(release: Release) -> bool:
-    """Return True if the release reads the memory fraction from the conf."""
+    """Return True if `release` reads the memory fraction from the conf."""
     return IN_STRING in release.options
 
 

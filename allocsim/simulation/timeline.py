@@ -32,7 +32,12 @@ from allocsim.core import (
 
 @dataclass(frozen=True, slots=True)
 class TimelinePoint:
-    """Allocated and reserved bytes after one step, and the entry of the step."""
+    """Memory after one step of a replay.
+
+    entry: entry that the step comes from.
+    allocated: allocated bytes.
+    reserved: reserved bytes.
+    """
 
     entry: int
     allocated: int
@@ -46,14 +51,19 @@ class TimelinePoint:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """Allocated and reserved bytes after each step; step i comes from entry `entry[i]`."""
+    """Memory after each step of a replay, as columns.
+
+    entry: entry that each step comes from.
+    allocated: allocated bytes after each step.
+    reserved: reserved bytes after each step.
+    """
 
     entry: NDArray[np.int64]
     allocated: NDArray[np.int64]
     reserved: NDArray[np.int64]
 
     def at(self, is_kept: NDArray[np.bool_]) -> Timeline:
-        """Return the timeline of the steps where `is_kept` is True."""
+        """Return the part of the timeline with the steps where `is_kept` is True."""
         columns = (self.entry, self.allocated, self.reserved)
         return Timeline(*(column[is_kept] for column in columns))
 
@@ -76,7 +86,7 @@ class Timeline:
 
 
 class TimelineBuilder:
-    """Builder of the timeline, from changes of allocated and reserved memory.
+    """Builder of the timeline (`Timeline`) of a replay.
 
     moved: change of allocated bytes at each step since the last `keep`.
 
@@ -94,13 +104,13 @@ class TimelineBuilder:
         return self._n_kept + len(self.moved)
 
     def keep(self) -> None:
-        """Store `moved` as an array, and clear it."""
+        """Store the changes in `moved` as an array, and clear `moved`."""
         self._kept.append(int_column(self.moved))
         self._n_kept += len(self.moved)
         self.moved.clear()
 
     def reserve(self, reserved: int) -> None:
-        """Store the reserved bytes after the last step."""
+        """Store `reserved` as the reserved bytes after the last step."""
         if reserved != self._reserved[-1][1]:
             self._reserved.append((len(self) - 1, reserved))
 
@@ -124,13 +134,22 @@ FEW = 64
 
 
 def fold(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Return the totals of a journal's changes, for `all`, `small_pool` and `large_pool`."""
+    """Add up the changes in a journal, with NumPy if that is faster.
+
+    journal: changes of the statistics that are not applied yet (allocsim/core/journal.py).
+    Return three results, for the statistics `all`, `small_pool` and `large_pool`.  Each has the
+    change, peak and increase of seven statistics of blocks (`GroupMoves`).
+    """
     is_quicker = IS_COMPILED or len(journal[0]) < FEW
     return fold_records(journal) if is_quicker else fold_columns(journal)
 
 
 def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Return the totals of `fold`, always with NumPy.  The journal must not be empty."""
+    """Add up the changes in a journal with NumPy.
+
+    journal: changes of the statistics that are not applied yet; must not be empty.
+    Return three results, for the statistics `all`, `small_pool` and `large_pool`, as `fold` does.
+    """
     sizes, requested, inactive, at, waits = map(int_column, journal)
     sign = np.sign(sizes)
     is_small = inactive & 1
@@ -161,7 +180,11 @@ def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
 
 
 def fold_allocated(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Add up only the allocated bytes of all pools, which is enough for sweeps of settings."""
+    """Add up only the changes of allocated bytes in a journal, enough for sweeps of settings.
+
+    Return three results as `fold` does.  The second and third (small and large pool) are zero, and
+    so are all statistics of the first (all pools) except allocated bytes.
+    """
     sizes, _, _, at, waits = journal
     held = int_column(sizes)
     grown = np.maximum(held, 0).sum(keepdims=True)

@@ -35,11 +35,12 @@ _LISTS = ("addresses", "trace", "segments", "messages")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A result of the model that differs from the result of real PyTorch.
+    """Value of the model that differs from the value of real PyTorch.
 
-    field: name of the field of the results.
+    field: name of the field of the results, such as "addresses".
     at: index in a list or name of a statistic; None if the field as a whole differs.
-    ours, expected: value of the model and of real PyTorch; None if missing.
+    ours: value of the model; None if missing.
+    expected: value of real PyTorch; None if missing.
     """
 
     field: str
@@ -53,7 +54,7 @@ class Difference:
 
     @property
     def kind(self) -> tuple[str, str | None]:
-        """Name of the field that differs, and of the statistic; None if the field has none.
+        """Names of the field and of the statistic that differ; the latter is None if there is none.
 
         Minimising a script keeps both names unchanged.
         """
@@ -63,7 +64,7 @@ class Difference:
 def first_difference(
     ours: ModelAnswer | RealAnswer, expected: ModelAnswer | RealAnswer
 ) -> Difference | None:
-    """Return the first difference between two results; None if they are equal.
+    """Return the first difference of the model's results from real PyTorch's; None if equal.
 
     The texts of the errors that stopped the scripts are not compared.
     """
@@ -104,9 +105,10 @@ Judge = Callable[[Script], "Divergence | None"]
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """A script on which the model differs from real PyTorch.
+    """Script on which the model differs from real PyTorch.
 
     release: release of PyTorch.
+    script: the script.
     difference: first difference.
     expected: results of real PyTorch in the field that differs.
     arguments: keyword arguments of `play`, by which the model ran when it differed.
@@ -119,7 +121,7 @@ class Divergence:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def as_test(self) -> str:
-        """Return the source code of a test that fails until the model is corrected."""
+        """Return the source code of a test that fails while the model differs on the script."""
         script, name = self.script, self.release.replace(".", "_")
         ops = "\n".join(f"        {list(op)!r}," for op in script.ops)
         conditions = [script.device_memory, script.conf, script.address_policy]
@@ -155,9 +157,12 @@ class Divergence:
 
 
 def minimised(found: Divergence, judge: Judge) -> Divergence:
-    """Return a divergence with fewer ops whose first difference is in the same field or statistic.
+    """Return a shorter script that has the same kind of difference as `found`.
 
-    judge: function that compares a script and returns its divergence; None if equal.
+    The first difference stays in the same field, and in the same statistic if there is one.
+
+    judge: function that compares a script on the model and on real PyTorch and returns its
+        divergence; None if all results are equal.
     """
 
     def still_differs(script: Script) -> bool:
@@ -171,7 +176,10 @@ def minimised(found: Divergence, judge: Judge) -> Divergence:
 
 
 def shortest(script: Script, still_holds: Callable[[Script], bool]) -> Script:
-    """Remove ops from `script` while `still_holds` returns True for the rest; return the rest."""
+    """Remove ops from `script` as long as `still_holds` accepts the rest, and return the rest.
+
+    still_holds: function that returns True if a shorter script still shows the difference.
+    """
     ops = list(script.ops)
     piece = max(1, len(ops) // 2)
     while piece:
@@ -201,12 +209,18 @@ _ASSERTED = "equal up to an internal assertion that stops both"
 
 
 class Real(Protocol):
-    """Allocator of real PyTorch; `torch_version` is its version, such as "2.15.0"."""
+    """Allocator of real PyTorch.
+
+    torch_version: version of the allocator, such as "2.15.0".
+    """
 
     torch_version: str
 
     def run(self, script: Script) -> RealAnswer:
-        """Return the results; raise RefusedError if PyTorch refuses the conf or dies."""
+        """Run a script and return its results.
+
+        Raises RefusedError if PyTorch refuses the conf or its process dies.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +230,7 @@ class Judgement:
     script: the part of the script that was compared.
     addresses: address of each allocation; None if it failed.
     end: reason for the end of the comparison, as text.
-    divergence: difference found; None if all results are equal.
+    divergence: script with its first difference; None if all results are equal.
     """
 
     script: Script
@@ -315,8 +329,9 @@ _FIELDS = ("addresses", "trace", "segments")
 class CaseCheck:
     """Comparison of real PyTorch with the stored results of one golden case.
 
-    outcome: "equal" or "different"; if the case has no result for the release, "refused",
-        "stopped" or "ran".
+    name: name of the golden case.
+    outcome: "equal" or "different"; if the case has no result for the release, "refused", "stopped"
+        or "ran".
     detail: first difference, or error message of the release; "" if there is neither.
     """
 
@@ -336,7 +351,7 @@ def load_case(path: Path) -> dict[str, Any]:
 
 
 def check_case(real: Real, case: dict[str, Any]) -> CaseCheck:
-    """Run a golden case on real PyTorch; compare the results with those of its release."""
+    """Run a golden case on real PyTorch; compare the results with those stored in the case."""
     name, version = case["name"], real.torch_version
     group = next((g for g in case["results"] if version in g["torch"]), None)
     try:
@@ -357,7 +372,7 @@ def _stop(results: RealAnswer) -> str:
 def stored_difference(
     results: RealAnswer, expected: dict[str, Any], texts: list[str]
 ) -> str | None:
-    """Describe the first difference of results from those stored in a golden case.
+    """Describe the first difference of results from the results stored in a golden case.
 
     None if they are equal.
     expected: results that are stored in the golden case.

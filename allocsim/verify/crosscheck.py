@@ -54,9 +54,10 @@ _RESET_BY_A_PARSE = (
 
 
 class Tally:
-    """Counts of compared ops.
+    """Numbers of compared ops (calls in a script), by what they tested.
 
-    counts: number of ops, or of scripts for "script", by (kind, name); kind is one of KINDS.
+    counts: dictionary from (kind, name) to a number of ops, such as ("feature", a feature's name);
+        kind is one of `KINDS`.  For the kind "script" it is a number of scripts.
     ops: number of all ops.
     """
 
@@ -70,7 +71,7 @@ class Tally:
         return self
 
     def rows(self, kind: str) -> list[tuple[str, int]]:
-        """Return the (name, count) pairs of one kind, largest count first."""
+        """Return the (name, number) pairs of one kind, largest number first."""
         rows = [(name, count) for (of, name), count in self.counts.items() if of == kind]
         return sorted(rows, key=lambda row: (-row[1], row[0]))
 
@@ -80,7 +81,7 @@ class Tally:
     def add(self, script: Script, release: str, addresses: Sequence[int | None], end: str) -> None:
         """Count the ops of a compared script.
 
-        addresses: address of each allocation; None if it failed.
+        addresses: address of each allocation; None if the allocation failed.
         end: reason for the end of the comparison, as text.
         """
         counts, ops = self.counts, script.ops
@@ -186,7 +187,9 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WheelSource:
-    """Source whose real allocator is the one in the wheel of a release.
+    """Supplier of the allocator in the wheel of a release, and of scripts for it.
+
+    release: "major.minor" of the release.
 
     `python -m allocsim.phantom fetch` must have stored the wheel in allocsim's cache.
     """
@@ -223,7 +226,7 @@ class Report:
     """Result of a cross-check.
 
     tally: counts of the compared ops.
-    seeds: first and last seed, by release.
+    seeds: dictionary from release to (first seed, last seed).
     divergence: first script on which the model differs, minimised; None if there is none.
     """
 
@@ -236,7 +239,7 @@ def crosscheck(check: CrossCheck, progress: Progress | None = None) -> Report:
     """Run random scripts on the model and on real PyTorch, and compare the results.
 
     It ends when each release has run `check.ops` ops, or at the first difference.
-    progress: called with the number of finished ops and of all ops.
+    progress: function called with the number of finished ops and the number of all ops.
     """
     report = Report()
     total = check.ops * len(check.sources)

@@ -28,7 +28,7 @@ _SHARE = 0.3
 
 
 class RandomSettings:
-    """Random generator of the confs of one script.
+    """Random generator of the confs that one script sets.
 
     has_pools: True if the script begins allocating to pools.  Up to 2.12 PyTorch treats that as the
         capture of a CUDA graph.  The option graph_capture_record_stream_reuse would read the graph,
@@ -126,7 +126,8 @@ class RandomStreams:
     """Streams of a random script of allocator calls.
 
     numbers: stream numbers.
-    handles: `cudaStream_t` value by stream number; streams not listed have number * 4096.
+    handles: dictionary from stream number to `cudaStream_t` value; streams that are not keys have
+        the value number * 4096.
     """
 
     numbers: list[int]
@@ -134,7 +135,7 @@ class RandomStreams:
 
     @classmethod
     def make(cls, rng: random.Random) -> RandomStreams:
-        """Return a few streams with default handles, or many whose handles collide when hashed."""
+        """Return at random a few streams with default handles, or many with colliding handles."""
         if rng.random() < 0.6:
             return cls(rng.choice(_FEW))
         numbers = list(range(rng.choice(_COUNTS) + 1))

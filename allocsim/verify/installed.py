@@ -275,10 +275,11 @@ def opened(python: str, is_phantom: bool) -> InstalledTorch:
 
 @dataclass(frozen=True, slots=True)
 class InstalledSource:
-    """Source that runs the complete PyTorch of an interpreter.
+    """Supplier of the complete PyTorch of an interpreter, and of scripts for it.
 
     release: "major.minor" of its PyTorch.
     python: path of the interpreter.
+    is_phantom: True to run on the phantom GPU (stubs of the CUDA libraries), False for a real GPU.
     jobs: number of scripts that run on the GPU at the same time.
     is_host: True for scripts of pinned host memory, on the phantom GPU only.
     """

@@ -147,7 +147,7 @@ _ENDS_A_REQUEST = ("alloc", "oom")
 
 
 class DriverTrace:
-    """Choices of a real GPU's driver, read from PyTorch's history of a script.
+    """Decisions of a real GPU's driver, read from the history that PyTorch kept of a script.
 
     An entry is [action, address, bytes, number of the stream].
     """
@@ -207,10 +207,10 @@ def play(
 ) -> ModelAnswer:
     """Run a script on a model of the PyTorch release `torch_version`, and return its results.
 
-    check_every: number of ops between checks of the model's invariants; 0 to check them only at
-        the end.
+    check_every: number of ops between checks of the model's invariants; 0 to check them only at the
+        end.
     in_rows: True to use the code of a replay for most requests and frees (core/fast_path.py).
-    handles: raw handles by stream number; None for those of the script.
+    handles: dictionary from stream number to raw handle; None for the handles of the script.
     context_memory: bytes of the device that are in use outside PyTorch.
     driver_trace: history of a real GPU, with the addresses and free memory that its driver chose.
     Raises ConfigError if the script's conf is invalid.
@@ -247,8 +247,8 @@ def play_defined(
 ) -> tuple[Script, ModelAnswer, UndefinedBehaviorError | None]:
     """Run a script up to the first op whose behaviour PyTorch leaves undefined.
 
-    Return the ops that ran as a script, their results, and the error of the undefined op.  The
-    error is None if the whole script ran.
+    Return three results: the ops that ran, as a script; their results; and the error of the
+    undefined op.  The error is None if the whole script ran.
     """
     outcome = play(script, torch_version, **arguments)
     at, error = outcome.stopped or (0, None)

@@ -88,8 +88,9 @@ class RealAllocator:
         )
 
     def time(self, script: Script, repeats: int = 3) -> list[float]:
-        """Return the seconds of each of `repeats` passes over the ops, in one process.
+        """Measure how long the ops of a script take, and return the seconds of each pass.
 
+        repeats: number of passes over the ops, all in one process.
         Only the loop over the parsed ops is timed, without recording a history.  Between passes all
         blocks are freed and the cache is emptied.  Raises the same errors as `run`.
         """

@@ -55,7 +55,7 @@ class Script:
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
     address_policy: "bump" (no address is reused) or "firstfit" (the lowest hole).
     base_address: address of the first segment in the results; golden cases have 0.
-    handles: raw handles by stream number, where it is not number * 4096.
+    handles: dictionary from stream number to raw handle; other streams have number * 4096.
     is_host: True for a script of pinned host memory, whose results have the numbers of blocks, from
         0 in the order of their creation, in place of addresses.
     """
@@ -73,7 +73,10 @@ class Script:
         return cls(case["ops"], case["device_memory"], case["conf"], case["address_policy"])
 
     def stream_handles(self) -> dict[int, int]:
-        """Return the raw handles, by stream number, of stream 0 and all streams of the ops."""
+        """Return the raw handle of stream 0 and of each stream that an op names.
+
+        The result is a dictionary from stream number to raw handle.
+        """
         letters = "rs" if self.is_host else "ars"
         numbers = {0} | {op[-1] for op in self.ops if op[0] in letters}
         if self.is_host:
@@ -90,7 +93,9 @@ class RealAnswer:
 
     torch: version of PyTorch.
     addresses: address for each `a` op in order; None if it failed, or for 0 bytes.
-    stats: [current, peak, allocated, freed] of each statistic, and one number of each counter.
+    stats: dictionary from the name of a statistic to [current, peak, allocated, freed], and from
+        the name of a counter to one number.
+    segments: final segments, as in torch.cuda.memory_snapshot() (`golden_segment`).
     trace: entries [action, address, bytes, stream number] of the history.
     messages: texts of out-of-memory errors and refusals by the driver, in order.
     stopped: (number of the op, text) if any other error ended the script, else None.  The other
@@ -121,8 +126,9 @@ class RealAnswer:
 
 @dataclass(slots=True)
 class ModelAnswer:
-    """Results of the model for a script; the fields are those of `RealAnswer`.
+    """Results of the model for a script.
 
+    The fields are explained at `RealAnswer`, except one:
     stopped: (number of the op, error) if an error ended the script, else None.
     """
 
@@ -220,7 +226,7 @@ class _Encoder:
 
 
 def encode_ops(ops: Sequence[Op]) -> list[str]:
-    """Return the lines that driver.cpp reads, one per op.
+    """Return the lines of text by which driver.cpp (real.py) reads the ops, one line per op.
 
     Raises ScriptError, with the number of the op, for an unknown letter or wrong arguments.
     """
@@ -244,9 +250,9 @@ Numbers = Callable[[int], int]
 
 
 def golden_stats(flat: Mapping[str, int]) -> dict[str, Any]:
-    """Return `torch.cuda.memory_stats()` with one item per statistic.
+    """Return the statistics of `torch.cuda.memory_stats()` as a dictionary with one item each.
 
-    A statistic has [current, peak, allocated, freed], and a counter one number.
+    A statistic has the value [current, peak, allocated, freed], and a counter a number.
     """
     names = [key.removesuffix(".current") for key in flat if key.endswith(".current")]
     grouped = {name: [flat[f"{name}.{column}"] for column in _COLUMNS] for name in names}
@@ -254,7 +260,7 @@ def golden_stats(flat: Mapping[str, int]) -> dict[str, Any]:
 
 
 def golden_segment(segment: Mapping[str, Any], number: Numbers) -> dict[str, Any]:
-    """Return a segment of `torch.cuda.memory._snapshot()` in the form of golden cases.
+    """Return a segment of `torch.cuda.memory._snapshot()` with the values that golden cases store.
 
     number: function from a raw stream handle to the stream number.
     """
@@ -270,7 +276,8 @@ def golden_segment(segment: Mapping[str, Any], number: Numbers) -> dict[str, Any
 def stream_numbers(handles: Mapping[int, int]) -> Numbers:
     """Return a function that maps a raw stream handle to its stream number.
 
-    handles: raw handle of each stream number.  The function raises KeyError for other handles.
+    handles: dictionary from stream number to raw handle.  The function raises KeyError for other
+        handles.
     """
     known = {handle: number for number, handle in handles.items()}
     return known.__getitem__

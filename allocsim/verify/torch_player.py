@@ -110,7 +110,7 @@ def _setter(c: Any) -> Any:
 
 
 class Player:
-    """Player of one script with the PyTorch of this process."""
+    """Player of one op script with the PyTorch of this process."""
 
     def __init__(self, torch: Any, work: Any, ops: list[list[Any]]) -> None:
         self.torch = torch
@@ -220,7 +220,8 @@ def play(torch: Any, script: dict[str, Any]) -> dict[str, Any]:
 class HostPlayer:
     """Player of one script of pinned host memory with the PyTorch of this process.
 
-    stats: statistics without durations, by "NUMBER.NAME"; NUMBER counts the ops before the reading.
+    stats: dictionary from "NUMBER.NAME" to the statistic NAME after the first NUMBER ops, without
+        durations.
     """
 
     def __init__(self, torch: Any, work: PhantomWork, script: dict[str, Any]) -> None:
