@@ -60,9 +60,10 @@ class Repeated:
     group: index of the Python stack that requested the row's block; blocks of one stack form a
         group.
     value: bytes of a request; for a free, the number of allocated blocks in its group that were
-        requested after the freed block. It is the value if each range occurs once.
-    by_copy, by_copies: if each range occurs `copies` times, by_copy * copy + by_copies * (copies -
-        1) is added to the value, where `copy` is 0 in the first copy and outside the ranges.
+        requested after the freed block. The value is for ranges that occur once.
+    by_copy, by_copies: numbers for ranges that occur `copies` times: each value then increases by
+        by_copy * copy + by_copies * (copies - 1). `copy` counts the occurrences of a range from 0,
+        and is 0 outside the ranges.
     parts: first row of each repeated range and the row after its last, in order.
     n_before: number of blocks that were allocated before the program began.
     """
@@ -96,10 +97,10 @@ class Repeated:
     def rows_with(self, copies: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return two arrays for the program where each range in `parts` occurs `copies` times.
 
-        Both have one element per row (request, free or other call). The first has the index of the
-        row where each range occurs once. The second has the bytes of a request and, for a free, the
-        number of allocated blocks of the same Python stack that were requested after the freed
-        block. `with_copies` also returns the request that allocated each freed block.
+        Both have one element per row (request, free or other call). The first has the row's index
+        in the arrays of `self`. The second has the bytes of a request and, for a free, the number
+        of allocated blocks of the same Python stack that were requested after the freed block.
+        `with_copies` also returns the request that allocated each freed block.
 
         copies: 0 or more.
 
