@@ -120,7 +120,7 @@ def release_cached_blocks(heap: Heap, private: PrivatePools, pending: PendingFre
 
 
 def holds_releasable(heap: Heap, private: PrivatePools) -> bool:
-    """Return True if empty_cache would release memory without waiting for events."""
+    """Return True if `release_cached_blocks` could release memory without waiting for events."""
     freeable = (private.freeable[pool_id] for pool_id in private.freeable)
     pools = [heap.large, heap.small, *(half for pool in freeable for half in pool.halves)]
     for pool in pools:

@@ -226,7 +226,10 @@ class Threshold:
             self.most_limit = min(self.most_limit, left + size)
 
     def choose_limit(self) -> bool:
-        """Set `limit` to a value within the bounds; return True if it was not tried before."""
+        """Set `limit` to a value within the bounds; return False if it stays as it is.
+
+        It stays if it is within the bounds already, or if no untried value is found.
+        """
         most = min(int(self.high / self.share), self.most_limit)
         is_unlimited = self.high == NO_LIMIT and most > (self.memory or NO_LIMIT)
         if is_unlimited or self._allows(self.limit) or len(self._tried) > _MOST_TRIES:

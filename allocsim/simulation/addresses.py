@@ -101,8 +101,9 @@ def _with_gap_and_hole_exchanged(dated: DatedEvent) -> DatedEvent:
 
 
 def read_addresses(trace: Trace, start: Sequence[SegmentState]) -> Addresses:
-    """Return the policy that places the most segments at their recorded addresses.
+    """Return the address policy that places the most segments at their recorded addresses.
 
+    If no policy reproduces half of the addresses, return the policy "bump" with `is_known` False.
     start: segments before the first entry.
     """
     moves = _moves_of(trace)
@@ -206,8 +207,8 @@ class _DriverReading:
     recorded address is stored and applied to the arena.
 
     start: segments from before the first entry.
-    shown: events that an earlier `_DriverReading` of the same segments found, to be applied here;
-        None if there was none.
+    shown: result of an earlier `_DriverReading` of the same segments, whose events are applied
+        here; None if there was none.
     """
 
     def __init__(self, start: Sequence[SegmentState], shown: Addresses | None = None) -> None:

@@ -160,7 +160,8 @@ class RecordedDevice:
     def capacity_of(self, plan: Plan) -> int | None:
         """Return the bytes of the device, from file, user or an `oom` entry; None if unknown.
 
-        The user's or the file's value is `named_memory`, the value of the entry `plan.capacity`.
+        The value from an `oom` entry is `plan.capacity`; a value from the file or the user
+        (`named_memory`) has precedence.
         """
         return self.named_memory or plan.capacity
 

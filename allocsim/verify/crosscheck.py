@@ -189,7 +189,7 @@ class Source(Protocol):
 class WheelSource:
     """Supplier of the allocator in the wheel of a release, and of scripts for it.
 
-    release: "major.minor" of the release.
+    release: version of PyTorch, such as "2.15".
 
     `python -m allocsim.phantom fetch` must have stored the wheel in allocsim's cache.
     """
