@@ -281,7 +281,7 @@ class Comparison(Shown):
 
     @property
     def parts(self) -> Parts:
-        """Parts of B's peak reserved memory minus those of A; they may be negative."""
+        """Requested, rounding and unused bytes of B minus those of A; they may be negative."""
         a, b = self.a.reserved, self.b.reserved
         return Parts(
             requested=b.requested - a.requested,

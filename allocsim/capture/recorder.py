@@ -144,8 +144,10 @@ class RecordedHistory:
     """Snapshot, and data about the recording.
 
     snapshot: dictionary that PyTorch's `_snapshot` returns.
-    lost: by device, number of counted entries (calls.py) before its history; None if unknown.
-    missed: number of counted entries that the ring has overwritten, on all devices.
+    lost: by device, number of all counted entries (calls.py) before the first entry of its history,
+        with those from before recording began; None if unknown.
+    missed: number of the lost entries, on all devices, that were recorded and then overwritten in
+        the ring; those from before recording began are left out.
     marks: marks of all devices (calls.py).
     conf_at_start: conf when recording began; None if it has not changed.
     held: bytes allocated when recording began.

@@ -349,8 +349,9 @@ def _signed(word: int) -> int:
 
 
 def _power2_step(size: int, divisions: int) -> int:
-    """Return the largest power of two up to `size`, divided by `divisions` (semantics 1.2).
+    """Return the step in bytes: `size` is rounded up to a multiple of it (semantics 1.2).
 
+    The step is the largest power of two up to `size`, divided by `divisions`.
     Callers pass a `size` above 512 * `divisions`, so the result is at least 512 bytes.  With 1
     division the result is 1 byte, which leaves the size unrounded.
 

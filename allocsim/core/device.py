@@ -298,7 +298,7 @@ class Device:
         return self._done.get(stream, 0) >= number
 
     def wait_for(self, stream: int, number: int) -> None:
-        """Let `stream` pass its event `number` and all earlier work."""
+        """Simulate cudaEventSynchronize for event `number` of `stream`."""
         # Events of a stream pass in order, so all earlier events have passed as well.
         self._done[stream] = max(self._done.get(stream, 0), number)
 

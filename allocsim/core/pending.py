@@ -52,11 +52,12 @@ class EventQueues:
 
 @dataclass(slots=True, eq=False)
 class RequestedFree:
-    """Free that a replay step began and that a later step will complete.
+    """Requested free of a block, which a later step of a replay completes.
 
     block: block to free; None once the free is complete.
 
-    Neither address nor block object could identify the free, because both may be in use again.
+    This object identifies the free.  The address and the `Block` cannot, because a wait for all
+    events may complete the free before that step, and both may then be in use again.
     """
 
     block: Block | None

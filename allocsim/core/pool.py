@@ -49,10 +49,12 @@ class KeyLayout:
 
     key = (size << size_shift) + (place >> place_shift)
 
-    The place is a number that orders blocks of equal size (module docstring).  Narrow keys assume
-    that sizes are multiples of 512, so the 9 low bits of every size are 0.  The 9 high bits of the
-    place use these bits.  The compiled form also drops the 9 low bits of the place, which are 0 as
-    well.  Wide keys have room for any size and place.
+    The place is a number that orders blocks of equal size (module docstring).
+
+    Narrow keys: the 9 low bits of every size are 0, because sizes are multiples of 512.  A key has
+    the 9 high bits of the place in these bits.  If the place is an address, its 9 low bits are 0 as
+    well, and the compiled form leaves them out.
+    Wide keys: all bits of the place are below those of the size, so any size and place fits.
 
     Mirrors: BlockComparatorSize
     """

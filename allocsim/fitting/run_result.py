@@ -275,7 +275,7 @@ def ran_on(gpu: Gpu, ran: Ran) -> Ran:
 
 
 def beside_context(ran: Ran, context_memory: int) -> Ran:
-    """Return the result of an unlimited run beside a CUDA context of `context_memory` bytes."""
+    """Add a CUDA context of `context_memory` bytes to the result of a run on unlimited memory."""
     more = context_memory - ran.prepared.context_memory
     if not more:
         return ran

@@ -176,7 +176,7 @@ class Threshold:
 
     @property
     def found(self) -> int | None:
-        """Limit with which a replay reproduces the recording; None if no garbage was collected."""
+        """Memory limit in bytes that reproduces the recording; None if no garbage was collected."""
         if self.limit is not None:
             return self.limit
         was_reached = self.least_limit > int(self.share * self.in_force)

@@ -1,12 +1,12 @@
 """Lifetimes of the blocks of a recording, its periods and its request sizes.
 
-Row i is a block that is live from entry `start[i]` up to, but not including, entry `end[i]`.  The
-start is -1 for a block from before the recording; the end is the number of entries for a block that
-is still live at the end.
+Row i of the columns describes one block.  It is live from entry `start[i]` up to, but not
+including, entry `end[i]`.  The start is -1 for a block from before the recording; the end is the
+number of entries for a block that is still live at the end.
 
-By default a block lives until its free completes.  A lower bound for all allocators ends it when
-its free is requested instead, because an allocator that waits for the stream can reuse the memory
-from then on.
+By default a block lives until its free completes.  For a lower bound of the memory that every
+allocator needs, it lives only until its free is requested, because an allocator that waits for the
+stream can reuse the memory from then on.
 """
 
 from __future__ import annotations

@@ -137,8 +137,8 @@ def unstarted_drive(
 def is_recorded_device(prepared: Prepared, device_memory: int | None) -> bool:
     """Return True if the recording can have been made on a device of this size.
 
-    device_memory: bytes of the device; None for the size of the recording's own device, even if
-        unknown, so the result is True.
+    device_memory: bytes of the device; None for the recorded size, known or not.  The result is
+        then True.
     """
     plan = prepared.plan
     if prepared.named_memory is not None:

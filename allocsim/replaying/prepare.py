@@ -277,10 +277,12 @@ def state_source(
     device_memory: int | None = None,
     torch_version: str | None = None,
 ) -> StateSource:
-    """Return the state of one device of a recording without a history.
+    """Return the state of one device, in the form from which a replay starts.
 
+    recording: recording that holds only segments, without a history of entries.
+    trace: the device's part of the recording.
     conf: None for the recorded conf, or the defaults if it is not recorded.
-    device_memory: bytes; None for the size of the segments.
+    device_memory: bytes; None to assume a device that is as large as its segments.
     torch_version: release to model; None to choose it from the recording.
     Raises RecordingError for segments that contradict each other, and ConfigError for an unknown
     release or a device that is smaller than its segments.

@@ -143,7 +143,7 @@ class Prepared(RecordedDevice):
     def with_context(self, context_memory: int) -> Prepared:
         """Return a copy whose CUDA context takes `context_memory` bytes of the device.
 
-        Only for recordings that the model made.
+        The simulated allocator must have made the recording.
         """
         assert self.is_made and self.provenance is not None
         found = replace(self, provenance=replace(self.provenance, context_memory=context_memory))

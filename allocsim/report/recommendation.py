@@ -40,7 +40,10 @@ def paste_line(found: Recommendation) -> list[str]:
 
 
 def paste_setting(setting: Setting) -> list[str]:
-    """Return the lines that show the bash command of a setting, after the label "To paste"."""
+    """Return report lines with the label "To paste" and the bash command that applies `setting`.
+
+    A command that is too long to follow the label is on the next line.
+    """
     line = paste_lines(setting)["bash"]
     if len(line) <= WIDTH - LABEL:
         return [f"{'To paste':{LABEL}}{line}"]

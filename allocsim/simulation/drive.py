@@ -63,14 +63,17 @@ class Drive:
     folder: function that adds up the changes in the core's journal, for the statistics.
     lays_out: segments whose blocks in use are requested before the first step; empty if the
         allocator already contains the blocks from before the first entry.
-    keeps_rows: True to give `fidelity` only the addresses of plain steps, without their entries.
+    keeps_rows: True to record only the address of each plain step's block, from which `fidelity`
+        derives the step's entries; False to record the entries.
     address_events: changes of the driver's address space, ordered by entry.
     stops_at_difference: True to stop after the first batch that differs from the recording.
     ooms: out-of-memory errors so far.
     stopped_at: entry of the out-of-memory error that ended the replay; None if none did.
     given_up_at: entry at which an observer ended the replay; None if none did.
     skipped: number of entries that were not replayed, because they repeat earlier ones.
-    refused_below: `Device.refused_below` at the first out-of-memory error; None without one.
+    refused_below: every device smaller than this, in bytes, refuses all driver calls that were
+        refused up to the first out-of-memory error.  None without such an error, or if no driver
+        call was refused for lack of memory.
     timeline: allocated and reserved bytes after each step, collected during the replay.
     """
 

@@ -160,14 +160,15 @@ class Plan:
     steps: the steps in order.
     max_reserved: highest reserved memory after any entry, in bytes.
     capacity: free plus reserved bytes at the first `oom` entry; None without such an entry.
-    refused_below: least reserved memory, including a new segment, that the driver seems to have
-        refused, in bytes; None if it seems to have refused nothing.
+    refused_below: lowest reserved memory, in bytes, that a seemingly refused request would have
+        caused; the device has less room.  None if no request seems refused.
     n_empty_cache: number of inferred empty_cache calls that returned memory to the driver.
     pools: private pools; SCOPE, END_POOL and DELETE_POOL steps refer to them by index.
     limit: memory limit that the program set by a call, in bytes, inferred from its garbage
         collections; None if unknown.
     limits: lowest and highest possible `limit` in bytes; None if the recording determines it.
-    is_whole: False if a replay of the steps has differed from the recording.
+    is_whole: False if no steps were found that reproduce the recording; a replay of `steps` then
+        differs from it.
     is_proved: the steps were replayed, and every entry was equal to the recorded one.
     fits: size of the device in bytes that must be assumed to reproduce the recording; None if no
         assumption is needed.

@@ -132,7 +132,7 @@ class RecordedDevice:
     assumed_memory: bytes of the device from the user, if the recording does not contain them.
     hints: facts about the program from the user.
     marks: calls of the program that are recorded as marks or given by hints.
-    is_made: the model made the recording, and `marks` contains every call.
+    is_made: the simulated allocator made the recording, and `marks` contains every call.
     is_requests: the recording contains only requests, so there is nothing to compare with.
     file_notes: sentences about missing parts of the file and how they were completed.
     is_elsewhere: other processes held a notable part of the recorded card, and the replay is for

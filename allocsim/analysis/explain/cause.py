@@ -114,7 +114,10 @@ class Figures:
         return limit if limit is not None and (total is None or limit < total) else None
 
     def doubt(self, *values: int | None) -> float:
-        """Return the largest rounding error of the sum of `values`, in bytes; 0 for exact sizes."""
+        """Return the largest error in bytes of the sum of `values`; 0 for exact sizes.
+
+        The sum has an error because an out-of-memory message prints rounded sizes.
+        """
         return sum(rounding_of(value) for value in values if value) if self.printed else 0
 
 

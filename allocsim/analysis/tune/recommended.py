@@ -35,7 +35,7 @@ _FURTHER = 20
 
 
 def propose(search: Search, baseline: Setting, *, expandable: bool) -> tuple[Setting, ...]:
-    """Replay each setting that may be recommended to its end, and return these settings.
+    """Replay to the end each setting that may be recommended, and return these settings.
 
     If a request fails under all of them, settings that may avoid the error are added.
     expandable: include settings with expandable segments.

@@ -48,9 +48,10 @@ class Grown:
 
 
 class _Run:
-    """Allocator of one process, and the requests of a model's forward pass.
+    """Simulated process that makes the requests and frees of a model's forward pass.
 
-    Methods return addresses of allocated blocks. `x` is the address of an input, which is freed.
+    A method that simulates a module returns the address of its result. If it has a parameter `x`,
+    the address of its input, it frees that block.
 
     each: bytes of an element.
     workspace: bytes of cuBLAS's workspace, which every linear layer requests and frees.

@@ -224,12 +224,12 @@ class Needs:
 
     @property
     def low(self) -> int:
-        """Lowest total on the card, in bytes."""
+        """Lower end of the estimated range of the total on the card, in bytes."""
         return sum(part.low for part in self.parts)
 
     @property
     def high(self) -> int:
-        """Highest total on the card, in bytes."""
+        """Upper end of the estimated range of the total on the card, in bytes."""
         return sum(part.high for part in self.parts)
 
 

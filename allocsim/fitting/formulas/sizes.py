@@ -78,7 +78,10 @@ class Linear:
 
     @property
     def mixed(self) -> int:
-        """Elements of one token's queries, keys and values together, the convolution's input."""
+        """Number of elements per token of the concatenated queries, keys and values.
+
+        They are the input of the convolution in a linear-attention layer.
+        """
         return 2 * self.key_heads * self.key + self.value_heads * self.value
 
     @property

@@ -203,7 +203,7 @@ _OF_MODULE = re.compile(r"\.(\w+)\.(?:weight|qweight)$")
 
 
 def weights_in(tensors: Iterable[StoredTensor], name: str) -> Weights:
-    """Return the weights that a file's tensors store.
+    """Return the shape and the stored bytes of each tensor of a file; values are not read.
 
     name: name of the format, such as "bf16".
     """

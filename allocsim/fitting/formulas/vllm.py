@@ -130,7 +130,11 @@ class PagedCache:
         return min(found), max(found)
 
     def longest_in(self, size: int) -> int:
-        """Return the tokens of the longest request that a cache of `size` bytes holds."""
+        """Return the number of tokens of the longest serving request that fits the cache.
+
+        size: bytes of the cache.
+        The result is at most `longest`.
+        """
         blocks, steps = self._pool(size), _IN_FLIGHT[1]
         low, high = 0, self.longest // self._block + 1
         while low < high:  # the number of blocks grows with the length

@@ -247,7 +247,9 @@ class Alive:
         self._count = 0
 
     def blocks(self, links: Links) -> NDArray[np.int64]:
-        """Append a part, and return for each of its rows the index of the row's block.
+        """Append a part of the program, and return for each of its rows the index of its block.
+
+        links: links from the frees of the part to the freed requests.
 
         A row is one request, free or other call. Blocks are numbered from 0 in order of their
         requests in the whole program.

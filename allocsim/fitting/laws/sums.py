@@ -75,7 +75,7 @@ def partial_sums(summed: int, columns: int, card: Card, rows: int) -> int:
 
 
 def filling(columns: int, card: Card, rows: int) -> int:
-    """Return the number of partial sums per column whose thread blocks fill the GPU, rounded up.
+    """Return the smallest number of partial sums per column with which thread blocks fill the GPU.
 
     columns: columns of the matrix.
     rows: rows of threads in a thread block.
@@ -84,10 +84,11 @@ def filling(columns: int, card: Card, rows: int) -> int:
 
 
 def parts_of(numbers: int, blocks: int) -> int:
-    """Return the number of thread blocks, of 512 threads each, that sum `numbers` elements.
+    """Return the number of parts into which a sum is split, one for each block of 512 threads.
 
-    blocks: number of thread blocks that fill the GPU. Fewer run if a thread would have less than 16
-        elements, and more if it would have over 256.
+    numbers: elements to sum.
+    blocks: number of thread blocks that fill the GPU. The result is smaller if each thread would
+        sum fewer than 16 elements, and larger if each would sum more than 256.
     """
     values = -(-numbers // 512)
     return max(min(blocks, -(-values // 16)), -(-values // 256))

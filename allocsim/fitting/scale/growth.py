@@ -73,11 +73,12 @@ class ProgramPart:
 
 
 def parts_of(found: Sequence[Insertion], long: Likeness) -> list[ProgramPart]:
-    """Return the parts, such as one layer's forward pass, that the program `long` has once more.
+    """Return the parts that the longer of two programs has once more, such as a layer's forward.
 
-    found: rows (requests, frees, other calls) that only `long` has. A range whose first rows repeat
-        the rows before it, and whose last rows repeat the rows after it, is split in two.
-    long: numbers by which the rows of the longer program are compared.
+    found: ranges of rows (requests, frees, other calls) that only the longer program has. A range
+        is split into two parts if its first rows repeat the rows before it, and its last rows the
+        rows after it: it contains one more copy of each of two adjacent repeated parts.
+    long: numbers that are equal for rows of the longer program that repeat each other.
     """
     shared = shared_rows(len(long.form), found) >= 0
     return [part for each in found for part in _split(each, long, shared)]
