@@ -294,12 +294,14 @@ class DeviceStats:
             held = [block.size for block in active if block.allocated]
             free = [block for block in mine if not block.is_active]
             split = [block.size for block in free if block.is_split and block.expandable is None]
+            active_bytes = sum([block.size for block in active])
+            requested_bytes = sum([block.requested_size for block in active])
             for group in (self.all, self.pools[is_small]):
                 group.allocation.increase(len(held))
                 group.allocated_bytes.increase(sum(held))
                 group.active.increase(len(active))
-                group.active_bytes.increase(sum([block.size for block in active]))
-                group.requested_bytes.increase(sum([block.requested_size for block in active]))
+                group.active_bytes.increase(active_bytes)
+                group.requested_bytes.increase(requested_bytes)
                 group.inactive_split.increase(len(split))
                 group.inactive_split_bytes.increase(sum(split))
 
