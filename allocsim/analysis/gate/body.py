@@ -51,10 +51,10 @@ class Body:
 
     first: entry of the recording at which the part begins.
     trace, plan: entries of the part, and the plan to replay them.
-    start: blocks to allocate before the part, each in a separate segment: those that are live until
-        its last request, or none if they do not count.
-    held: bytes of all blocks that are live when the part begins; those that are freed before its
-        last request are not in `start`.
+    start: blocks to allocate before the part, each in a separate segment. They are the blocks that
+        stay live until the last request of the part, or none if blocks from before do not count.
+    held: bytes of all blocks that are live when the part begins, also of the blocks that are freed
+        before its last request and so are not in `start`.
     """
 
     first: int
