@@ -47,7 +47,7 @@ function showAnswer(answer, question) {
   put("allocated", ...exactly(answer.allocated));
   put("spare-name", answer.spare >= 0 ? "To spare" : "Missing");
   put("spare", ...exactly(Math.abs(answer.spare)));
-  const [low, high] = question.card.process ?? about.process, peak = answer.needed ?? answer.reserved;
+  const [low, high] = question.card.process, peak = answer.needed ?? answer.reserved;
   put("process", `${sizeText(peak + low)} to ${sizeText(peak + high)}`);
   put("retries", retriesText(answer));
   put("largest", "…");

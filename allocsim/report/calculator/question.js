@@ -3,7 +3,7 @@
 
 const about = JSON.parse(document.getElementById("about").textContent);
 const ANOTHER = "another";
-const LIKE_AN_A100 = { capability: [8, 0], multiprocessors: 108, threads: 2048, context: 0 };
+const LIKE_AN_A100 = { capability: [8, 0], multiprocessors: 108, threads: 2048, context: 0, process: about.process };
 const SIZE_NAMES = {
   layers: "Layers", hidden: "Width", intermediate: "Inner width", heads: "Heads",
   kv_heads: "K/V heads", head_dim: "Head size", vocabulary: "Vocabulary", positions: "Positions",
