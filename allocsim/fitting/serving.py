@@ -257,7 +257,7 @@ def serve(
         options=given,
         card=gpu.name,
         capability=gpu.capability,
-        threads=gpu.multiprocessors * gpu.limits.threads,
+        threads=gpu.threads,
         encoder=(2 * held.encoder // cards, 2 * held.encoder),
         drivers=_DRIVERS if is_named else (0, 0),
     )

@@ -25,7 +25,7 @@ from allocsim.errors import ConfigError
 from allocsim.fitting.model import Configured, hub_name, model_of, published_quantization
 from allocsim.fitting.run_result import find_install, record_in, why_it_failed
 from allocsim.fitting.serving import held_of, serve
-from allocsim.phantom import Gpu, Recorded, starter_of
+from allocsim.phantom import THREAD_STACK, Gpu, Recorded, starter_of
 from allocsim.recording import Refusal, figures_in
 from allocsim.units import KIB, MIB
 
@@ -134,6 +134,11 @@ class Started(Shown):
             yield "KV cache", sizes["kv_cache_bytes"]
 
     @property
+    def driver_counts(self) -> dict[str, int]:
+        """Number of kernels, graph nodes and graphs with collectives that the driver holds."""
+        return dict.fromkeys(_COUNTED, 0) | dict(zip(_COUNTED, self.driver, strict=False))
+
+    @property
     def driver_range(self) -> tuple[int, int]:
         """Range (low, high) of the bytes that the driver takes for kernels and graph nodes."""
         low, high = (sum(map(mul, self.driver, each)) for each in zip(*_SEEN, strict=True))
@@ -230,9 +235,9 @@ def start(
         if phase is Phase.ARGUMENTS and not refusals:
             raise ConfigError(failure)
     version = printed.version if printed is not None else ""
+    sampled = "sampled tokens" if "requests" in stages else ""
     assert recorded.torch is not None
-    threads = gpu.multiprocessors * gpu.limits.threads
-    stack, settled = (max(_most(recorded, name), 1024) for name in ("stack", "settled"))
+    stack, settled = (max(_most(recorded, name), THREAD_STACK) for name in ("stack", "settled"))
     tuning = stack - settled or min(stack - _most(recorded, "kept"), 0)
     return Started(
         model=found.name,
@@ -247,17 +252,12 @@ def start(
         failure=failure,
         refusals=refusals,
         hollow=_joined(each.hollow for each in recorded.processes),
-        invented=_joined(
-            (
-                *(each.invented for each in recorded.processes),
-                "sampled tokens" if "requests" in stages else "",
-            )
-        ),
+        invented=_joined((*(each.invented for each in recorded.processes), sampled)),
         torch_version=recorded.torch.version,
         seconds=time.perf_counter() - began,
         driver=tuple(_most(recorded, name) for name in _COUNTED[: len(charges)]),
-        local_bytes=threads * (stack - 1024),
-        tuning_bytes=threads * tuning,
+        local_bytes=gpu.threads * (stack - THREAD_STACK),
+        tuning_bytes=gpu.threads * tuning,
         stages=stages,
     )
 

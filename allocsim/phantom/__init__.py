@@ -23,6 +23,7 @@ from allocsim.phantom.engines import Starter, starter_of
 from allocsim.phantom.gpu import (
     CARDS,
     CONTEXT_MEMORY_SEEN,
+    THREAD_STACK,
     Gpu,
     Limits,
     context_range,
@@ -45,8 +46,8 @@ from allocsim.phantom.wheel import Wheel, cached_wheel, fetch_wheel, full_versio
 __all__ = [
     "CARDS", "COMMON_OPTIONS", "CONTEXT_MEMORY_SEEN", "Gpu", "Limits", "ORIGIN", "PhantomError",
     "ProcessRecording", "Recorded", "RecordedProgram", "RefusedError", "STUB", "ScriptError",
-    "Starter", "Stubs", "TorchInstall", "UnavailableError", "Wheel", "build_once", "build_stubs",
-    "cached_wheel", "compile_source", "context_range", "context_seen", "digest_of", "fetch_wheel",
-    "find_compiler", "find_gpu", "find_torch", "full_version", "has_gpu", "limits_of",
-    "phantom_environment", "record", "starter_of",
+    "Starter", "Stubs", "THREAD_STACK", "TorchInstall", "UnavailableError", "Wheel", "build_once",
+    "build_stubs", "cached_wheel", "compile_source", "context_range", "context_seen", "digest_of",
+    "fetch_wheel", "find_compiler", "find_gpu", "find_torch", "full_version", "has_gpu",
+    "limits_of", "phantom_environment", "record", "starter_of",
 ]  # fmt: skip

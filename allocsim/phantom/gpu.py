@@ -26,7 +26,7 @@ CONTEXT_MEMORY = 512 * MIB
 CONTEXT_MEMORY_SEEN = (112 * MIB, 871 * MIB)
 """Smallest and largest context memory of one process that was seen on any GPU, in bytes."""
 
-_STACK = KIB
+THREAD_STACK = KIB
 """Bytes of stack that a CUDA context holds for each thread that a GPU runs at once.  Source: an
 H100, where a kernel with a larger stack takes the difference for all threads (traces/h100)."""
 
@@ -122,6 +122,11 @@ class Gpu:
         return self.memory - self.context_memory
 
     @property
+    def threads(self) -> int:
+        """Number of threads that the GPU runs at once."""
+        return self.multiprocessors * self.limits.threads
+
+    @property
     def has_nvlink(self) -> bool:
         """True if servers connect all their cards of this kind by NVLink."""
         is_of_servers = self.capability[0] >= 7 and self.capability[1] in (0, 3)
@@ -152,7 +157,7 @@ def context_seen(gpu: Gpu) -> tuple[int, int]:
     if not gpu.context_memory:
         return CONTEXT_MEMORY_SEEN
     is_of_cuda = not gpu.assumed.startswith(_OTHER_MAKERS)
-    stacks = is_of_cuda * _STACK * gpu.multiprocessors * gpu.limits.threads
+    stacks = is_of_cuda * THREAD_STACK * gpu.threads
     low, high = _CONTEXT_BESIDE_STACKS
     return low + stacks, high + stacks
 

@@ -18,7 +18,6 @@ from allocsim.report.layout import LABEL, row
 from allocsim.units import format_size
 
 _NOT_COUNTED = "NCCL's memory is not counted, and that of the CUDA context is assumed"
-_DRIVER = ("kernels", "nodes", "collective_graphs")
 _WITHOUT = "no values of weights, no tokenizer"
 
 
@@ -169,7 +168,7 @@ def document(found: Started) -> dict[str, Any]:
             "hollow": found.hollow or None,
             "invented": found.invented or None,
             "driver": {
-                **dict(zip(_DRIVER, (*found.driver, 0), strict=False)),
+                **found.driver_counts,
                 "bytes": [low, high],
             },
             "tuning_bytes": found.tuning_bytes or None,
