@@ -33,8 +33,13 @@ EDITS = (
     "one stream",
     "free early",
 )
-OF_STREAMS = ("one stream", "free early")
+_OF_STREAMS = ("one stream", "free early")
 _HERE = Path(__file__).parent
+
+
+def edits_of(program: str) -> tuple[str, ...]:
+    """Return the edits of `EDITS` that change `program`; only "prefetch" has two streams."""
+    return tuple(edit for edit in EDITS if edit not in _OF_STREAMS or program == "prefetch")
 
 
 def recorded(program: str, edits: tuple[str, ...], python: str, folder: Path) -> Recording:
@@ -70,9 +75,7 @@ def main() -> None:
             devices = prepare(recorded(program, (), arguments.python, folder))
             before = replay_prepared(devices).devices[0].peak_reserved_bytes
             begin = f"| {program} | {before:,} |"
-            for edit in EDITS:
-                if edit in OF_STREAMS and program != "prefetch":
-                    continue
+            for edit in edits_of(program):
                 real = _peak(recorded(program, (edit,), arguments.python, folder))
                 try:
                     run = replay_prepared(edit_devices(devices, [edit])).devices[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.edits.__main__ import EDITS, OF_STREAMS, PROGRAMS
+from benchmarks.edits.__main__ import PROGRAMS, edits_of
 from benchmarks.recent import Case
 
 __all__ = ["LIMITS", "TASKS", "edit_name", "edited_programs"]
@@ -93,12 +93,7 @@ LIMITS = (
 
 def edited_programs() -> list[tuple[str, str]]:
     """Return each program of `benchmarks.edits` with "" and with each of its edits."""
-    return [
-        (program, edit)
-        for program in PROGRAMS
-        for edit in ("", *EDITS)
-        if edit not in OF_STREAMS or program == "prefetch"
-    ]
+    return [(program, edit) for program in PROGRAMS for edit in ("", *edits_of(program))]
 
 
 def edit_name(program: str, edit: str) -> str:

@@ -16,7 +16,6 @@ import argparse
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,6 @@ ROOT = Path(__file__).parents[2]
 PAGE, README = ROOT / "docs" / "evidence" / "real-gpu.md", ROOT / "README.md"
 DETAILS = ROOT / "benchmarks" / "results" / "real-gpu.md"
 COMMAND = "python -m benchmarks.real_gpu docs"
-HELD_OUT = ("tasks", "largest batches", "edits", "settings", "context", "graphs")
-"""Sections on the card that no rule was read from, with their tables in `DETAILS`."""
 SECTIONS = ("programs", "cases", "kernels", "driver times")
 """Sections with their tables in `DETAILS`; the page has their sentences only."""
 
@@ -53,7 +50,7 @@ def page() -> str:
     text = between_marks(text, "predictions", COMMAND, versions)
     for name in SECTIONS:
         text = between_marks(text, name, COMMAND, "\n".join(_sentences(found[name])))
-    for name, lines in _held_out().items():
+    for name, lines in held_out_sections().items():
         text = between_marks(text, name, COMMAND, "\n".join(_sentences(lines)))
     return text
 
@@ -63,15 +60,9 @@ def details() -> str:
     text, found = DETAILS.read_text(), sections(H200, read_predictions())
     for name in SECTIONS:
         text = between_marks(text, name, COMMAND, "\n".join(found[name]))
-    for name, lines in _held_out().items():
+    for name, lines in held_out_sections().items():
         text = between_marks(text, name, COMMAND, "\n".join(lines))
     return text
-
-
-@cache
-def _held_out() -> dict[str, list[str]]:
-    found = held_out_sections()
-    return {name: found[name] for name in HELD_OUT}
 
 
 def _sentences(lines: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from allocsim.recording import load
 from allocsim.replaying import prepare, replay_prepared
 from allocsim.units import KIB, MIB
 from benchmarks.on_gpu.tasks import LIMITS, TASKS, edit_name, edited_programs
+from benchmarks.real_gpu.predictions import rows_by_id
 from benchmarks.real_gpu.programs import programs_of, what_if_lines
 from benchmarks.real_gpu.tables import bytes_text, error_text, signed_percent, table
 from benchmarks.recent import Case
@@ -35,17 +37,15 @@ _KEPT = (
     *("device_memory", "torch", "transformers", "peft"),
 )
 _ASKED = re.compile(r"Tried to allocate ([\d.]+ \w+)")
-_Rows = Mapping[str, Mapping[str, Any]]
 
 
-def _rows(path: Path) -> dict[str, Mapping[str, Any]]:
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return {row["id"]: row for row in rows}
+def _rows(folder: Path, part: str) -> Mapping[str, Mapping[str, Any]]:
+    return rows_by_id(folder / part / f"{part}.jsonl")
 
 
 def predictions_from(phantom: Path) -> str:
     """Return the text of `predicted.jsonl` from the folder of a rehearsal over a phantom."""
-    rows = {**_rows(phantom / "tasks" / "tasks.jsonl"), **_rows(phantom / "limits/limits.jsonl")}
+    rows = {**_rows(phantom, "tasks"), **_rows(phantom, "limits")}
     kept = [{key: row[key] for key in _KEPT} for _, row in sorted(rows.items())]
     return "".join(json.dumps(row) + "\n" for row in kept)
 
@@ -101,18 +101,20 @@ def _asked(row: Mapping[str, Any]) -> str:
 
 
 def _counted(cases: Sequence[Case], part: str) -> list[_Counted]:
-    real, predicted = _rows(H100 / part / f"{part}.jsonl"), _rows(PREDICTED)
+    real, predicted = _rows(H100, part), rows_by_id(PREDICTED)
     return [_Counted(case, real[case.id], predicted[case.id]) for case in cases]
 
 
+@cache
 def held_out_sections() -> dict[str, list[str]]:
     """Return the lines of each table by name: a sentence in bold, then the table."""
+    tasks, limits = _counted(TASKS, "tasks"), _counted(LIMITS, "limits")
     return {
-        "tasks": _task_lines(_counted(TASKS, "tasks")),
-        "largest batches": _limit_lines(_counted(LIMITS, "limits")),
+        "tasks": _task_lines(tasks),
+        "largest batches": _limit_lines(limits),
         "edits": _edit_lines(),
         "settings": _setting_lines(),
-        "context": _context_lines([*_counted(TASKS, "tasks"), *_counted(LIMITS, "limits")]),
+        "context": _context_lines([*tasks, *limits]),
         "graphs": _graph_lines(json.loads((H100 / "graphs.json").read_text())),
     }
 
@@ -245,12 +247,11 @@ def _graph_lines(found: Mapping[str, Any]) -> list[str]:
             of_kind[row["kind"]] = most / nodes / KIB  # graphs reuse what earlier ones released
             rows.append((*cells, f"{most / MIB:.0f}", f"{of_kind[row['kind']]:.2f}"))
     gpu = find_gpu("H100")
-    threads = gpu.multiprocessors * gpu.limits.threads
     stacks, held = [], 0
     for row in found["stacks"]:
         held += row["first"]
         stack = row["stack"]
-        stacks.append((f"{stack:,}", f"{held:,}", f"{held / threads + KIB:,.1f}"))
+        stacks.append((f"{stack:,}", f"{held:,}", f"{held / gpu.threads + KIB:,.1f}"))
     head = ("node", "nodes of a graph", "graphs", "MiB taken", "MiB taken so far", "KiB per node")
     last = ("stack of the kernel, bytes", "bytes taken so far", "bytes per thread, with 1 KiB")
     return [

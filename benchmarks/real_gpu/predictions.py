@@ -18,7 +18,10 @@ from numpy.typing import NDArray
 from allocsim.recording import Action, Recording, load
 from benchmarks.real_gpu.alignment import Codes, differences, run_order
 
-__all__ = ["COMMAND", "RESULTS", "kernels_of", "predictions_of", "read_predictions", "same_entries"]
+__all__ = [
+    "COMMAND", "RESULTS", "kernels_of", "predictions_of", "read_predictions", "rows_by_id",
+    "same_entries",
+]  # fmt: skip
 
 RESULTS = Path(__file__).parents[1] / "results" / "h200-phantom.json"
 COMMAND = "python -m benchmarks.on_gpu PHANTOM --python PYTHON --phantom H200"
@@ -56,8 +59,11 @@ def predictions_of(card: Path, phantom: Path) -> Predictions:
 def case_rows(folder: Path) -> dict[str, Mapping[str, Any]]:
     """Return the rows of the cases in a folder, by id; empty if the folder has no cases."""
     path = folder / "cases" / "cases.jsonl"
-    if not path.exists():
-        return {}
+    return rows_by_id(path) if path.exists() else {}
+
+
+def rows_by_id(path: Path) -> dict[str, Mapping[str, Any]]:
+    """Return the rows of a file of JSON lines, by id and in its order."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     return {row["id"]: row for row in sorted(rows, key=lambda row: str(row["id"]))}
 

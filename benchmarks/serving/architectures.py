@@ -30,39 +30,45 @@ _RESULTS = HERE.parent / "results" / "serving_architectures.json"
 _PAGE = HERE.parents[1] / "docs" / "evidence" / "serving.md"
 _COMMAND = "python -m benchmarks.serving.architectures --docs"
 
-_OF_VLLM = ("--max-model-len", "8192", "--max-num-seqs", "32")
-CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
-    "meta-llama/Llama-3.2-1B": ("H100", 1, _OF_VLLM),
-    "Qwen/Qwen2.5-0.5B-Instruct": ("RTX 4090", 1, _OF_VLLM),
-    "Qwen/Qwen3-0.6B": ("H100", 1, _OF_VLLM),
-    "Qwen/Qwen3-30B-A3B": ("H100", 2, _OF_VLLM),
-    "google/gemma-3-1b-it": ("RTX 4090", 1, _OF_VLLM),
-    "mistralai/Mistral-Small-24B-Instruct-2501": ("H100", 2, _OF_VLLM),
-    "openai/gpt-oss-20b": ("H100", 1, _OF_VLLM),
-    "deepseek-ai/DeepSeek-V2-Lite": ("H100", 1, _OF_VLLM),
+CASES = {
+    "vllm": {
+        "meta-llama/Llama-3.2-1B": ("H100", 1),
+        "Qwen/Qwen2.5-0.5B-Instruct": ("RTX 4090", 1),
+        "Qwen/Qwen3-0.6B": ("H100", 1),
+        "Qwen/Qwen3-30B-A3B": ("H100", 2),
+        "google/gemma-3-1b-it": ("RTX 4090", 1),
+        "mistralai/Mistral-Small-24B-Instruct-2501": ("H100", 2),
+        "openai/gpt-oss-20b": ("H100", 1),
+        "deepseek-ai/DeepSeek-V2-Lite": ("H100", 1),
+    },
+    "sglang": {
+        "meta-llama/Llama-3.2-1B": ("H100", 1),
+        "Qwen/Qwen2.5-1.5B-Instruct": ("L40S", 1),
+        "Qwen/Qwen3-0.6B": ("H100", 1),
+        "Qwen/Qwen3-30B-A3B": ("H100", 1),
+        "google/gemma-3-1b-it": ("L40S", 1),
+        "mistralai/Mistral-Small-24B-Instruct-2501": ("H100", 1),
+        "openai/gpt-oss-20b": ("H100", 1),
+        "deepseek-ai/DeepSeek-V2-Lite": ("H100", 1),
+    },
 }
-_OF_SGLANG = ("--context-length", "8192", "--cuda-graph-max-bs-decode", "32")
-_OF_LOGS = (
-    *("--mem-fraction-static", "0.85", "--context-length", "32768"),
-    *("--chunked-prefill-size", "4096", "--cuda-graph-max-bs-decode", "32"),
-)
-"""Options of the logs in rows S002 and S003 of logs.csv; the last had another name then."""
-OF_SGLANG: dict[str, tuple[str, int, tuple[str, ...]]] = {
-    "meta-llama/Llama-3.2-1B": ("H100", 1, _OF_SGLANG),
-    "Qwen/Qwen2.5-1.5B-Instruct": ("L40S", 1, _OF_LOGS),
-    "Qwen/Qwen3-0.6B": ("H100", 1, _OF_SGLANG),
-    "Qwen/Qwen3-30B-A3B": ("H100", 1, _OF_SGLANG),
-    "google/gemma-3-1b-it": ("L40S", 1, _OF_SGLANG),
-    "mistralai/Mistral-Small-24B-Instruct-2501": ("H100", 1, _OF_SGLANG),
-    "openai/gpt-oss-20b": ("H100", 1, _OF_SGLANG),
-    "deepseek-ai/DeepSeek-V2-Lite": ("H100", 1, _OF_SGLANG),
+"""Card and number of cards of each model, by engine."""
+_OPTIONS = {
+    "vllm": ("--max-model-len", "8192", "--max-num-seqs", "32"),
+    "sglang": ("--context-length", "8192", "--cuda-graph-max-bs-decode", "32"),
+    "Qwen/Qwen2.5-1.5B-Instruct": (
+        *("--mem-fraction-static", "0.85", "--context-length", "32768"),
+        *("--chunked-prefill-size", "4096", "--cuda-graph-max-bs-decode", "32"),
+    ),
 }
-"""Card, number of cards and arguments of each model."""
+"""Options of an engine, or of one model: those of the logs in rows S002 and S003 of logs.csv, where
+the last option had another name."""
 
 
 def started(model: str, python: str, server: str = "vllm") -> dict[str, Any]:
     """Start a model and replay its recording; return the sizes in GiB, or the error."""
-    card, cards, words = (CASES if server == "vllm" else OF_SGLANG)[model]
+    card, cards = CASES[server][model]
+    words = _OPTIONS.get(model, _OPTIONS[server])
     result: dict[str, Any] = {"row": model, "card": card, "cards": cards, "options": list(words)}
     with TemporaryDirectory() as place:
         out = Path(place) / "start.pickle"
@@ -107,11 +113,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.serving.architectures", description=__doc__)
     parser.add_argument("models", metavar="MODEL", nargs="*")
     parser.add_argument("--python", metavar="PATH")
-    parser.add_argument("--server", choices=("vllm", "sglang"), default="vllm")
+    parser.add_argument("--server", choices=CASES, default="vllm")
     parser.add_argument("--docs", action="store_true")
     given = parser.parse_args(arguments)
-    cases = CASES if given.server == "vllm" else OF_SGLANG
-    for model in given.models or (cases if given.python else ()):
+    for model in given.models or (CASES[given.server] if given.python else ()):
         result = started(model, given.python, given.server)
         keep_in(_RESULTS, result)
         print(json.dumps(result), flush=True)

@@ -9,11 +9,12 @@ and at the end.  Weights are created from a configuration; nothing is downloaded
 import contextlib
 import json
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from benchmarks.on_gpu.inside.packages import installed
 
 STATS = (
     *("allocated_bytes.all.peak", "reserved_bytes.all.peak", "reserved_bytes.all.current"),
@@ -29,13 +30,6 @@ def stats() -> dict[str, int]:
     torch.cuda.synchronize()
     found = torch.cuda.memory_stats()
     return {name: found.get(name, 0) for name in STATS}
-
-
-def installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def about(model: torch.nn.Module) -> Row:

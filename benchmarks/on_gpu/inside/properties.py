@@ -7,19 +7,13 @@ import json
 import platform
 import sys
 from datetime import date
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
 
+from benchmarks.on_gpu.inside.packages import installed
+
 PRIVATE = ("uuid", "pci_bus_id", "pci_device_id", "pci_domain_id")
-
-
-def installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def main() -> None:

@@ -9,10 +9,11 @@ import json
 import os
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
+
+from benchmarks.on_gpu.inside.packages import installed
 
 STATS = (
     *("allocated_bytes.all.peak", "reserved_bytes.all.peak", "reserved_bytes.all.current"),
@@ -29,13 +30,6 @@ def process_mib() -> int | None:
         return None
     found = (line.split(", ") for line in lines.stdout.splitlines())
     return next((int(mib) for pid, mib in found if int(pid) == os.getpid()), None)
-
-
-def installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def main() -> None:
