@@ -1,7 +1,6 @@
-"""Faster replacements for some NumPy functions on long columns, and for their allocation.
+"""Faster versions of some NumPy functions, for long columns.
 
-Each replacement returns exactly what the NumPy call named in its docstring returns.  `keep_pages`
-makes the allocation of new columns faster.
+Each returns exactly what the NumPy call named in its docstring returns.
 """
 
 from __future__ import annotations
@@ -27,22 +26,16 @@ _MOST_DIGITS = 2
 
 
 def any_of(codes: NDArray[np.uint8], wanted: Iterable[int]) -> NDArray[np.bool_]:
-    """Return `np.isin(codes, wanted)` for a few wanted codes.
-
-    Comparing bytes with a plain integer uses vector instructions; comparing with an enumeration
-    member would first convert the bytes to words.  `isin` takes ten times as long.
-    """
+    """Return `np.isin(codes, wanted)`, ten times as fast for a few wanted codes."""
     found = np.zeros(codes.shape, dtype=bool)
     for code in wanted:
+        # An enumeration member would first convert the bytes to words.
         found |= codes == int(code)
     return found
 
 
 def distinct(numbers: NDArray[_Number]) -> NDArray[_Number]:
-    """Return `np.unique(numbers)`.
-
-    This uses a vectorised sort, which is 5 to 20 times as fast as the hash table of `np.unique`.
-    """
+    """Return `np.unique(numbers)`, 5 to 20 times as fast, by a vectorised sort."""
     ordered = np.sort(numbers)
     is_first = np.ones(len(ordered), dtype=bool)
     is_first[1:] = ordered[1:] != ordered[:-1]
@@ -50,11 +43,7 @@ def distinct(numbers: NDArray[_Number]) -> NDArray[_Number]:
 
 
 def numbered(numbers: NDArray[_Number]) -> tuple[NDArray[_Number], NDArray[np.intp]]:
-    """Return `np.unique(numbers, return_inverse=True)`.
-
-    Fast for columns with few distinct values, such as streams and pools, since it does not sort
-    positions.
-    """
+    """Return `np.unique(numbers, return_inverse=True)`, fast for few distinct values."""
     if len(numbers) and numbers.min() == numbers.max():
         return numbers[:1].copy(), np.zeros(len(numbers), dtype=np.intp)
     found = distinct(numbers)
@@ -124,7 +113,7 @@ def stable_order(numbers: NDArray[np.uint64] | NDArray[np.int64]) -> NDArray[np.
 
 
 def _order_by_digits(words: NDArray[np.uint64], n_digits: int) -> NDArray[np.intp]:
-    """Return the stable order of words of `n_digits` digits, sorting by the lowest digit first."""
+    """Return the stable order of words, by a radix sort over their `n_digits` digits of 16 bits."""
     order: NDArray[np.intp] = np.argsort(words.astype(np.uint16), kind="stable")
     for number in range(1, n_digits):
         digit = (words >> np.uint64(number * _DIGIT)).astype(np.uint16)
@@ -138,12 +127,10 @@ _LONGEST = (32 << 20) - (1 << 13)
 
 @cache
 def keep_pages() -> None:
-    """Make glibc keep up to 64 MiB of freed memory.
+    """Make glibc keep up to 64 MiB of freed memory instead of returning it to the kernel.
 
-    glibc returns free memory at the end of its heap to the kernel when it exceeds twice the size of
-    the largest array freed so far (at most 32 MiB), and the kernel clears every page that it maps
-    again.  That took a fifth of the first replay of a recording with the compiled core, and a
-    twentieth in plain Python (benchmarks/results/speed.md).  Allocating and freeing an untouched
-    array of the maximal size raises the threshold at no cost.  Other C libraries are unaffected.
+    This saves a fifth of the first replay of a recording with the compiled core, and a twentieth in
+    plain Python (benchmarks/results/speed.md).  Other C libraries are unaffected.
     """
+    # Freeing an untouched array of the maximal size raises glibc's threshold at no cost.
     np.empty(_LONGEST, dtype=np.uint8)

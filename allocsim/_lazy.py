@@ -1,7 +1,4 @@
-"""Lazy imports: names of a package that are imported on first use.
-
-A command then loads only the modules that it needs.
-"""
+"""Names of a package that are imported on first use, so that a command loads only what it needs."""
 
 from __future__ import annotations
 

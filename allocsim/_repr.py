@@ -42,7 +42,6 @@ class Shown(ABC):
 
 
 def printable(text: str) -> str:
-    """Return `text` with unprintable characters escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -13,10 +13,6 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Disable the collector in a `with` block; it would traverse millions of objects repeatedly.
-
-    The previous state is restored at the end of the block, also after an exception.
-    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:

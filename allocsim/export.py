@@ -1,13 +1,7 @@
-"""Replay written as a recording, as PyTorch would have recorded the replayed run.
+"""Convert a replay to the recording that PyTorch would have written of the replayed run.
 
-Actions, addresses, sizes and segments come from the replay.  Stacks, times and annotations come
-from the entries of the replayed recording.  If the replay is an exact baseline, the result is equal
-to the replayed recording.
-
-A request and its free keep the stack of their entry.  Driver calls and delayed frees that happen
-during a request get the stack of the request, as in PyTorch.  Entries of empty_cache get the stack
-of the next request or free, because the stack of the call is not known.
-Source: semantics 6.1 to 6.5.
+Actions, addresses, sizes and segments come from the replay, and stacks, times and annotations from
+the replayed recording.  The recording of an exact baseline is equal to the replayed one.
 """
 
 from __future__ import annotations
@@ -53,18 +47,15 @@ def columns_of(columns: Iterable[Sequence[Any]], dtypes: Sequence[Any]) -> list[
 
 @dataclass(frozen=True, slots=True, eq=False)
 class History:
-    """History of one device's replay, as columns.
+    """History of one device's replay, as columns: one row for each entry that PyTorch would record.
 
     action: codes of `Action`.
-    address, size: as in a recording (semantics 6.1).
-    stream: raw handle of the stream.
     entry: number of the recorded entry that caused the row.
     block_size: bytes of the block of an `alloc` row, including slack; 0 in other rows. A request
         that failed in the recording and succeeds in the replay also has 0, since its block is freed
         at once.
     pool: index into `pools`; -1 for the default pool.
-    start: segments before the first entry.
-    pools: private pools.
+    start: segments before the first row.
     """
 
     action: NDArray[np.uint8]
@@ -79,7 +70,7 @@ class History:
 
 
 class HistoryWatch(Observer):
-    """Observer that keeps the complete history of the replay of one device, and its allocator."""
+    """Observer of a replay that keeps the complete history of one device, and its allocator."""
 
     keeps_history = True
     allocator: CachingAllocator
@@ -195,7 +186,7 @@ def simulate(
     command: str = "",
     progress: Progress | None = None,
 ) -> Simulated:
-    """Replay `recording`, and convert the replay to a recording as PyTorch would have written it.
+    """Replay `recording`, and return the recording that PyTorch would have written.
 
     command: command line to note in the result.
     The other parameters and the errors are the same as in `replay`.
@@ -219,9 +210,10 @@ def simulate_prepared(
     command: str = "",
     progress: Progress | None = None,
 ) -> Simulated:
-    """Convert replays of prepared devices of `recording` to a recording.
+    """Replay prepared devices of `recording`; return the recording that PyTorch would have written.
 
-    setting, memory: setting and device memory in bytes; None for the recorded ones.
+    setting: None for the recorded one.
+    memory: device memory in bytes; None for the recorded memory.
     command: command line to note in the result.
     """
     runs, traces, states = [], [], []

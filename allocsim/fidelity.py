@@ -1,9 +1,7 @@
 """Comparison of a replay under the recorded settings with the recording.
 
-All entries must be equal, in the same order; annotations and snapshots are ignored.  The final
-segments must be equal, block by block.  The requested size of an inactive block is ignored, because
-a recording that starts while the program runs does not show it.  After the first different entry,
-only addresses of requests are compared further.  Source: semantics 6.2.
+All entries must be equal, in the same order, and the final segments, block by block.  After the
+first different entry, only addresses of requests are compared further (semantics 6.2).
 """
 
 from __future__ import annotations
@@ -78,7 +76,7 @@ class Compared:
         return is_it
 
     def columns(self, first: int, end: int) -> tuple[tuple[Any, ...], ...]:
-        """Return compared entries [first, end) as columns; fewer at the end of the recording."""
+        """Return compared entries [first, end) as columns."""
         actions = tuple(_NAMES[self.action[first:end]].tolist())
         numbers = (self.addr, self.size, self.stream)
         return actions, *(tuple(column[first:end].tolist()) for column in numbers)
@@ -94,7 +92,6 @@ class Expected:
     If a replay places the block of a plain step at its recorded address, the step's entries equal
     the recorded ones, and the replay need not create them.
 
-    compared: entries of the recording.
     count: number of entries of each step.
     end: index in `compared` after the last entry of each step.
     is_recorded: True for a plain step whose entries are in the recording; False for other steps.
@@ -140,12 +137,12 @@ class Expected:
     def matched(
         self, first: int, placed: PlacedSteps, row: int, history: Sequence[TraceEntry]
     ) -> int | None:
-        """Compare the next steps of a replay with the recording, by the addresses of their blocks.
+        """Compare the addresses of the next steps' blocks in a replay with the recording.
 
-        Return the number of their entries if all are as recorded; None if they must be created.
+        Return the number of entries of these steps if all are as recorded; None if they must be
+        created.
 
         first: number of the first of these steps in the plan.
-        placed: addresses that the replay gave to the steps' blocks.
         row: index in `compared` of the first step's first entry.
         history: entries of the steps that ran one at a time.
         """
@@ -184,7 +181,7 @@ class FidelityCheck:
     """Comparison of a replay with the recording, in parts, so that few entries are in memory.
 
     A part of the replay is passed either to `history`, as entries, or to `steps`, as steps with the
-    addresses of their blocks. The second form saves a third of the time of a replay.
+    addresses of their blocks, which is faster.
 
     expected: recorded entries of each step; if None, `steps` takes longer.
     """
@@ -317,7 +314,7 @@ class FidelityCheck:
 
 
 class Uncompared(FidelityCheck):
-    """Check of a recording that contains only requests, which compares nothing."""
+    """Check of a recording that contains only requests, without addresses: it compares nothing."""
 
     def history(self, entries: Sequence[TraceEntry]) -> None:
         del entries
@@ -366,10 +363,9 @@ def _difference(replayed: _Segment | None, other: _Segment | None) -> str:
 
 
 def ends_alike(trace: Trace, allocator: ReplayAllocator) -> bool:
-    """Return True if `allocator` has exactly the final segments of `trace`.
+    """Return True if `allocator` has exactly the final segments of `trace`, in a fast comparison.
 
-    It compares all blocks at once, as columns.  If it returns False, segments or requested sizes of
-    inactive blocks may differ, and a comparison block by block must decide.
+    After False, compare block by block: requested sizes of inactive blocks may differ.
     """
     tiles, (columns, n_active) = trace.tiles, allocator.block_columns()
     *numbers, heads = columns

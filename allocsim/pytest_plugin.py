@@ -1,11 +1,7 @@
 """pytest plugin with `@pytest.mark.limit_reserved("2GiB")` and `@pytest.mark.allocsim(...)`.
 
-Tests without these marks are unaffected.  A marked test is recorded by `allocsim.capture` if a GPU
-is available.  Otherwise it runs in a separate interpreter over a phantom GPU, and its outcome is
-reported here.  Without PyTorch it is skipped with a reason.
-
-The limits apply to the requests of the test's body, replayed on an empty allocator.  Memory of
-other tests and of fixtures does not count.
+A marked test is recorded on the GPU, or without one over a phantom GPU in a separate interpreter.
+The limits apply to the requests of the test's body, replayed on an empty allocator.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Memory of a device at one moment: segments and their blocks.
 
-In a valid state the blocks of a segment cover it without gap or overlap, the segments of a device
-do not overlap, and a block's state is one of PyTorch's three strings.  `recording/soundness.py`
-checks this for recordings, and `core/check.py` for the model.  Source: semantics 6.5.
+The blocks of a valid segment cover it without gap or overlap (semantics 6.5).
+`recording/soundness.py` checks this for recordings, and `core/check.py` for the model.
 """
 
 from __future__ import annotations
@@ -36,10 +35,8 @@ DEFAULT_POOL: PoolId = (0, 0)
 
 @dataclass(frozen=True, slots=True)
 class BlockState:
-    """Block of a segment.
+    """Block of a segment at one moment.
 
-    address: first byte.
-    size: bytes of the block.
     requested_size: bytes of the request; meaningless if the block is inactive.
     state: `ALLOCATED`, `PENDING` (freed, but still used by a stream) or `INACTIVE` (free).
     frames: stack number of the allocation, -1 if unknown.
@@ -57,21 +54,17 @@ class BlockState:
 
     @property
     def end(self) -> int:
-        """First address after the block."""
         return self.address + self.size
 
     @property
     def is_active(self) -> bool:
-        """True if the block is allocated or pending."""
         return self.state != INACTIVE
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """Segment from cudaMalloc, or one mapped range of an expandable segment.
+    """Segment from cudaMalloc, or one mapped range of an expandable segment, at one moment.
 
-    address: first byte.
-    total_size: bytes.
     stream: raw handle of its stream.
     is_small: True if it is in the small pool.
     pool_id: `DEFAULT_POOL`, or the private pool that owns it.
@@ -92,7 +85,6 @@ class SegmentState:
 
     @property
     def end(self) -> int:
-        """First address after the segment."""
         return self.address + self.total_size
 
     def held(self, state: str) -> int:
@@ -101,12 +93,10 @@ class SegmentState:
 
     @property
     def allocated_size(self) -> int:
-        """Bytes of allocated blocks."""
         return self.held(ALLOCATED)
 
     @property
     def active_size(self) -> int:
-        """Bytes of blocks that are allocated or pending."""
         return sum(block.size for block in self.blocks if block.state != INACTIVE)
 
     @property
@@ -116,10 +106,8 @@ class SegmentState:
 
     @property
     def largest_free(self) -> int:
-        """Bytes of the largest inactive block; 0 if there is none."""
         return max((block.size for block in self.blocks if block.state == INACTIVE), default=0)
 
     @property
     def is_idle(self) -> bool:
-        """True if all its blocks are inactive."""
         return all(block.state == INACTIVE for block in self.blocks)

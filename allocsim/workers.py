@@ -1,8 +1,7 @@
-"""Run jobs in this process, in processes or on a caller's executor.
+"""Run jobs in this process, in worker processes or on a caller's executor.
 
-Every job gives exactly one result, even if its worker process dies.  When a worker dies, all the
-running jobs of the pool are lost.  They are run again one at a time on a new pool, and a job that
-kills its worker again is reported as lost.
+Every job gives one result.  When a worker dies, the pool's running jobs are run again one at a
+time, and a job that kills its worker again is reported as lost.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ class WorkerDiedError(Exception):
 class Crew:
     """Runner of jobs: this process, a pool of `jobs` processes, or the caller's `executor`.
 
-    A pool of the crew is replaced when it breaks, and closed at the end.  A caller's executor is
-    neither replaced nor closed.
+    The pool is replaced when it breaks, and closed at the end; a caller's executor is not.
     """
 
     def __init__(self, jobs: int = 1, executor: Executor | None = None) -> None:
@@ -63,7 +61,7 @@ class Crew:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def submit(self, act: Callable[[_Job], _Found], job: _Job) -> Future[_Found]:
-        """Submit `act(job)`. If a pool of the crew is broken, a new one replaces it."""
+        # A pool whose worker died refuses jobs; a new pool replaces it.
         if self._pool is not None:
             try:
                 return self._pool.submit(act, job)
@@ -78,8 +76,8 @@ class Crew:
         """Run `act(job)` in the background; return a function that waits for its result.
 
         The job starts after the jobs of the next `run_all`, or when the returned function is
-        called. Each `run_all` starts only one background job. Without other processes, or if the
-        worker died, the returned function runs the job in this process.
+        called. Without other processes, or if the worker died, that function runs the job in this
+        process.
         """
         each = _BackgroundJob(self, lambda: self.submit(act, job), lambda: act(job))
         self._waiting.append(each)

@@ -5,9 +5,8 @@
     with capture("run.pickle"):
         train()
 
-Rule: the program is not affected.  This package imports only the standard library, uses torch only
-after the program has imported it, and raises no exception in the program.  It writes the same files
-as `allocsim record`: PyTorch's snapshots with one additional key.
+The package imports only the standard library, uses torch only after the program has imported it,
+and raises no exception in the program.  It writes the same files as `allocsim record`.
 """
 
 from allocsim.capture.session import MAX_ENTRIES, Capture, capture

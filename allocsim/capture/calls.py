@@ -1,13 +1,7 @@
-"""Record the calls that affect the allocator but are not in PyTorch's history, as marks.
+"""Record calls such as empty_cache(), which PyTorch's history lacks, as marks.
 
-An example is empty_cache().  Rule: the program is not affected.  Each call is passed on with its
-arguments, result and exception, and modules are imported as usual.  Only the standard library is
-imported, because `allocsim record` loads this file by its path in an interpreter that may lack
-allocsim.
-
-Counted entries are those that PyTorch's statistics count: allocations, frees and out-of-memory
-errors.  A mark is (device, number of counted entries before the call, kind, value), so its position
-in the history is exact.  The kinds are those of `allocsim.recording.MarkKind`.
+A mark is (device, number of counted entries before the call, kind, value).  Counted entries are
+those in PyTorch's statistics: allocations, frees and out-of-memory errors.
 """
 
 from __future__ import annotations
@@ -19,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+# `allocsim record` loads this file by its path in an interpreter that may lack allocsim.
 if TYPE_CHECKING:
     MarkRow = tuple[int, int, str, Any]
 
@@ -97,7 +92,7 @@ class CallLog:
         self._undo: list[Callable[[], None]] = []
 
     def count(self, device: int) -> int:
-        """Return the number of counted entries of `device` since the start of the process."""
+        """Return the number of allocations, frees and OOM errors since the process started."""
         stats = self.gpu.memory_stats(device)
         here = sum(stats.get(key, 0) for key in STATISTICS)
         return int(self._counted_before.get(device, 0) + here)
@@ -138,7 +133,6 @@ class CallLog:
 
         describe: function that gets the call's arguments. It returns (kind, value, device), or
             (kind, value) for a call that affects all devices, or None for a call without a mark.
-        args, named: arguments of the call.
         """
         if not self.is_noted():
             return []
@@ -216,8 +210,8 @@ def placed_marks(
     A mark from before the first entry is moved to entry 0 if it is still in effect, else left out.
 
     traces: history of each device.
-    lost: by device, number of counted entries before the history's first entry; None if unknown,
-        and then the marks of the device are left out.
+    lost: by device, number of counted entries (module docstring) before the history's first entry;
+        None if unknown, and then the marks of the device are left out.
     """
     placed: list[dict[str, Any]] = []
     for device, entries in enumerate(traces):

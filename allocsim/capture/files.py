@@ -1,14 +1,7 @@
 """Files of a capture: snapshots with data about the program, written in limited space.
 
-Rule: a file is complete or absent.  All files of one capture together stay within its limit, and
-one file takes at most half of the free disk space.  To make room for a new file, the oldest files
-are removed.  If the new file is still too large, its oldest entries are left out.  If the folder is
-not writable, the system's folder for temporary files is used.
-
-The data is stored under the snapshot's key "allocsim".  To collect it, CUDA is called only to read
-the free memory.  At an error CUDA is not called at all, because the program may be capturing a CUDA
-graph.  The driver's management library (NVML), which knows the memory of each process, does not
-affect CUDA's state and is always called.
+A file is complete or absent.  The oldest files are removed to make room for a new one, and the
+oldest entries are left out of a file that is still too large.
 """
 
 from __future__ import annotations
@@ -55,7 +48,6 @@ class Written:
     """One written file.
 
     size: bytes.
-    n_entries: number of entries in the file.
     n_dropped: number of older entries that were left out because the file was too large.
     text_at: offset of the bytes reserved for the text of an error; -1 without an error.
     """
@@ -100,7 +92,6 @@ class Files:
     def save(self, name: str, snapshot: Any, describe: Callable[[Any, int], Any]) -> Written:
         """Write `snapshot` with as many of its newest entries as fit; return data about the file.
 
-        name: file name.
         describe: function that returns the object to pickle. Its arguments are the snapshot with
             the kept entries, and the number of entries left out.
         Raises OSError if not even the segments can be written.
@@ -334,15 +325,16 @@ class _Process(ctypes.Structure):
 def processes_memory(
     card: Any, used: int, load: Callable[[str], Any] = ctypes.CDLL
 ) -> dict[str, int]:
-    """Return "process_memory" and "other_memory" in bytes, and the number of "other_processes".
+    """Return the bytes of this process and of others on the GPU, as the driver's NVML reports them.
 
-    The result is empty if NVML is missing, if the driver does not report the values, or in a
-    container whose process ids differ from the host's.
+    The keys are "process_memory", "other_memory" and "other_processes", a number. The result is
+    empty if NVML is missing, if the driver does not report the values, or in a container.
 
     card: properties of the GPU, as torch.cuda.get_device_properties() returns them.
     used: bytes of the GPU that are not free.
     load: function that opens a library.
     """
+    # Unlike a call of CUDA, NVML is safe while the program captures a CUDA graph.
     with contextlib.suppress(Exception):
         held = _processes(load(_LIBRARY), card)
         own = held.pop(os.getpid(), _UNKNOWN)

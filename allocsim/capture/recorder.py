@@ -1,26 +1,7 @@
 """Recorder of PyTorch's history, which all captures of a process share.
 
-There is one recorder per process, because PyTorch has one history and cannot unregister callbacks.
-It records while at least one capture is active.  If the program itself records a history, the
-recorder neither restarts nor stops it.  In a forked process the recorder does nothing until that
-process uses the GPU.  The history starts when the program initialises the GPU, before the first
-allocation.  If the GPU is already initialised, it starts immediately.
-
-Rule: a function decorated by `quiet` logs an error and returns None instead of raising it in the
-program.
-
-Rule: a release or build of PyTorch may lack a function.  The recorder checks if the function exists
-and never compares versions.
-
-| interface | found in |
-|---|---|
-| `_record_memory_history(stacks=…)` and `_snapshot` of torch.cuda.memory | 2.6, 2.14, 2.15 |
-| the same of torch.xpu.memory; without it, XPU is not recorded | 2.14, 2.15; not in 2.6 |
-| `record_pinned_host_memory`; without it, pinned host memory is not recorded | 2.14, 2.15 |
-| `_cuda_attach_out_of_memory_observer`, called before an error is raised | 2.6, 2.14, 2.15 |
-| `_cuda_isHistoryEnabled`; without it, the program's own history is restarted | 2.6, 2.14, 2.15 |
-
-ROCm builds have the names of CUDA.
+PyTorch has one history per process and cannot unregister callbacks.  If the program itself
+records a history, the recorder neither restarts nor stops it.
 """
 
 from __future__ import annotations
@@ -40,10 +21,14 @@ from allocsim.collector import collector_paused
 
 LOG = logging.getLogger("allocsim.capture")
 _said: set[str] = set()
+# Functions of PyTorch that some releases lack; their presence is checked, never the version:
+# - torch.xpu.memory's: from 2.14 on; without them, XPU is not recorded
+# - record_pinned_host_memory: from 2.14 on; without it, pinned host memory is not recorded
+# - _cuda_isHistoryEnabled: without it, the program's own history is restarted
 
 
 def say_once(what: str, *values: object) -> None:
-    """Log the warning `what` with `values`, unless `what` was logged before in this process."""
+    """Log a warning, unless `what` was logged before in this process."""
     if what not in _said:
         _said.add(what)
         with contextlib.suppress(Exception):  # a handler of the program may fail
@@ -69,12 +54,11 @@ def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class DeviceApi:
-    """Functions of one device type.
+    """Functions of PyTorch for one device type; an empty name means that it has no such function.
 
     module: name of its module in torch, such as "cuda".
     observer: name of the function of torch._C that registers a callback for out-of-memory errors.
     is_enabled: name of the function of torch._C that reports if a history is recorded.
-    An empty name means that the device type has no such function.
     """
 
     module: str
@@ -143,12 +127,12 @@ class Ring:
 class RecordedHistory:
     """Snapshot, and data about the recording.
 
+    Counted entries are allocations, frees and out-of-memory errors.
+
     snapshot: dictionary that PyTorch's `_snapshot` returns.
-    lost: by device, number of all counted entries (calls.py) before the first entry of its history,
-        with those from before recording began; None if unknown.
-    missed: number of the lost entries, on all devices, that were recorded and then overwritten in
-        the ring; those from before recording began are left out.
-    marks: marks of all devices (calls.py).
+    lost: by device, number of counted entries before the first entry of its history, including
+        those from before recording began; None if unknown.
+    missed: number of entries, on all devices, that the ring has overwritten.
     conf_at_start: conf when recording began; None if it has not changed.
     held: bytes allocated when recording began.
     """
@@ -202,7 +186,6 @@ class Recorder:
         when_loaded("torch", quiet(self._on_torch))
 
     def detach(self, listener: Listener) -> None:
-        """Stop recording for the capture `listener`; other captures continue."""
         if listener in self.listeners:
             self.listeners.remove(listener)
         if self.listeners:

@@ -1,7 +1,6 @@
 """Capture of a program: the occasions on which it writes the history, and the file names.
 
-Rule: `capture` raises an exception for invalid arguments.  After that, a capture raises no
-exception, and exceptions of the program are not changed.
+`capture` raises an exception only for invalid arguments; a capture never raises one.
 """
 
 from __future__ import annotations

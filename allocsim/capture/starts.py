@@ -1,21 +1,7 @@
 """Start a capture in programs that do not call `capture`: by a callback, or by the environment.
 
-`for_transformers`, `for_lightning` and `for_composer` return callbacks that capture a run with its
-training steps.  A framework is imported only when its callback is created.  Recording begins at
-that moment, so create the callback before the model moves to the device.  Recording continues after
-training until the program ends, so an evaluation is recorded too.
-
-`install` captures a program that cannot be edited.  Without ALLOCSIM_CAPTURE nothing happens.  An
-invalid variable is logged, and the program runs without a capture.
-
-| variable | option of `capture` |
-|---|---|
-| ALLOCSIM_CAPTURE | path |
-| ALLOCSIM_CAPTURE_ON | on, separated by commas |
-| ALLOCSIM_CAPTURE_STEPS | steps: one number for every nth step, or several separated by commas |
-| ALLOCSIM_CAPTURE_MAX_ENTRIES | max_entries |
-| ALLOCSIM_CAPTURE_STACKS | stacks, "none" for None |
-| ALLOCSIM_CAPTURE_MAX_DISK | max_disk |
+Recording begins when the callback is created, so create it before the model moves to the device.
+Each ALLOCSIM_CAPTURE variable of the environment is an option of `capture`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls of a program on the allocator of pinned host memory (semantics 13)."""
+"""Allocator of pinned host memory, as PyTorch has it in a process (semantics 13)."""
 
 from __future__ import annotations
 

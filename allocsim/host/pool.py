@@ -1,9 +1,7 @@
 """Parts of the allocator of pinned memory: driver, statistics, blocks and their pools.
 
-The driver chooses addresses, and knows which work of a stream has finished.  Statistics are those
-of torch.cuda.host_memory_stats(), without durations.  Active blocks are counted for each power of
-two, and totals are sums over these buckets.  So the peak of a total is the sum of peaks that need
-not coincide (semantics 13.5).
+Active blocks are counted for each power of two, and totals are sums over them.  So the peak of a
+total is the sum of peaks at different times (semantics 13.5).
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ class HostDriver:
         return address
 
     def free_host(self, address: int) -> None:
-        """Release the memory at `address`.
+        """Release memory.
 
         Mirrors: free_block_slowpath
         """
@@ -163,7 +161,6 @@ def flattened(
     """Return statistics by the keys of torch.cuda.host_memory_stats().
 
     names: keys that depend on the release of PyTorch.
-    owned: pinned memory of all pools together.
     pools: blocks in use, for each pool.
     """
     count, size = Stat(), Stat()
@@ -207,8 +204,7 @@ class HostBlock:
     """Block of pinned memory, used by the program or free.
 
     size: bytes, rounded.
-    streams: streams that use the block, in the order of upstream's hash table; None if there are
-        none.
+    streams: streams that use the block, in the order of upstream's hash table.
     event_count: number of events that must pass before the freed block can be reused.
     in_capture: True if the block's last request came from a graph capture.
 
@@ -248,9 +244,9 @@ class HostBlockPool:
     _free: dict[int, list[HostBlock]] = field(default_factory=dict)
 
     def get_free_block(self, size: int, *, takes_newest: bool) -> HostBlock | None:
-        """Remove and return the newest free block of a bucket that serves `size` bytes.
+        """Remove and return the newest free block for `size` bytes; None if the bucket has none.
 
-        A bucket has the blocks of one power of two.  Returns None if it has no such block.
+        A bucket has the blocks of one power of two.
         takes_newest: True to return the newest block even if it is too small.
         Source: semantics 13.2.
         """

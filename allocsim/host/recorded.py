@@ -1,9 +1,7 @@
 """Pinned host memory in a recording: its blocks after each entry, and why it grew.
 
-The state before the first entry follows from the first entry of each block.  Each request of the
-recording is compared with the rule (semantics 13.2): it takes the newest free block of its bucket
-that is large enough, and a new block only if there is none.  A bucket has the blocks of one power
-of two.
+Each request is compared with the rule (semantics 13.2): it takes the newest free block of the same
+power of two, and a new block only if there is none that is large enough.
 """
 
 from __future__ import annotations
@@ -72,7 +70,6 @@ class HostCourse:
     peak_in_use, peak: totals at the first entry with most bytes in use, and with most pinned.
     growths: newly pinned blocks, in order.
     released: bytes that were released to the driver.
-    requests: number of requests.
     checked, agreed: number of requests whose block can be checked against the rule of the module,
         and number of those that follow it.
     """

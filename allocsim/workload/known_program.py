@@ -1,11 +1,7 @@
 """Simulate a program given as a list of requests and frees, and return its recording.
 
-Each row of the list is one request or free.  To save time, the caller may name stretches of rows
-that may repeat, such as the decoding steps of a language model.  If a stretch begins with the same
-state of the small pool as an earlier one and makes the same calls to this pool, the addresses in
-the small pool are copied, and only the rows of the large pool are simulated.  This is exact,
-because the two pools share no blocks, and a row that needs a new segment is simulated after all
-rows before it.
+If a stretch of rows begins with the same state of the small pool as an earlier one, its addresses
+there are copied.  This is exact, because the two pools share no blocks.
 """
 
 from __future__ import annotations

@@ -1,23 +1,6 @@
-"""Simulated programs, each with one way to use memory.
+"""Simulated programs, each with one typical use of memory.
 
-`fragments`: freed short-lived blocks leave holes between long-lived blocks.  Each round requests
-slightly larger sizes than the holes of the round before, so half-empty segments accumulate.
-
-`graphs`: CUDA graphs, each captured into a private pool, followed by work outside of graphs. The
-free blocks of a private pool serve requests of its graph only, and empty_cache does not release
-them until the graph is deleted.
-
-`streams`: the default stream fills buffers and a side stream copies them, with record_stream.  A
-block that is freed while the side stream reads it cannot be reused until the side stream has
-finished and a later request has processed the event.  Meanwhile the loop allocates new memory.
-
-`server`: a language model serves several users at once, each with a growing key-value cache.  A
-cache grows by allocation of a larger cache and a free of the old cache.  The freed memory is always
-slightly too small for the next cache, because all caches keep growing.
-
-`training`: with a fixed sequence length, the second step reuses all blocks of the first step
-without driver calls. With varying lengths, blocks that were split for one step do not fit the next
-step, and reserved memory grows beyond the need of any single step.
+Equal arguments give equal recordings.
 """
 
 from __future__ import annotations
@@ -45,7 +28,9 @@ def fragments(
     conf: str = "",
     entries: int | None = None,
 ) -> Recording:
-    """Simulate interleaved lifetimes that cause fragmentation.
+    """Simulate a program whose freed short-lived blocks leave holes between long-lived blocks.
+
+    Each round requests larger blocks than the holes, so half-empty segments accumulate.
 
     rounds: number of rounds.
     blocks: number of pairs that a round allocates: a block that is freed at the end of the round,
@@ -116,7 +101,7 @@ def graphs(
     conf: str = "",
     entries: int | None = None,
 ) -> Recording:
-    """Simulate private pools of CUDA graphs.
+    """Simulate CUDA graphs, each captured into a private pool, followed by work outside of graphs.
 
     pools: number of graphs, each captured into its own pool.
     tensors: number of tensors that a capture allocates.  All but the last are freed within it.
@@ -173,7 +158,9 @@ def streams(
     conf: str = "",
     entries: int | None = None,
 ) -> Recording:
-    """Simulate computation on the default stream and copies on a side stream.
+    """Simulate buffers that the default stream fills and a side stream copies, with record_stream.
+
+    A freed buffer is reused only after the side stream has finished.
 
     steps: number of steps.
     buffers: number of buffers per step.
@@ -228,7 +215,10 @@ def server(
     conf: str = "",
     entries: int | None = None,
 ) -> Recording:
-    """Simulate the growing key-value caches of a server.
+    """Simulate a language model that serves several users at once, each with a growing KV cache.
+
+    A cache grows by a larger allocation and a free of the old one, whose memory is too small for
+    the next.
 
     requests: number of questions from users.
     concurrent: number of questions that the server answers at the same time.
@@ -293,7 +283,6 @@ def training(
 ) -> Recording:
     """Simulate a training loop with forward, backward and Adam.
 
-    steps: number of steps.
     layers, hidden: number of layers and width of the model.
     batch, sequence: number of sequences in a step, and tokens in each.
     ragged: True to draw a sequence length for every step, from a quarter of `sequence` to all of

@@ -1,8 +1,6 @@
 """Recorder of a simulated program: it calls the allocator model and returns a recording.
 
-The caller gives each request a line of the simulated program, which becomes its stack.  Entries and
-addresses are those of a `CachingAllocator`; only stacks and the provenance are added (semantics 6.1
-to 6.5).
+The caller gives each request a line of the simulated program, which becomes its stack.
 """
 
 from __future__ import annotations
@@ -223,7 +221,7 @@ class Recorder:
         self._note(-1)
 
     def rounds(self, rounds: int, entries: int | None) -> Iterator[int]:
-        """Yield the round numbers 0, 1, … up to `rounds` - 1.
+        """Yield the round numbers from 0 to `rounds` - 1.
 
         entries: if not None, ignore `rounds` and stop at this number of recorded entries.
         """

@@ -1,8 +1,6 @@
 """Hook that starts a capture when a program's interpreter starts, before the program's code.
 
-Rule: the program behaves as without the hook.  If the interpreter lacks allocsim, the package is
-loaded from the folder of this file, and no other package in that folder becomes visible.  Another
-sitecustomize still runs.
+The interpreter may lack allocsim, which is then loaded from the folder of this file.
 """
 
 import importlib.machinery
