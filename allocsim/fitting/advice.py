@@ -1,12 +1,7 @@
 """Changes with which a task fits a card, each tried by a program, a law or a formula.
 
-Rule: a change is proposed only if the changed task completes beside the largest CUDA context that
-was seen; for an estimate, the upper end must fit. Changes are ordered by how little they alter the
-training run.
-
-A change is tried by the same method that answered for the unchanged task. If that method cannot try
-it (no law covers two cards), a formula does, and the change says so. A change is not tried if the
-formula shows that it is hopeless.
+A change is proposed only if the changed task completes beside the largest CUDA context that was
+seen.  Changes are ordered by how little they alter the training run.
 """
 
 from __future__ import annotations
@@ -50,10 +45,8 @@ class Change:
     options: command-line options that make the change, such as "--checkpointing".
     effect: consequence for the training run, in words.
     task, gpu: changed task, and the card on which it was tried.
-    peak_reserved_bytes: peak of reserved memory with the change.
     spare_bytes: bytes left on the card beside the largest CUDA context that was seen.
     engine: method by which the change was tried: "program", "laws" or "formula".
-    fits: True if the task fits with the change.
     """
 
     options: str
@@ -119,16 +112,12 @@ def fewest_checkpointed(
 ) -> tuple[Task, str]:
     """Find the fewest layers of a model to checkpoint with which `task` fits a card.
 
-    Each number of layers, counted from the first, is tried by a run of the program beside the
-    largest CUDA context that was seen. It is assumed that fewer layers need more memory.
-
-    gpus: the card.
+    gpus: the card, alone in a sequence; ConfigError for several.
     watch: function that is called with a text before each run.
     engine, how: arguments of `fit`.
 
     Return the task with these layers checkpointed, and a sentence with their number. If no number
-    suffices, all layers are checkpointed, and the sentence says that they are too few.
-    Raises ConfigError for several cards, and for a model whose number of layers is unknown.
+    suffices, all layers are checkpointed, and the sentence says so.
     """
     if len(gpus) > 1:
         raise ConfigError("the fewest layers to checkpoint are those of one card; expected one")

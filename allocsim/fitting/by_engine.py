@@ -1,19 +1,8 @@
 """Decide whether a task fits a card, with the margin and the memory that it needs.
 
-Rule: an engine is a method to answer: "program" runs the task's program on PyTorch, "laws" computes
-the program's requests, and "formula" estimates a range (`Estimate`). Program and law give the same
-bytes for the same task. The first of the three that can answer is used, but a requested engine is
-never replaced by another.
-
-Program and law answer with a run on the requested card. If the task does not fit, the same program
-is run on the same card without a memory limit. The memory that the task needs is that of the
-smallest card on which all requests of this unlimited run succeed. One run gives both answers if the
-program does not react to the free memory of the card: the requests of the unlimited run are then
-replayed on the limited card (`ran_on`).
-
-Memory that is freed while another stream still uses it can be allocated again only later, at a time
-that depends on the card's speed. The main run assumes the latest such time, a second run the
-earliest.
+An engine is a method to answer: "program" runs the task's program on PyTorch, "laws" computes the
+program's requests, and "formula" estimates a range.  The first of the three that can answer is
+used, but a requested engine is never replaced by another.
 """
 
 from __future__ import annotations
@@ -102,11 +91,10 @@ def engine_for(
 ) -> tuple[str, str]:
     """Choose the engine that answers whether `task` fits `gpu`.
 
-    Return its name, and a sentence on why the engines before it cannot answer. The sentence is ""
-    for the program, and for a requested engine.
+    Return its name, and a sentence on why the engines before it cannot answer, or "".
 
     engine: requested engine, or "auto".
-    missing: result of `missing_package`.
+    missing: package without which the program cannot run; None if it can.
     by_law: cache of the task's runs by law; None for a new one.
 
     Raises UnavailableError if no engine can answer.

@@ -1,8 +1,7 @@
 """Estimate of a task's memory, if neither a run of the program nor a law can answer `fit`.
 
-A law has a formula for each request of a program; this module sums up tensors. Rule: an estimate is
-a range, and a task fits only if the upper end does. The estimate states why program and law could
-not answer, and the change with which one of them could.
+A law has a formula for each request of a program; this module sums up tensors.  An estimate is a
+range, and a task fits only if the upper end does.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ and in 16 bits.
 class Estimate(Shown):
     """Memory of a task by formula, as a range.
 
-    parts: uses of the card's memory at the peak, each a range; together, they are all memory that
-        the process uses.
+    parts: all uses of the card's memory at the peak, each a range.
     source: origin of the formula.
     reason: sentence on why program and law could not answer; "" if a formula was requested.
     notes: limits of the answer, one sentence each.
@@ -92,7 +90,7 @@ class Estimate(Shown):
 
     @property
     def runs_on_loan(self) -> bool:
-        """Always False: a formula cannot model host memory that the driver lends."""
+        # A formula cannot model host memory that the driver lends.
         return False
 
     @property
@@ -106,7 +104,6 @@ class Estimate(Shown):
         return self.needed_bytes - sum(part.high for part in self.parts if part.name == _OVERHEAD)
 
     def headline(self) -> str:
-        """Return the verdict and the margin, as one line."""
         name, memory = self.gpu.name, self.gpu.memory
         low, high = self.process_bytes
         if self.fits:
@@ -115,7 +112,6 @@ class Estimate(Shown):
         return f"{word} fit {name}: {format_range(low, high)} of {format_size(memory)}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the name of each use of memory, such as "weights", and its size as text."""
         for part in self.parts:
             yield part.name, format_range(part.low, part.high)
 
@@ -293,7 +289,6 @@ def with_adapters(
 ) -> TransformerShape:
     """Add LoRA adapters to a model's sizes for the training formulas.
 
-    shape: sizes without adapters.
     rank: rank of the adapters.
     targets: names of the modules with adapters; empty for all linear modules of a layer.
 

@@ -1,8 +1,7 @@
 """Compute a task's requests by formulas (its law), without PyTorch, and replay them.
 
-Rule: a law is used only for the program and the regime (the sizes with the same kernels) from whose
-recordings it was derived. Any other task is refused with a sentence that names the difference. The
-allocator model computes the reserved memory from the requests, as in a replay.
+A law is used only for the program and the regime (the sizes with the same kernels) from whose
+recordings it was derived.  Any other task is refused with a sentence that names the difference.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def run_by_law(
 
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
     keep: file to which the recording is written.
-    requests: result of `requests_by_law`, if it is known.
+    requests: the task's requests, if they are known.
 
     Raises ConfigError if the task has no law.
     """
@@ -95,11 +94,7 @@ def why_no_law(task: Task, gpu: Gpu) -> str:
 
 
 class RunsByLaw:
-    """Runs of one task by formulas (its law) on many cards; equal requests are replayed once.
-
-    task: the task.
-    conf: value of PYTORCH_CUDA_ALLOC_CONF.
-    """
+    """Runs of one task by formulas (its law) on many cards; equal requests are replayed once."""
 
     def __init__(self, task: Task, conf: str | None = None) -> None:
         self._task, self._conf = task, conf
@@ -116,7 +111,6 @@ class RunsByLaw:
         return ""
 
     def run(self, gpu: Gpu, *, keep: Path | None = None) -> Ran:
-        """Return the result of `run_by_law` on `gpu`.  keep: file to write the recording to."""
         requests = self._requests_on(gpu)
         if gpu.memory < TIB or keep is not None:
             return run_by_law(self._task, gpu, conf=self._conf, keep=keep, requests=requests)
@@ -157,8 +151,6 @@ def mask_unit(task: Task) -> int:
 
     It is 8 for fused attention, 1 for eager attention, and 0 if the program has no mask. With fused
     attention, there is a mask only with checkpointing, or if the sequence fills a sliding window.
-    On a real GPU transformers omits this mask after it has read values from the GPU, which a
-    phantom GPU does not have.
     """
     if task.attention == "eager":
         return 1
@@ -219,7 +211,7 @@ def _without_law(task: Task) -> Iterator[str]:
 
 
 def nearest_law(name: str) -> str | None:
-    """Return the name most like `name` among the programs with laws, or None.
+    """Return the most similar name among the programs with laws, or None.
 
     A training program is compared only with training programs, a serving program only with serving
     programs. Programs of the same model family are preferred.
@@ -280,7 +272,6 @@ def _sizes(task: Task) -> dict[str, int]:
 
 
 def refuse_card_without_law(gpu: Gpu) -> None:
-    """Raise ConfigError for a GPU older than the GPUs on which the laws were recorded."""
     if gpu.capability < OLDEST_CAPABILITY:
         raise ConfigError(f"{gpu.name}: laws are for cards of compute capability 8.0 or later")
 
@@ -322,11 +313,6 @@ def requests_by_law(task: Task, gpu: Gpu, laws: Laws | None = None) -> Requests:
 
 
 def play_requests(requests: Requests, gpu: Gpu, torch_version: str, conf: str = "") -> Played:
-    """Run requests and frees on the allocator model.
-
-    torch_version: release of PyTorch to model.
-    conf: value of PYTORCH_CUDA_ALLOC_CONF.
-    """
     return play_known(_program(requests), _allocator(gpu, torch_version, conf, keeps_history=True))
 
 
@@ -356,9 +342,7 @@ def _allocator(
 
 
 def peak_by_law(task: Task, gpu: Gpu, *, needs_peak: bool = True) -> tuple[int, bool]:
-    """Return the peak reserved bytes of a task, and True if it runs out of memory.
-
-    Both come from formulas for its requests (its law), as in `run_by_law`, in less time.
+    """Return the peak reserved bytes of a task, and True if it runs out of memory, by its law.
 
     needs_peak: False to end without a replay if more than `gpu` has is in use at once; the result
         is then the sum of the requests in use.

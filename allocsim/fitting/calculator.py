@@ -1,15 +1,7 @@
 """Data of the calculator, a web page that answers `fit` questions with formulas for requests.
 
-The formulas of a program are its laws. The data are models, cards, the first question, and the
-purpose of each request, such as "gradients".
-
-Rule: a model is listed if its configuration belongs to a family with laws. Whether a program of the
-model has a law is checked as in `by_law.py`. The page supports LoRA adapters on all linear modules
-or none; `allocsim fit` also supports adapters on some of them.
-
-The purposes are found by the rules of `allocsim top --by category`. A purpose depends on stacks and
-lifetimes, which do not change with sizes. So it is found once for each request of a law, at sizes
-where tensors of different purposes differ in size.
+The data are models, cards, the first question, the formulas of each program (its laws), and the
+purpose of each request, such as "gradients", which does not change with sizes.
 """
 
 from __future__ import annotations
@@ -78,8 +70,7 @@ class LawModel:
 
     family: transformers' model_type.
     is_tied: True if the output layer shares the embedding's weights.
-    sizes: sizes in the configuration, by the names in `SIZES`; `Family.sizes_of` derives the other
-        sizes.
+    sizes: sizes in the configuration, by the names in `SIZES`.
     sees: True if the model classifies images.
     scaling: kind of scaling of rotary position embeddings.
     has_law: True if any program of the model has a law.
@@ -143,10 +134,7 @@ def law_families() -> tuple[str, ...]:
 
 
 def page_laws(family: str) -> PageLaws:
-    """Return the formulas for the requests of a model family, for the calculator page.
-
-    family: name such as "llama_tied".
-    """
+    """Return the formulas for the requests of a model family, such as "llama_tied"."""
     parts: dict[str, _Purposes] = {}
     programs, laws = dict[str, list[str]](), None
     for name in law_programs():
@@ -164,10 +152,7 @@ def page_laws(family: str) -> PageLaws:
 
 
 def law_model(model: Model) -> LawModel:
-    """Return the properties of `model` that the calculator needs.
-
-    Raises ConfigError if it has no laws.
-    """
+    """Return the properties of `model` that the calculator needs; ConfigError if it has no laws."""
     config = config_of(model)
     family = family_of(config)
     if family is None:

@@ -1,7 +1,6 @@
 """Answer of `fit` by a run or a law: the verdict, the margin and the memory of a task on a card.
 
-`read_answers` and `read_frontier` read the JSON of such answers. They refuse a file without an
-answer, or with a size that is no integer of at least 0, with an error of one sentence.
+`read_answers` and `read_frontier` read the JSON of such answers.
 """
 
 from __future__ import annotations
@@ -120,7 +119,6 @@ class Fit(Shown):
         return peak + low, min(high, self.gpu.memory) if self.fits else high
 
     def headline(self) -> str:
-        """Return the verdict and the margin, as one line."""
         name, needed = self.gpu.name, self.needed_bytes
         if self.fits:
             return f"fits {name} with {format_size(self.spare_bytes)} to spare"
@@ -136,7 +134,6 @@ class Fit(Shown):
         return f"does not fit {name}: {format_size(needed)} are needed, {short} more than it has"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the names and sizes of the peaks."""
         yield "reserved at the peak", format_size(self.ran.peak_reserved_bytes)
         yield "allocated at the peak", format_size(self.ran.peak_allocated_bytes)
         low, high = map(format_size, self.process_bytes)

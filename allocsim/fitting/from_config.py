@@ -1,10 +1,10 @@
 """Convert the configuration of another training tool to options of `fit`.
 
-Rule: keys that decide memory become options; every other key is listed as ignored, never dropped
-silently. A key is recognised by its name, whichever tool the file is for, because the tools share
-most names: TrainingArguments of Hugging Face, TRL, axolotl, LLaMA-Factory, torchtune, accelerate,
-DeepSpeed and peft. Sources: their documented configuration keys.
+A key is recognised by its name, whichever tool the file is for, because the tools share most names.
 """
+
+# Sources: the documented configuration keys of TrainingArguments of Hugging Face, TRL, axolotl,
+# LLaMA-Factory, torchtune, accelerate, DeepSpeed and peft.
 
 from __future__ import annotations
 
@@ -76,7 +76,6 @@ class ReadConfig:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Sentences to print: the used keys, the ignored keys, and then the notes."""
         rest = ", ".join(self.ignored) or "nothing"
         return (f"{self.path}: read {', '.join(self.used)}; ignored {rest}", *self.notes)
 

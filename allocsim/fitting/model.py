@@ -1,14 +1,7 @@
 """Models that `fit` accepts: a preset, a configuration on disk, or a user's function.
 
-Rule: a preset's configuration holds the values that determine a tensor's shape or a kernel, under
-the keys of the model's configuration file. `models.json` has for each model: the Hugging Face
-repository from which config.json was read, the number of parameters, the number of further
-parameters in an image encoder, other names of the same configuration, and the format of the
-published weights if that is not 16 bits. The values of `TORCHVISION` are names of functions of
-torchvision.
-
-An impossible configuration is refused here, in one sentence, before a program runs. Checks that
-need transformers are left to transformers.
+`models.json` has the presets: the values that determine a tensor's shape or a kernel, under the
+keys of config.json.  An impossible configuration is refused before a program runs.
 """
 
 from __future__ import annotations
@@ -64,11 +57,7 @@ _SUGGESTED = 3
 
 
 def find_preset(name: str) -> str | None:
-    """Return the name of the preset that a model's name means, or None if there is none.
-
-    "Qwen/Qwen2.5-7B-Instruct", "Qwen2.5-7B-Instruct-AWQ", "qwen2.5:7b" and "Qwen2.5-7B" mean the
-    same preset.
-    """
+    """Return the preset that a model's name, such as "qwen2.5:7b", means; None without one."""
     if name in CONFIGURATIONS or name in TORCHVISION:
         return name
     known = _known()
@@ -77,10 +66,7 @@ def find_preset(name: str) -> str | None:
 
 
 def near_presets(name: str) -> tuple[str, ...]:
-    """Return up to three presets with names like `name`, the most similar first.
-
-    They belong to the family that the name begins with, such as "qwen" or "llama".
-    """
+    """Return up to three presets of the same family with similar names, most similar first."""
     key = _key(name)
     families: dict[str, list[str]] = {}
     for other in _known():
@@ -129,7 +115,6 @@ def published_format(name: str) -> str | None:
 
 
 def published_quantization(name: str) -> dict[str, Any]:
-    """Return the quantization_config of the weights published as `name`; {} for 16 bits."""
     weights = published_format(name)
     if weights is None:
         return {}
@@ -240,10 +225,7 @@ class Configured:
         return self.head in ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM")
 
     def size(self, what: str) -> int | None:
-        """Return a size of the model, or None if the configuration lacks it.
-
-        what: name of the size, such as "heads".
-        """
+        """Return a size of the model, such as "heads", or None if the configuration lacks it."""
         for key in _SIZES[what]:
             value = self.config.get(key)
             if value is not None:
@@ -300,7 +282,6 @@ def model_of(text: str) -> Model:
 
 
 def bytes_of_config(file: Path) -> bytes:
-    """Return the contents of a configuration; raise ConfigError for a file that is too large."""
     try:
         data = file.read_bytes()
     except OSError as error:
@@ -385,10 +366,7 @@ def most_positions(model: Model) -> int | None:
 
 
 def flattened(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the keys and values of a configuration, with nested keys as "section.key".
-
-    before: prefix of the keys.
-    """
+    """Yield the keys and values of a configuration, with nested keys as "section.key"."""
     for key, value in config.items():
         if isinstance(value, dict):
             yield from flattened(value, f"{before}{key}.")

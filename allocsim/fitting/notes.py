@@ -1,7 +1,6 @@
 """Notes of `fit` on facts that a run over a phantom GPU, or a law, had to assume or does not know.
 
-Rule: each note is one sentence, given only if it applies. An unknown number is reported as a range
-or by its name; it is never replaced by a guess.
+Each note is one sentence, given only if it applies.
 """
 
 from __future__ import annotations
@@ -105,7 +104,6 @@ def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:
 def notes_of_law(ran: Ran, transformers: str | None = None) -> Iterator[str]:
     """Yield notes on the releases with which the formulas for a task's requests were recorded.
 
-    Yields nothing if the answer does not come from such formulas (a law).
     transformers: requested release of transformers; None for the installed one.
     """
     if ran.engine != "laws":
@@ -181,10 +179,6 @@ def notes_of_routing(ran: Ran, skewed: Ran | None) -> Iterator[str]:
 def notes_of_search(
     ran: Ran, gpu: Gpu, torch_version: str | None, transformers: str | None
 ) -> Iterator[str]:
-    """Yield notes on the last run of a search for the largest size that fits `gpu`.
-
-    torch_version, transformers: requested releases.
-    """
     yield from release_note(torch_version, ran.torch_version)
     yield from notes_of_law(ran, transformers)
     _, high = context_range(gpu)

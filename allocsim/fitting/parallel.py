@@ -1,17 +1,12 @@
 """Memory of the rank that needs most in parallel training, by formula, and the fewest cards.
 
-Rule: bytes of tensors are computed and shown part by part. Allocator overhead, CUDA context and
-NCCL are ranges with their source and are never added to the sum of the tensors.
-
-`find_layouts` computes every layout in the search space, so no smaller layout is missed. It accepts
-a layout if the likely size of the process fits the card (`Sharded.likely_fits`). The search space:
-
-- tensor parallelism of 1 to 8, the cards of one machine
-- pipelines of any depth; the first stages have one layer more if the layers do not divide evenly
-- ZeRO 0 to 3, in a pipeline only 0 and 1, because its micro-batches would communicate too often
-- no recomputation or full recomputation
-- micro-batches of 1, 2, 4 and 8 sequences: the largest that surely fits, else 1
+Allocator overhead, CUDA context and NCCL are ranges and are never added to the sum of the tensors.
+`find_layouts` computes every layout in its search space, so no smaller layout is missed.
 """
+
+# The search space: tensor parallelism of 1 to 8; pipelines of any depth; ZeRO 0 to 3, in a pipeline
+# only 0 and 1, because its micro-batches would communicate too often; no recomputation or full
+# recomputation; micro-batches of 1, 2, 4 and 8 sequences: the largest that surely fits, else 1.
 
 from __future__ import annotations
 
@@ -109,7 +104,6 @@ class Sharded(Shown):
         return self.spare_bytes >= 0
 
     def headline(self) -> str:
-        """Return the verdict and the margin, as one line."""
         name, size = self.gpu.name, format_size(abs(self.spare_bytes))
         if self.fits is None:
             likely = f"likely {size} {'to spare' if self.likely_fits else 'short'}"
@@ -119,7 +113,6 @@ class Sharded(Shown):
         return f"does not fit {name}: {size} more than it has"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the names and sizes of the peaks."""
         yield "allocated at the peak", format_size(self.allocated_bytes)
         yield "reserved, likely", format_size(self.reserved_bytes[1])
 
@@ -146,7 +139,6 @@ def precision_of(dtype: str | None, optimizer: str = "adamw", gradients: int = 2
 
     dtype: one of `DTYPES`, or None for mixed precision: 16-bit weights with 32-bit copies in the
         optimizer.
-    optimizer: one of `OPTIMIZERS`.
     gradients: bytes per gradient in mixed precision.
     """
     if dtype is None:
@@ -186,9 +178,7 @@ class Planned:
     """Layout of a training run over ranks that fits the card.
 
     answer: memory of the layout.
-    extra: time for recomputation and waiting, as a fraction of the useful work. It combines 1/3 for
-        full recomputation, the pipeline bubble of (p-1) / micro-batches (Narayanan et al. 2021,
-        section 2.2), and the delay of the stage with the most layers.
+    extra: time for recomputation and waiting, as a fraction of the useful work.
     """
 
     answer: Sharded
@@ -196,7 +186,6 @@ class Planned:
 
     @property
     def cards(self) -> int:
-        """Number of cards that the layout uses."""
         return self.answer.training.layout.ranks
 
     @property
@@ -231,8 +220,7 @@ def find_layouts(
 ) -> GpuCount:
     """Find the fewest cards of `gpu` on which `training` fits.
 
-    `training.layout` gives the tokens, use of flash attention, context parallelism and
-    micro-batches per step. All other fields of the layout are searched.
+    Tensor and pipeline parallelism, ZeRO, recomputation and the size of micro-batches are searched.
 
     cards: number of cards to use, instead of the fewest.
     micro_batch: sequences in a micro-batch, instead of the largest that fits.

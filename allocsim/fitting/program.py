@@ -1,7 +1,6 @@
 """Generator of the Python program whose run shows whether a task fits a card.
 
-Rule: only this text is run. It uses the interfaces of PyTorch and transformers, and it runs
-unchanged on a real GPU.
+The text uses the interfaces of PyTorch and transformers, and runs unchanged on a real GPU.
 """
 
 from __future__ import annotations

@@ -1,13 +1,7 @@
 """One run of a program on a phantom GPU or by a law, with the resulting peaks.
 
-Rule: the requests of a program come from real PyTorch, which runs it. A replay of the recording
-finds the moments of the peaks. If the replay differs from the recorded run, a note says so.
-
 The memory that a program needs is that of the smallest card on which it completes, not the amount
 that it would reserve on an unlimited card.
-
-A program that ends early is reported in one sentence: an error in a model's configuration with its
-file and key, any other error with the last line that Python printed.
 """
 
 from __future__ import annotations
@@ -78,8 +72,6 @@ class Ran:
     entry: first entry that counts for the peaks; earlier entries build the model, if the program
         then resets the peak counters.
     busiest: entry after which most memory was allocated.
-    is_out_of_memory: True if an out-of-memory error ended the program.
-    torch_version: release of PyTorch that ran the program.
     seconds: duration of the run, including imports.
     engine: origin of the requests, "program" or "laws".
     transformers: release of transformers that a law describes; None for a program.
@@ -108,7 +100,7 @@ class Ran:
 
     @property
     def failure(self) -> Failure | None:
-        """Figures of `oom` for reports; None if `oom` is None."""
+        """Error that ended the run, in bytes for reports; None without an error."""
         oom = self.oom
         if oom is None:
             return None
@@ -200,8 +192,8 @@ def record_in(
     """Run a command on a phantom of `gpu`; return its recordings and the text that it printed.
 
     folder: folder for the recordings.
-    keep: file to which the caller will copy the recording, which is then written as rows, as
-        PyTorch's viewer needs. None for a recording as columns, which only allocsim reads.
+    keep: file to which the caller will copy the recording, which PyTorch's viewer must be able to
+        read; None if only allocsim reads it.
     options: further fields of `RecordedProgram`.
     """
     log = folder / "log"
@@ -313,13 +305,11 @@ def _with_peaks(ran: Ran) -> Ran:
 def needed_room(unlimited: Ran, ran: Ran, trials: Trials) -> int | None:
     """Return the size of the smallest card, less its CUDA context, on which all requests succeed.
 
+    None if no size suffices, or if the program makes other requests on a limited card.
+
     unlimited: run on a card without a memory limit.
     ran: run on the card on which the program fails.
     trials: replays of the unlimited run with other memory sizes.
-
-    Returns None if no size suffices. Returns None too if the requests of the unlimited run succeed
-    on the card of `ran`: the program then makes other requests on a limited card, and the unlimited
-    run does not show which.
     """
     prepared, gpu = unlimited.prepared, ran.gpu
     setting, context = prepared.recorded, prepared.context_memory
@@ -348,7 +338,6 @@ def why_it_failed(log: str, exit_code: int, when: str, model: Model | None = Non
     """Return a sentence on why a program failed, from the last error that it printed.
 
     log: output and errors of the program.
-    exit_code: exit code of the program.
     when: progress of the program, such as "before its end".
     model: model that the program was to run; None for a user's own program.
     """

@@ -1,8 +1,7 @@
 """Search for the largest batch, sequence, image or prompt of a task that fits a card.
 
-Rule: the task is run at the reported value, where it fits, and at the next larger value, where it
-does not. The search assumes that a value does not fit if a smaller one does not. A frontier is one
-such search for each value of another size; each begins near the results of the earlier ones.
+The task is run at the reported value, where it fits, and at the next larger value, where it does
+not.  The search assumes that a value does not fit if a smaller one does not.
 """
 
 from __future__ import annotations
@@ -60,7 +59,6 @@ class TriedSize:
 class Largest:
     """Largest value of a size, such as the batch, with which a task fits a card.
 
-    name: name of the size.
     value: largest value that fits, 0 if not even the least value does.
     step: only multiples of `step` are tried.
     fitting: run at `value`, or None if no value fits.
@@ -194,10 +192,10 @@ def _tried(value: int, ran: Ran | Estimate, *, is_limited: bool) -> TriedSize:
 def full_at(runs: Mapping[int, Ran], room: int) -> int | None:
     """Estimate the largest value of a size with which a program fits in `room` bytes.
 
-    runs: two runs, by the value of the size.
+    The peaks of two runs are extrapolated. None if no memory grows with the size, or if the runs
+    differ too much in length.
 
-    Each run is divided into intervals, and the peak of each is extrapolated. Returns None if no
-    interval needs more memory at the larger value, or if the runs differ too much in length.
+    runs: two runs, by the value of the size.
     """
     # Memory of each part grows linearly, at its own rate; the first line to reach the limit
     # decides. At a small batch the fullest part is the optimizer; at a large one usually another.
@@ -228,10 +226,7 @@ def _peaks_of_parts(ran: Ran) -> NDArray[np.int64]:
 
 
 class _Search:
-    """Search for the largest value of a size, such as the batch, with which a task fits a card.
-
-    Each round tries two values, near the largest value that fits according to the peaks so far.
-    """
+    """Search for the largest value of a size, such as the batch, with which a task fits a card."""
 
     def __init__(self, task: Task, name: str, gpu: Gpu, step: int, run: _Run) -> None:
         self.task, self.name, self.gpu, self.step, self.run_on = task, name, gpu, step, run
@@ -357,7 +352,6 @@ def frontier(
 ) -> Frontier:
     """Find the largest value of the size `name` that fits `gpu`, for each value of `other`.
 
-    name, other: names of two sizes of the task, such as "batch" and "seq".
     values: values of `other`; default: the task's, half of it, and twice it.
 
     The other arguments and errors are those of `largest`.

@@ -1,8 +1,6 @@
 """Decide by formula, without a run, whether a model in a serving engine fits a card.
 
-Rule: the bytes of the weights follow from the configuration's tensors or a file's header, the
-engine's memory from its documented arithmetic. Unknown numbers stay ranges, and "fits" means that
-the upper end fits.
+Unknown numbers stay ranges, and "fits" means that the upper end fits.
 """
 
 from __future__ import annotations
@@ -109,16 +107,15 @@ class Served(Shown):
 
     @property
     def fits(self) -> bool:
-        """True if the highest possible use of memory is at most the card's memory."""
+        """True if the upper end of the range of memory fits the card."""
         return self.needs.high <= self.gpu.memory
 
     @property
     def may_fit(self) -> bool:
-        """True if the lower end of the range fits."""
+        """True if the lower end of the range of memory fits the card."""
         return self.needs.low <= self.gpu.memory
 
     def headline(self) -> str:
-        """Return the verdict and the margin, as one line."""
         name, memory = self.gpu.name, self.gpu.memory
         if self.work.cards > 1:
             name = f"{self.work.cards} of {name}"
@@ -134,7 +131,6 @@ class Served(Shown):
         return " on each" if self.work.cards > 1 else ""
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the name of each use of memory, such as "weights", and its size as text."""
         for part in self.needs.parts:
             yield part.name, format_range(part.low, part.high)
 

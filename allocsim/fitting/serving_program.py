@@ -1,8 +1,6 @@
 """Start of a serving engine on a phantom GPU: whether a model fits, and how large its cache is.
 
-Rule: the engine is unmodified and computes its own sizes; they are read from the lines that it
-prints.  Only the values of weights and results of kernels are missing.  If the start is refused,
-the engine itself refused it.
+The engine is unmodified and computes its own sizes, which are read from the lines that it prints.
 """
 
 from __future__ import annotations
@@ -55,8 +53,7 @@ class Phase(Enum):
 class Started(Shown):
     """Result of starting a serving engine on a phantom GPU.
 
-    model: name of the model.
-    address: its name on the Hugging Face hub, or its file, for a command line to paste.
+    address: the model's name on the Hugging Face hub, or its file, for a command line to paste.
     engine: name and release of the engine, such as "vLLM 0.33.0".
     arguments: arguments of the engine beyond the model.
     cards: number of cards; sizes are of one card.
@@ -67,7 +64,6 @@ class Started(Shown):
     refusals: reasons that the engine gave for not starting, with what helps.
     hollow: comma-separated kernels that computed nothing; "" for none.
     invented: comma-separated values that were invented; "" for none.
-    torch_version: release of PyTorch.
     driver: numbers of (loaded kernels, nodes of CUDA graphs) of one card, for which the driver
         takes memory, and the number of graphs with collectives if NCCL computes them.
     local_bytes: memory for the largest stack of a kernel, in all threads, that the driver takes in
@@ -107,7 +103,6 @@ class Started(Shown):
         return self.phase is Phase.READY
 
     def headline(self) -> str:
-        """Return the verdict in one line."""
         where = self.gpu.name if self.cards == 1 else f"{self.cards} of {self.gpu.name}"
         if not self.fits:
             return f"{self.engine} does not start on {where}: it ended {self.phase.value}"
@@ -162,7 +157,6 @@ class Started(Shown):
         return round(tokens + low), round(tokens + high)
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the name of each use of memory, such as "weights", and its size as text."""
         for name, size in self.parts():
             yield name, f"{size / (1 << 30):.2f} GiB"
 
@@ -269,13 +263,12 @@ _MOST_STARTS = 4
 def start_largest(option: str, model: str, server: str, gpu: Gpu, **how: Any) -> Started:
     """Start an engine with the largest value of `option` with which it becomes ready.
 
+    The printed sizes or the refusal of each start give the value for the next start. If no value
+    works, the first start, without `option`, is returned.
+
     option: "max-model-len", "max-num-seqs" or "gpu-memory-utilization". The largest max-num-seqs
         is the number of requests of the longest length that the KV cache holds at once.
     how: further arguments of `start`.
-
-    The first start omits `option`. The printed sizes or the refusal of each start give the value
-    for the next start, until a value repeats. If no value works, the first start is returned. The
-    recording of the returned start is kept.
     """
     if option not in _SOUGHT:
         expected = ", ".join(_SOUGHT)

@@ -1,8 +1,7 @@
 """Task of a `fit` question: training or serving, amount of work, and precision.
 
-Rule: a `Task` has every value that its run needs, and describes a run that is possible. The
-generated program depends on nothing else. Random lengths of sequences are drawn when the task is
-made, and written into the program.
+A `Task` has every value that its run needs.  Random lengths of sequences are drawn when the task
+is made, and written into the generated program.
 """
 
 from __future__ import annotations

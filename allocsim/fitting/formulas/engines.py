@@ -1,18 +1,15 @@
-"""Memory that Transformers, SGLang, TensorRT-LLM, llama.cpp and Ollama need; vLLM is in `vllm.py`.
+"""Memory that Transformers, SGLang, TensorRT-LLM, llama.cpp and Ollama need to serve a model.
 
-Rule: the arithmetic is each engine's own, with its defaults, which are named here. Numbers that an
-engine measures when it starts (profiling run, capture of CUDA graphs) are ranges. llama.cpp
-allocates everything when it loads: weights, the cache of the whole context, and a compute buffer
-for one batch. The token embedding stays on the host.
-
-Sources. Transformers: `growing.py`. SGLang: docs, "Hyperparameter Tuning"; `server_args.py`
-(mem_fraction_static) and `profile_max_num_token`; public start-up logs. TensorRT-LLM: docs, "Memory
-Usage of TensorRT-LLM", and `KvCacheConfig`. `ggml-org/llama.cpp`: src/llama-model.cpp
-(`load_tensors`, `get_layer_buft_list`) for the placement of layers, src/llama-context.cpp for the
-buffers, tools/server/README.md for the options; sizes of compute buffers from its logs, such as
-258.50 MiB of Llama 3 8B at 512 tokens and 560.00 MiB at 8,192 without flash attention. Ollama:
-docs/faq.md (OLLAMA_KEEP_ALIVE, OLLAMA_NUM_PARALLEL) and docs/context-length.md.
+The arithmetic is each engine's own, with its defaults, which are named here.  Numbers that an
+engine measures when it starts (profiling run, capture of CUDA graphs) are ranges.
 """
+
+# Sources. Transformers: `growing.py`. SGLang: docs, "Hyperparameter Tuning"; `server_args.py`
+# (mem_fraction_static) and `profile_max_num_token`; public start-up logs. TensorRT-LLM: docs,
+# "Memory Usage of TensorRT-LLM", and `KvCacheConfig`. `ggml-org/llama.cpp`: src/llama-model.cpp
+# (`load_tensors`, `get_layer_buft_list`) for the placement of layers, src/llama-context.cpp for
+# the buffers, tools/server/README.md for the options; compute buffers from its logs, such as 258.50
+# MiB of Llama 3 8B at 512 tokens. Ollama: docs/faq.md and docs/context-length.md.
 
 from __future__ import annotations
 
@@ -112,10 +109,6 @@ def static_fraction(
     chunk: tokens of a prefill chunk; the default depends on the memory of the card.
     captured: largest number of sequences with a CUDA graph; the default depends on the memory of
         the card.
-
-    The bytes outside are the sum of 512 MiB, 1.5 MiB for each token of a prefill chunk, 2 MiB for
-    each sequence of the largest graph, and 128 MiB for each card. On cards above 60 GiB they are at
-    least 10 GiB.
     """
     mib = memory / MIB
     table = ((20, 2048, 8), (35, 2048, 24), (60, 4096, 32), (90, 8192, 256), (160, 8192, 256))
@@ -240,8 +233,8 @@ def compute_buffer(work: ServingWork) -> tuple[int, int]:
     """Return the range (low, high) of the size of llama.cpp's compute buffer, in bytes.
 
     With flash attention (`low`) the buffer holds the logits and inputs of one batch. Without it
-    (`high`), it is large enough for the attention scores of all heads and the mask as well. Both
-    are equal if the options say whether flash attention is used.
+    (`high`), it also has room for the attention scores of all heads and the mask. Both ends are
+    equal if the options say whether flash attention is used.
     """
     sizes, rows = work.sizes, work.options.chunk or _BATCH
     with_flash = 4 * rows * (sizes.vocabulary + sizes.width)

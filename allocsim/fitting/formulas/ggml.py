@@ -1,15 +1,13 @@
 """Types of ggml: the bytes of a row of elements, and the type of each tensor in a GGUF file.
 
-Rule: a type stores a fixed number of weights, with their scales and minima, as one block of a fixed
-number of bytes; a row must consist of whole blocks. Source: the structs such as `block_q4_K` of
-`ggml-org/ggml`, src/ggml-common.h, whose fields the comments name, and the numbers of `enum
-ggml_type` in include/ggml.h.
-
-A name such as Q4_K_M is a recipe for a quantised file. Most tensors have its base type; some have
-more bits, depending on their role and layer. Source: `llama_tensor_get_type` of
-`ggml-org/llama.cpp`, src/llama-quant.cpp, as of its releases of 2025; tests compare the sizes with
-tools/quantize/README.md. --pure and --tensor-type are not supported.
+A type stores a fixed number of weights, with their scales, as one block of bytes.  A name such as
+Q4_K_M is a recipe: most tensors have its base type, some have more bits.
 """
+
+# Sources: the structs such as `block_q4_K` of `ggml-org/ggml`, src/ggml-common.h, whose fields the
+# comments name, and the numbers of `enum ggml_type` in include/ggml.h. Recipes:
+# `llama_tensor_get_type` of `ggml-org/llama.cpp`, src/llama-quant.cpp, as of its releases of 2025;
+# tests compare the sizes with tools/quantize/README.md.
 
 from __future__ import annotations
 
@@ -25,7 +23,6 @@ from allocsim.fitting.formulas.sizes import ModelSizes
 class QuantBlock:
     """Group of weights that a type of ggml stores together, with a common scale.
 
-    weights: number of elements in the block.
     size: bytes of the block, including scales.
     """
 
@@ -124,7 +121,6 @@ class _Tensor:
 
     recipe: name of the recipe, a key of `BASES`.
     base: base type of the recipe.
-    sizes: sizes of the model.
     has_imatrix: True if the file was made with an importance matrix.
     """
 
@@ -161,8 +157,6 @@ def kind_of(recipe: str, shape: Shape, sizes: ModelSizes, *, has_imatrix: bool =
     """Return ggml's type, such as "Q6_K", of one tensor in a file quantised by `recipe`.
 
     recipe: a key of `BASES`, such as "Q4_K_M".
-    shape: role, layer and dimensions of the tensor.
-    sizes: sizes of the model.
     has_imatrix: True if the file was made with an importance matrix, which changes a few tensors.
 
     Raises ConfigError for an unknown recipe.

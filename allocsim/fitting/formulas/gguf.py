@@ -1,10 +1,11 @@
 """Reader of a GGUF file's header: metadata, and each tensor's name, type, shape and bytes.
 
-Rule: tensor data are not read, and long arrays of the metadata are skipped. Every length and count
-is checked against the rest of the file and a fixed limit before memory is allocated for it. Source:
-docs/gguf.md of `ggml-org/ggml`: magic, version, two counts, metadata and tensor rows, all
-little-endian, then the data, with each tensor at a multiple of the alignment.
+Tensor data are not read.  Every length and count is checked against the rest of the file and a
+fixed limit before memory is allocated for it.
 """
+
+# Source: docs/gguf.md of `ggml-org/ggml`: magic, version, two counts, metadata and tensor rows, all
+# little-endian, then the data, with each tensor at a multiple of the alignment.
 
 from __future__ import annotations
 
@@ -217,7 +218,6 @@ def gguf_sizes(path: Path, file: Gguf) -> ModelSizes:
     """Return the sizes of the model that a GGUF header describes.
 
     path: the file, for error messages.
-    file: its header.
 
     Raises RecordingError if a key is missing.
     """

@@ -1,12 +1,11 @@
 """Memory of serving by Transformers with a growing cache, simulated on the allocator model.
 
-Rule: a decoder's forward pass allocates and frees its tensors in the order of the eager modules of
-transformers, and the result is what the allocator reserves for them. Every token copies keys and
-values into a longer tensor, so the keys or values of one layer briefly exist twice. Attention is by
-flash or memory-efficient kernels, which store no scores. The order of the tensors is that of Llama
-for all model families; only the sizes of queries, gates and experts differ. Sources: transformers,
-cache_utils.py (`DynamicLayer.update`: torch.cat) and models/llama/modeling_llama.py.
+A forward pass allocates and frees its tensors in the order of Llama's eager modules.  Every token
+copies keys and values into a longer tensor, so those of one layer briefly exist twice.
 """
+
+# Sources: transformers, cache_utils.py (`DynamicLayer.update`: torch.cat) and
+# models/llama/modeling_llama.py.
 
 from __future__ import annotations
 
@@ -50,8 +49,8 @@ class Grown:
 class _Run:
     """Simulated process that makes the requests and frees of a model's forward pass.
 
-    A method that simulates a module returns the address of its result. If it has a parameter `x`,
-    the address of its input, it frees that block.
+    A method that simulates a module returns the address of its result, and frees the block of its
+    input `x`.
 
     each: bytes of an element.
     workspace: bytes of cuBLAS's workspace, which every linear layer requests and frees.

@@ -1,9 +1,7 @@
 """Numbers from a serving engine's start-up log that replace assumptions about a model.
 
-Rule: a number replaces an assumption only if the log is of the same engine. If the log gives the
-bytes per token of the cache, they must agree with the configuration. If the log has a number for
-each of several cards, the largest is used. For the KV cache it is the smallest, because the engine
-gives every card a cache of that size.
+If the log has a number for each of several cards, the largest is used.  For the KV cache it is the
+smallest, because the engine gives every card a cache of that size.
 """
 
 from __future__ import annotations
@@ -59,7 +57,6 @@ _HOST = re.compile(r"CPU.*|AMX|.*Host")
 class Logged:
     """Sizes that a serving engine printed at its start, in bytes; None for a size not in the log.
 
-    weights, activations, graphs: memory of weights, activations and CUDA graphs.
     estimated_graphs: memory that the engine expected CUDA graphs to take.
     beside_torch: memory used on the card outside PyTorch.
     consumed: sum of `weights` and `beside_torch`, if the engine prints only this sum.
@@ -93,8 +90,6 @@ class Logged:
 
         a_token: bytes per token of KV cache in the expected model.
         name: name of the expected model, for the error message.
-
-        Fewer bytes are accepted from llama.cpp, whose card may hold only some of the layers.
         """
         found, is_part = self.bytes_a_token, self.compute_buffer is not None
         if found is None or not self.cache_tokens:

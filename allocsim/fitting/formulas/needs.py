@@ -1,18 +1,13 @@
 """Memory that serving a model needs on a card, in parts, each a number or a range with a reason.
 
-Rule: a part whose low and high differ gives the reason. No part is omitted, and parts in host
-memory are separate.
-
-Keys and values have a row for each token and layer, as wide as the key and value heads; latent
-attention (MLA) has one compressed row instead. A layer with a sliding window stores only its window
-if the engine makes use of the window. Where this is unknown, the result is a range, from the
-windows up to all tokens on all layers. Sources: Pope et al., "Efficiently Scaling Transformer
-Inference" (2022), on the cache; DeepSeek-V2's report (2024), on latent attention; for llama.cpp,
-the types of --cache-type-k and --cache-type-v (tools/server/README.md).
-
-A number from the engine's log replaces the formula's range. The ranges are those of public start-up
-logs, compared in docs/evidence/serving.md.
+Layers with a sliding window store only the window if the engine makes use of it.  Where this is
+unknown, the result is a range.
 """
+
+# Sources: Pope et al., "Efficiently Scaling Transformer Inference" (2022), on the cache;
+# DeepSeek-V2's report (2024), on latent attention; for llama.cpp, the types of --cache-type-k and
+# --cache-type-v (tools/server/README.md). The ranges are those of public start-up logs, compared in
+# docs/evidence/serving.md.
 
 from __future__ import annotations
 
@@ -70,8 +65,7 @@ def kv_range(sizes: ModelSizes, tokens: int, kind: str, *, block: int = 1) -> tu
 
     The ends differ if the model has sliding windows, which an engine may or may not use.
 
-    tokens: tokens of the sequence.
-    kind: one of `KV_TYPES`.
+    kind: type of the elements, one of `KV_TYPES`.
     block: tokens per block of a paged cache; a sequence takes whole blocks.
     """
     whole = round_up(tokens, block)
@@ -101,9 +95,7 @@ class ServingWork:
     workspace: bytes of cuBLAS's workspace.
     logged: sizes from the engine's log, which replace the formula's.
     cards: number of cards that share each layer (tensor parallelism).
-    options: options of the server that were given or logged.
     card: name of the card, for defaults that depend on it.
-    capability: compute capability of the card.
     threads: number of threads that the card runs at once.
     encoder: range (low, high) of the size of an image encoder loaded with the model, in bytes.
     drivers: range (low, high) of bytes to add to `memory`, because drivers report different
@@ -138,7 +130,6 @@ class ServingWork:
 
     @property
     def tokens(self) -> int:
-        """Tokens of one sequence at its end: prompt and decoded tokens."""
         return self.prompt + self.decode
 
     @property
@@ -224,20 +215,17 @@ class Needs:
 
     @property
     def low(self) -> int:
-        """Lower end of the estimated range of the total on the card, in bytes."""
         return sum(part.low for part in self.parts)
 
     @property
     def high(self) -> int:
-        """Upper end of the estimated range of the total on the card, in bytes."""
         return sum(part.high for part in self.parts)
 
 
 def biggest_matrix(weights: Weights) -> int:
     """Return the number of elements of the largest quantised matrix.
 
-    An engine that converts matrices to 16 bits before a product needs room for a converted matrix
-    of this size.
+    An engine that converts a matrix to 16 bits before a product needs room for it.
     """
     found: Iterable[int] = (
         each.shape.elements // max(each.shape.dims[0] if len(each.shape.dims) > 2 else 1, 1)
@@ -261,7 +249,6 @@ def context_part(work: ServingWork) -> MemoryPart:
 
 
 def weights_part(work: ServingWork) -> MemoryPart:
-    """Return the memory of the weights on one card."""
     size = work.weights.size
     why = f"{work.weights.name}, {work.weights.bits:.2f} bits each"
     return known_or(MemoryPart("weights", size, size, why), work.logged.weights)
@@ -281,12 +268,7 @@ def cache_part(work: ServingWork, block: int) -> MemoryPart:
 
 
 def forward_bytes(work: ServingWork, rows: int) -> tuple[int, int]:
-    """Return the range (low, high) of activation bytes at the peak of a forward pass.
-
-    Logits are not included.
-
-    The peak is in the MLP: gate, up and product, with the hidden state and the residual. With
-    experts, it is the inputs, products and outputs of each chosen expert.
+    """Return the range (low, high) of a forward pass's peak of activation bytes, without logits.
 
     rows: tokens that are computed at a time.
     """
@@ -309,10 +291,6 @@ def communication_parts(work: ServingWork) -> tuple[MemoryPart, ...]:
 
 
 def parallel_option(work: ServingWork, option: str) -> str:
-    """Return the command-line text for the number of cards, such as "--tp 2 "; "" for one card.
-
-    option: the server's option, such as "--tp".
-    """
     return f"{option} {work.cards} " if work.cards > 1 else ""
 
 

@@ -1,13 +1,12 @@
 """Options of serving engines that change their memory, with the defaults of a release and card.
 
-Rule: only options that a formula uses are read. Any other option is refused with a sentence,
-because an answer that ignored it could be wrong, and nobody would notice.
-
-Sources: vLLM, `EngineArgs` and its defaults by usage context and card, and "Conserving Memory";
-SGLang, "Server Arguments"; llama.cpp, tools/server/README.md; TensorRT-LLM, trtllm-serve. vLLM's
-logs show that its fraction includes CUDA graphs from 0.21 on, and that its default is 0.92 in 0.22.
-The default of 0.21 is not known.
+An option that no formula uses is refused, because an answer that ignored it could be wrong.
 """
+
+# Sources: vLLM, `EngineArgs` and its defaults by usage context and card, and "Conserving Memory";
+# SGLang, "Server Arguments"; llama.cpp, tools/server/README.md; TensorRT-LLM, trtllm-serve. vLLM's
+# logs show that its fraction includes CUDA graphs from 0.21 on, and that its default is 0.92 in
+# 0.22. The default of 0.21 is not known.
 
 from __future__ import annotations
 
@@ -49,7 +48,6 @@ class ServerOptions:
     is_offline: True if the engine is used from Python, as `LLM()`, and not as a server.
     has_text_only: True if the server loads no image encoder.
     has_flash: True with flash attention, False without it.
-    kv_type: type of keys and values.
     weights: format to which the engine quantises 16-bit weights.
     cards: number of cards that share each layer.
     gpu_layers: number of layers on the card.
@@ -81,10 +79,7 @@ DEFAULTS = ServerOptions()
 
 
 def version_of(text: str) -> tuple[int, int]:
-    """Return the major and minor number of a release such as "0.12.0" or "v0.26.1rc1".
-
-    Raises ConfigError for any other text.
-    """
+    """Return (major, minor) of a release such as "v0.26.1rc1"; ConfigError for other text."""
     found = _VERSION.match(text)
     if found is None:
         raise ConfigError(f"release {text[:40]!r} is not known; expected a number such as 0.12")

@@ -1,10 +1,10 @@
-"""Tensors of a language model, from its sizes.
+"""Tensors of a language model, from its sizes; their elements add up to the model's parameters.
 
-Rule: each tensor of the published implementation is listed, so that the elements add up to the
-model's parameters. A function for each family lists the tensors of one layer. Sources: the
-modelling files of Hugging Face transformers and, for the roles, the tensor names of the GGUF format
-(`ggml-org/ggml`, docs/gguf.md, "Standardized tensor names").
+A function for each family lists the tensors of one layer.
 """
+
+# Sources: the modelling files of Hugging Face transformers and, for the roles, the tensor names of
+# the GGUF format (`ggml-org/ggml`, docs/gguf.md, "Standardized tensor names").
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from allocsim.fitting.formulas.sizes import ModelSizes
 class Shape:
     """Role and dimensions of one tensor of a model.
 
-    role: purpose, by GGUF's name: "attn_q", "ffn_down", "token_embd", "output" and so on; "norm",
-        "bias", "router" and "position" are never quantised.
+    role: purpose, by GGUF's name, such as "attn_q"; "norm", "bias", "router" and "position" are
+        never quantised.
     dims: dimensions as in PyTorch; all experts of a layer are one tensor of three dimensions.
     layer: index of its layer, or None outside the layers.
     """
@@ -53,7 +53,6 @@ def shapes_of(sizes: ModelSizes) -> tuple[Shape, ...]:
 
 
 def parameters_of(shapes: Iterable[Shape]) -> int:
-    """Return the total number of elements of the tensors."""
     return sum(shape.elements for shape in shapes)
 
 

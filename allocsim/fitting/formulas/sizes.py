@@ -1,6 +1,6 @@
 """Sizes of a language model, from its configuration.
 
-Rule: values that a configuration omits are the defaults of transformers for its model_type.
+Values that a configuration omits are the defaults of transformers for its model_type.
 """
 
 from __future__ import annotations
@@ -78,10 +78,7 @@ class Linear:
 
     @property
     def mixed(self) -> int:
-        """Number of elements per token of the concatenated queries, keys and values.
-
-        They are the input of the convolution in a linear-attention layer.
-        """
+        """Number of elements per token of the concatenated queries, keys and values."""
         return 2 * self.key_heads * self.key + self.value_heads * self.value
 
     @property

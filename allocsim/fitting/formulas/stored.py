@@ -1,21 +1,14 @@
 """Reader of safetensors headers, and the weights of a model as its files store them.
 
-Rule: every value is checked against the file's length, the type and the shape before use. No header
-is larger than `MOST_HEADER`, which limits memory. Source: README.md of `huggingface/safetensors`: 8
-bytes of length, little-endian, then JSON of that length, then the data without gaps. For several
-files in a folder, transformers writes the index `model.safetensors.index.json`, whose weight_map
-gives the file of each tensor.
-
-The bytes of a weight are those of its tensor in the file. The tensor's name only gives its role; a
-tensor with an unknown name is an ordinary weight. Sources: the tensor names of docs/gguf.md and of
-transformers' modules; for scales and zero points, the names that GPTQ, AWQ, bitsandbytes and
-compressed-tensors write.
-
-A configuration lists the modules that a quantised model stores in 16 bits. A name covers one
-module, or all modules within it. Source: transformers, quantizers/base.py
-(`modules_to_not_convert`), and the lists of published models, for instance every `self_attn` of
-Llama-3.1-405B-Instruct-FP8.
+Every value is checked against the file's length, the type and the shape before use.  A tensor's
+name only gives its role; a tensor with an unknown name is an ordinary weight.
 """
+
+# Sources: README.md of `huggingface/safetensors`; the tensor names of docs/gguf.md and of
+# transformers' modules; for scales and zero points, the names that GPTQ, AWQ, bitsandbytes and
+# compressed-tensors write; for modules in 16 bits, transformers, quantizers/base.py
+# (`modules_to_not_convert`), and the lists of published models, such as every `self_attn` of
+# Llama-3.1-405B-Instruct-FP8.
 
 from __future__ import annotations
 
@@ -52,7 +45,6 @@ class StoredTensor:
 
     kind: name of its type in the file, such as "BF16".
     dims: dimensions as in PyTorch.
-    size: bytes of its elements.
     """
 
     name: str
@@ -66,8 +58,7 @@ def read_safetensors(place: Path) -> tuple[StoredTensor, ...]:
 
     place: a .safetensors file, a folder of such files, or an index of transformers.
 
-    Raises RecordingError, with the tensor and what was expected, if a file is not a safetensors
-    file.
+    Raises RecordingError for a file that is not a safetensors file.
     """
     if not place.is_dir():
         return _in_file(place)

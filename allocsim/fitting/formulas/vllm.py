@@ -1,22 +1,18 @@
 """Memory that a vLLM server needs and reserves, and the tokens that its cache holds.
 
-Rule: the budget is a fraction of the card. The cache gets the rest of the budget, after the
-weights, the peak of the profiling run, memory beside PyTorch and, from 0.21 on, an estimate of the
-CUDA graphs. The CUDA context is outside of the budget, and so are the graphs of older releases.
-Numbers that vLLM measures when it starts are ranges, from public start-up logs
-(docs/evidence/serving.md).
-
-The cache consists of blocks of 16 tokens. Layers of one kind are divided into groups of equal size;
-a group's block holds the tokens of all its layers, and all groups take blocks from one pool. A
-layer with a window of w tokens holds at most w - 1 tokens and the tokens being computed. A layer
-with linear attention holds one state; blocks are made long enough to be at least as large as a
-state. The printed number of tokens is the number of sequences of maximum length that fit, times
-this length; earlier releases print the blocks of each group.
-
-Sources: vLLM, "Conserving Memory" and `determine_available_memory`; of 0.33,
-`get_kv_cache_capacity`, `SlidingWindowSpec` and the grouping of layers; for earlier releases,
-public logs of Qwen3.5.
+The cache gets a fraction of the card, less the weights, the peak of the profiling run, memory
+beside PyTorch and, from 0.21 on, an estimate of the CUDA graphs.
 """
+
+# The cache consists of blocks of 16 tokens. Layers of one kind are divided into groups of equal
+# size; a group's block holds the tokens of all its layers, and all groups take blocks from one
+# pool. A layer with a window of w tokens holds at most w - 1 tokens and the tokens being computed.
+# A layer with linear attention holds one state; blocks are at least as large as a state. The
+# printed number of tokens is the number of sequences of maximum length that fit, times this length;
+# earlier releases print the blocks of each group.
+# Sources: vLLM, "Conserving Memory" and `determine_available_memory`; of 0.33,
+# `get_kv_cache_capacity`, `SlidingWindowSpec` and the grouping of layers; for earlier releases,
+# public logs of Qwen3.5. Ranges: public start-up logs (docs/evidence/serving.md).
 
 from __future__ import annotations
 
@@ -130,11 +126,7 @@ class PagedCache:
         return min(found), max(found)
 
     def longest_in(self, size: int) -> int:
-        """Return the number of tokens of the longest serving request that fits the cache.
-
-        size: bytes of the cache.
-        The result is at most `longest`.
-        """
+        """Return the tokens, at most `longest`, of the longest request in `size` bytes."""
         blocks, steps = self._pool(size), _IN_FLIGHT[1]
         low, high = 0, self.longest // self._block + 1
         while low < high:  # the number of blocks grows with the length

@@ -1,26 +1,19 @@
 """Bytes of a model's weights in each format, and the part that one of several cards holds.
 
-Rule: every tensor is counted separately: a quantised tensor with its scales, zero points and
-indices, other tensors in 16 bits. No format quantises norms, and only GGUF quantises embeddings and
-the output layer.
-
-Sources. LLM.int8 and NF4: `bitsandbytes`, nn/modules.py (`Int8Params.SCB`) and functional.py
-(`quantize_4bit`: blocks of 64, nested blocks of 256), and Dettmers et al., QLoRA (2023), section 3.
-GPTQ: `AutoGPTQ`/`GPTQModel`, `QuantLinear` (qweight, qzeros, scales, g_idx). AWQ: `AutoAWQ`,
-`WQLinear_GEMM`. FP8: vLLM's and llm-compressor's W8A8 documentation; with a scale per row:
-FBGEMM's, as in transformers' `FbgemmFp8Linear`; by blocks: DeepSeek-V3's technical report (2024).
-MXFP4, for the experts of gpt-oss: OCP Microscaling Formats (2023), 32 elements share an 8-bit
-scale. GGUF: `ggml.py`. Skipped layers: transformers' `get_keys_to_not_convert`; GPTQ and AWQ
-quantise only the modules of the layers.
-
-With tensor parallelism, a matrix that produces heads or inner features is divided by rows. A matrix
-that consumes them is divided by columns. Embedding and output layer are divided by rows of the
-vocabulary, padded to 64. Norms, routers, projections to a latent, learned positions and biases of
-column-divided matrices are whole on every card. With fewer key and value heads than cards, each
-card holds one whole head. Sources: Shoeybi et al., "Megatron-LM" (2019), section 3; vLLM,
-model_executor/layers/linear.py (QKVParallelLinear) and vocab_parallel_embedding.py
-(DEFAULT_VOCAB_PADDING_SIZE).
+Every tensor is counted separately: a quantised tensor with its scales, zero points and indices,
+other tensors in 16 bits.
 """
+
+# Sources. LLM.int8 and NF4: `bitsandbytes`, nn/modules.py (`Int8Params.SCB`) and functional.py
+# (`quantize_4bit`: blocks of 64, nested blocks of 256), and Dettmers et al., QLoRA (2023), section
+# 3. GPTQ: `AutoGPTQ`/`GPTQModel`, `QuantLinear` (qweight, qzeros, scales, g_idx). AWQ: `AutoAWQ`,
+# `WQLinear_GEMM`. FP8: vLLM's and llm-compressor's W8A8 documentation; with a scale per row:
+# FBGEMM's, as in transformers' `FbgemmFp8Linear`; by blocks: DeepSeek-V3's technical report (2024).
+# MXFP4, for the experts of gpt-oss: OCP Microscaling Formats (2023), 32 elements share an 8-bit
+# scale. GGUF: `ggml.py`. Skipped layers: transformers' `get_keys_to_not_convert`; GPTQ and AWQ
+# quantise only the modules of the layers. Tensor parallelism: Shoeybi et al., "Megatron-LM" (2019),
+# section 3; vLLM, model_executor/layers/linear.py (QKVParallelLinear) and
+# vocab_parallel_embedding.py (DEFAULT_VOCAB_PADDING_SIZE).
 
 from __future__ import annotations
 
@@ -159,8 +152,6 @@ def weights_of(
 ) -> Weights:
     """Return the weights of a model in the format `name`, one of `FORMATS`.
 
-    shapes: tensors of the model.
-    sizes: sizes of the model.
     has_imatrix: True if a GGUF file was made with an importance matrix.
     is_unconverted: True for each tensor that stays in 16 bits; GGUF formats ignore it.
 
@@ -249,8 +240,7 @@ _SCALES_OF_ROWS = ("int8", "fp8-rows")
 def sizes_of_rank(sizes: ModelSizes, ranks: int) -> ModelSizes:
     """Return the sizes of the model part that one of `ranks` tensor parallel cards stores.
 
-    The vocabulary is not divided. Raises ConfigError if heads or inner features cannot be divided
-    evenly.
+    Raises ConfigError if heads or inner features cannot be divided evenly.
     """
     counts: tuple[tuple[str, int], ...] = (
         ("attention heads", sizes.heads),

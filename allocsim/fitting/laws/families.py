@@ -1,9 +1,11 @@
 """Model families with laws (formulas for requests), with the keys of their configurations.
 
-Rule: a configuration key that changes the requests is either a size or has a fixed value. Any other
-value is refused with an error that names the key. Sources: the configuration classes of
-transformers with their defaults, and torchvision's vision transformers.
+A configuration key that changes the requests is either a size or has a fixed value.  Any other
+value is refused.
 """
+
+# Sources: the configuration classes of transformers with their defaults, and torchvision's vision
+# transformers.
 
 from __future__ import annotations
 
@@ -27,7 +29,6 @@ class Family:
     window: default of sliding_window, None for a family whose laws have no windows.
     sees: True if the model classifies images. The size `vocabulary` is then the number of classes,
         which the configuration gives as a list or a number (default: 2).
-    has_output_bias: True if the output layer has a bias, whose gradient is a sum over the tokens.
     head_dim: default of head_dim; None if it is the width divided by the number of heads.
     is_eager: True if transformers supports only eager attention.
     period: number of consecutive layers of different kinds after which the kinds repeat; laws
@@ -52,10 +53,7 @@ class Family:
     norms_heads: bool = False
 
     def sizes_of(self, config: Mapping[str, Any]) -> dict[str, int]:
-        """Return the sizes of a model by name, such as `layers`.
-
-        `window` is the sliding window in tokens, 0 without one. `output_bias` is 1 for an output
-        layer with a bias, and `head_norms` is 1 if queries and keys are normalized, else 0.
+        """Return the sizes of a model by name, such as `layers`; 0 for a size that it lacks.
 
         Raises ConfigError for a missing or invalid size, for heads that do not divide the width,
         and for a value that the laws do not support.
@@ -93,8 +91,6 @@ class Family:
 
     def adapted(self, targets: Collection[str]) -> str:
         """Return a name for a set of modules with LoRA adapters, whatever their order.
-
-        targets: names of the modules.
 
         The name is empty for all modules of `linear`, which peft calls "all-linear".
         """

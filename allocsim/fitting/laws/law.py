@@ -1,9 +1,7 @@
 """Law of a part of a program, such as the optimizer's step: its requests and frees at any size.
 
-Rule: with the sizes of model and input, only the bytes of requests and the number of layers change,
-never the order of requests and frees. The bytes are computed exactly, and a fraction of a byte is
-rounded up. A law holds in one regime, a range of sizes where PyTorch runs the same kernels. In
-another regime the program has another law, or none.
+With the sizes of model and input, only the bytes of requests and the number of layers change, never
+the order of requests and frees.  Where PyTorch runs other kernels, another law holds, or none.
 """
 
 from __future__ import annotations
@@ -58,18 +56,15 @@ REQUEST, FREE, EMPTY_CACHE = 0, 1, 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Requests:
-    """Requests and frees of a program at given sizes.
-
-    Each array has one element per row: a request, a free or an empty_cache() call.
+    """Requests and frees of a program at given sizes, as columns with one element per call.
 
     kind: REQUEST, FREE or EMPTY_CACHE.
-    block: number of the block that the row requests or frees; blocks are numbered from 0 in order
-        of their requests.
-    size: bytes of a request, 0 in other rows.
-    stack: index of the Python stack of a request, -1 in other rows.
+    block: number of the block that is requested or freed, from 0 in order of the requests.
+    size: bytes of a request, else 0.
+    stack: index of the Python stack of a request, else -1.
     reset: row at which the program resets PyTorch's peak counters, -1 if it never does.
-    stretches: indices of the rows where training steps or steps of decoding begin, and the number
-        of all rows; empty if unknown.
+    stretches: rows where training steps or steps of decoding begin, and the number of all rows;
+        empty if unknown.
     """
 
     kind: NDArray[np.uint8]
@@ -88,10 +83,7 @@ class Requests:
         return int(np.cumsum(change).max())
 
     def without_reset(self) -> Requests:
-        """Return the program without its calls of empty_cache() and its reset of the peaks.
-
-        Memory freed while the model is built then stays reserved, and building counts in the peaks.
-        """
+        """Return the program without its calls of empty_cache() and its reset of the peaks."""
         kept = self.kind != EMPTY_CACHE
         n_before = np.concatenate(([0], np.cumsum(kept)))
         stretches = tuple(n_before[list(self.stretches)].tolist())
@@ -107,16 +99,13 @@ class Requests:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LawRows:
-    """Requests and frees of one part of a program, such as the optimizer's step, at given sizes.
-
-    Each array has one element per row: a request, a free or an empty_cache() call.
+    """Requests and frees of one part of a program at given sizes, as columns.
 
     row: index of the row in the law, which has the rows of repeated layers only once.
     kind: REQUEST, FREE or EMPTY_CACHE.
-    group: index of the Python stack that requested the row's block; blocks of one stack form a
-        group.
+    group: index of the Python stack that requested the block.
     value: bytes of a request; for a free, the number of allocated blocks of the group that were
-        requested after the freed block. The number identifies the freed block.
+        requested after the freed block, which identifies it.
     """
 
     row: NDArray[np.int64]
@@ -129,17 +118,16 @@ class LawRows:
 class Law:
     """Requests and frees of a part of a program, such as the optimizer's step, at any size.
 
-    A row is a request, a free or an empty_cache() call; each array has one element per row. The
-    ranges of rows in `parts`, such as a layer's forward pass, are stored once. In a model with more
-    layers, each range occurs `copies` times, and by_copy * copy + by_copies * (copies - 1) is added
-    to the number of a free and to the bytes of a request. `copy` is 0 in the first copy and in rows
-    outside the ranges.
+    Each array has one element per row: a request, a free or an empty_cache() call. The ranges of
+    rows in `parts`, such as a layer's forward pass, are stored once. In a model with more layers,
+    each range occurs `copies` times, and by_copy * copy + by_copies * (copies - 1) is added to the
+    number of a free and to the bytes of a request. `copy` counts from 0, and is 0 outside the
+    ranges.
 
     kind: REQUEST, FREE or EMPTY_CACHE.
-    group: index of the Python stack that requested the row's block; blocks of one stack form a
-        group.
+    group: index of the Python stack that requested the row's block.
     number: for a request, the index of its formula; for a free, the number of allocated blocks of
-        the group that were requested after the freed block. The number identifies the freed block.
+        the group that were requested after the freed block, which identifies it.
     parts: first row of each repeated range, and the row after its last.
     formulas: formulas of the requests' bytes.
     layers: number of layers of a model for which every range occurs once.
@@ -157,7 +145,6 @@ class Law:
     period: int = 1
 
     def n_rows(self, layers: int) -> int:
-        """Return the number of requests, frees and other rows for a model of `layers` layers."""
         more = sum(stop - start for start, stop in self.parts)
         return len(self.kind) + more * ((layers - self.layers) // self.period)
 
@@ -211,7 +198,6 @@ def requests_of(
 ) -> Requests:
     """Join the parts of a program, such as its training steps, into its requests and frees.
 
-    parts: requests and frees of each part, in order.
     names: name of each part; parts of the same name differ only in the bytes of requests.
     reset: row at which the program resets PyTorch's peak counters, -1 if it never does.
     layers: number of layers, for the error message.

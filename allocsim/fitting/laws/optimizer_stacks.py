@@ -58,7 +58,6 @@ GROUPS = {name: number for number, name in enumerate(STACKS)}
 
 
 def with_optimizers(stacks: FrameTable) -> FrameTable:
-    """Return a table of `stacks`, followed by the stacks of all optimizers."""
     frames: dict[Frame, int] = {}
     flat, lengths = [], []
     for text in STACKS.values():

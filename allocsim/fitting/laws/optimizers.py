@@ -1,8 +1,7 @@
 """Requests of an optimizer's steps, for any list of parameters.
 
-Rule: an optimizer sees nothing of a model but its parameters. So a few lines per optimizer, which
-request and free as torch.optim does, give its requests and frees for every model; each new
-optimizer is one function here. One layer's requests and frees are stored, and repeated for others.
+A few lines per optimizer request and free as torch.optim does.  An optimizer sees only a model's
+parameters, so they suffice for every model.
 """
 
 from __future__ import annotations
@@ -64,7 +63,6 @@ class Steps:
 
     @property
     def by_name(self) -> dict[str, Law]:
-        """Laws by name, which is "optimizer.first", "optimizer.next" or "optimizer.end"."""
         return {f"optimizer.{each.name}": getattr(self, each.name) for each in fields(self)}
 
 
@@ -268,7 +266,6 @@ class _Sums:
     """Memory that Adafactor's sums over a matrix need, at one size of the model.
 
     values: number for each name in `VARIABLES`.
-    card: GPU that runs the program.
     width: bytes of an element.
     """
 
@@ -332,8 +329,7 @@ def steps_of(
 ) -> Steps:
     """Return formulas for the requests and frees of an optimizer's steps on a model's parameters.
 
-    optimizer: a name in `OPTIMIZERS`.
-    values, card: number for each name in `VARIABLES`, and the GPU.
+    values: number for each name in `VARIABLES`.
     base: index of the optimizer's first stack in the program's table of stacks.
 
     Raises ConfigError for an optimizer without a law, and for a matrix so large that Adafactor's

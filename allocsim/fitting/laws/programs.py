@@ -1,14 +1,7 @@
 """Training and serving programs, composed of parts such as the optimizer's step.
 
-Each part has a law: formulas for its requests and frees. A training step runs the model forward and
-backward, then the optimizer, then frees the gradients. The optimizer sees only the parameters, and
-the model never sees the optimizer. So both have separate laws, and any model trains with any
-optimizer for any number of steps.
-
-Serving a batch of prompts is one forward pass over the prompts, then one step for each generated
-token. The requests of a step depend only on the number of tokens in the cache. So a step has its
-own law for each regime (a range of sizes with the same kernels), and a program has any number of
-steps.
+Each part has a law: formulas for its requests and frees.  Model and optimizer have separate laws,
+so any model trains with any optimizer for any number of steps.
 """
 
 from __future__ import annotations
@@ -66,7 +59,6 @@ class Serving:
     """Serving workload: a model, a card, and batches of prompts, served one after another.
 
     sizes: sizes of the model, the `batch` size, and as `length` the tokens of a prompt.
-    card: GPU that serves.
     is_fused: True if attention is FlashAttention, which may split keys.
     decode: tokens generated for each prompt.
     requests: number of batches of prompts.
@@ -84,10 +76,9 @@ class Serving:
 
     @property
     def names(self) -> list[tuple[str, int]]:
-        """Names of the program's parts in order, such as "make.default" and "end.default".
+        """Name of each part of the program, such as "end.default", and tokens in its attention.
 
-        Each comes with the number of tokens that attention covers. Raises ConfigError for too many
-        generated tokens.
+        Raises ConfigError for too many generated tokens.
         """
         # Listing the parts of an enormous workload would itself take too long.
         refuse_too_long(self.requests * self.decode * _FEWEST_ROWS)
@@ -114,7 +105,6 @@ class Serving:
         laws: formulas for the requests of each part of the program, by the names in `names`.
 
         Raises ConfigError for too many generated tokens and for a number of layers without a law.
-        Raises KeyError for a missing law.
         """
         names = self.names
         refuse_too_long(sum(laws[name].n_rows(layers) for name, _ in names))
@@ -151,7 +141,7 @@ DROP = "drop"
 def made_by(regime: str) -> str:
     """Return the name of the law for creating a model before it is trained.
 
-    regime: name of the regime of the training, as from `regime_of`.
+    regime: name of the kernels that run in training, as from `regime_of`.
     """
     narrow = ".narrow"  # few enough positions for one block to check them
     return MAKE + narrow if regime.endswith(narrow) else MAKE
@@ -169,9 +159,7 @@ class Training:
     """Training workload: model, card, input and number of steps.
 
     sizes: sizes of the model, the `batch`, and as `length` the tokens of a sequence.
-    card: GPU that trains.
-    regime: name of the regime (the kernels that run), which selects the model's laws.
-    steps: number of training steps.
+    regime: name of the kernels that run, which selects the model's laws.
     """
 
     sizes: Sizes
@@ -191,8 +179,7 @@ class Training:
     def program(self, laws: Mapping[str, Law], optimizer: Steps, layers: int) -> Requests:
         """Return the requests and frees of the workload, for a model of `layers` layers.
 
-        laws: formulas for the requests of each part of the program except the optimizer's, by the
-            names in `names`.
+        laws: formulas for the requests of each part of the program except the optimizer's.
         optimizer: formulas for the requests of the optimizer.
 
         Raises ConfigError for too many steps and for a number of layers without a law.

@@ -1,15 +1,7 @@
 """Program with repeated parts: ranges of requests and frees that occur once for every layer.
 
-A row is one request, free or other allocator call. Rule: a repeated part is stored once, and each
-of its rows represents one row in each copy of the part, so for each layer. In copy number `copy`
-(from 0) of `copies` copies, the value of a row is p + q·copy + r·(copies - 1). The value is the
-bytes of a request. For a free, it is the number of allocated blocks of the freed block's group
-(blocks requested from the same Python stack) that were requested after the freed block. So no row
-refers to a block by its number, and one more copy does not renumber the blocks of other rows.
-
-The second half of this module joins parts of a program, such as its training steps. The block of a
-free is either requested within the part, by the same row at every occurrence, or was allocated
-before the part began, at a fixed place in its group. So the blocks of a part are found only once.
+A free names its block by the number of blocks from the same Python stack that were requested later.
+So one more copy of a layer does not renumber the blocks of other rows.
 """
 
 from __future__ import annotations
@@ -32,9 +24,7 @@ MOST_ROWS = 1 << 23
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unrolled:
-    """Requests, frees and other calls (rows) of a program for all its layers.
-
-    Each array has one element per row.
+    """Requests, frees and other calls of a program for all its layers, as columns.
 
     row: index of the row in `Repeated`, where the requests and frees of the layers occur once.
     value: bytes of a request; for a free, the number of allocated blocks of the same Python stack
@@ -57,13 +47,12 @@ class Repeated:
     is_request, is_free: True for a request, and for a row that frees a block or completes a free.
     is_end: True if the block is free after the row. False for a free that a later row completes,
         because another stream still uses the block.
-    group: index of the Python stack that requested the row's block; blocks of one stack form a
-        group.
+    group: index of the Python stack that requested the row's block.
     value: bytes of a request; for a free, the number of allocated blocks in its group that were
         requested after the freed block. The value is for ranges that occur once.
-    by_copy, by_copies: numbers for ranges that occur `copies` times: each value then increases by
-        by_copy * copy + by_copies * (copies - 1). `copy` counts the occurrences of a range from 0,
-        and is 0 outside the ranges.
+    by_copy, by_copies: if the ranges occur `copies` times, by_copy * copy + by_copies * (copies -
+        1) is added to each value. `copy` counts the occurrences from 0, and is 0 outside the
+        ranges.
     parts: first row of each repeated range and the row after its last, in order.
     n_before: number of blocks that were allocated before the program began.
     """
@@ -81,8 +70,6 @@ class Repeated:
     def with_copies(self, copies: int) -> Unrolled:
         """Return the program where each range in `parts` occurs `copies` times.
 
-        copies: 0 or more.
-
         Raises ConfigError if the program is too long. Raises LookupError with the row if a free
         has no matching block.
         """
@@ -95,14 +82,7 @@ class Repeated:
         return Unrolled(row, value, block)
 
     def rows_with(self, copies: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return two arrays for the program where each range in `parts` occurs `copies` times.
-
-        Both have one element per row (request, free or other call). The first has the row's index
-        in the arrays of `self`. The second has the bytes of a request and, for a free, the number
-        of allocated blocks of the same Python stack that were requested after the freed block.
-        `with_copies` also returns the request that allocated each freed block.
-
-        copies: 0 or more.
+        """Return `row` and `value` of the result of `with_copies`, in less time than with blocks.
 
         Raises ConfigError if the program is too long.
         """
@@ -129,7 +109,6 @@ class Repeated:
 
 
 def refuse_too_long(rows: int) -> None:
-    """Raise ConfigError if the requests, frees and other calls are more than `MOST_ROWS`."""
     if rows > MOST_ROWS:
         raise ConfigError(
             f"{rows:,} steps are more than can be replayed; expected {MOST_ROWS:,} or fewer"
@@ -178,15 +157,13 @@ _NONE = 1 << 62
 class Links:
     """Links from the frees of a program part, such as a training step, to the freed requests.
 
-    A row is one request, free or other call of the part. A group is the blocks that were requested
-    from one Python stack.
+    A row is one request, free or other call. A group is the blocks from one Python stack.
 
     block: for each row, the index of its block's request within the part; 0 if it has none there.
     is_own: for each row, True if its block is requested within the part.
     older: frees of blocks from before the part: row, index of the group's stack, and number of
         blocks of the group that were requested after the freed block and before the part.
     left: requests of the part whose blocks are still allocated at its end, by index of the stack.
-    n_requests: number of requests in the part.
     """
 
     block: NDArray[np.int64]
@@ -206,7 +183,6 @@ def links_of(
 
     Each array has one element per row: a request, a free or another call.
 
-    is_request, is_free: True for a request, and for a free.
     group: index of the Python stack that requested the row's block.
     value: for a free, the number of allocated blocks of the same stack that were requested after
         the freed block.
@@ -237,22 +213,18 @@ def links_of(
 
 
 class Alive:
-    """Blocks that are allocated after the parts of a program that were appended so far.
-
-    A part is a range of requests and frees, such as a training step.
-    """
+    """Blocks that are allocated at the end of the parts, such as training steps, joined so far."""
 
     def __init__(self) -> None:
         self._of: defaultdict[int, list[int]] = defaultdict(list)
         self._count = 0
 
     def blocks(self, links: Links) -> NDArray[np.int64]:
-        """Append a part of the program, and return for each of its rows the index of its block.
+        """Append a part of the program; return for each request and free the number of its block.
+
+        Blocks are numbered from 0 in order of their requests in the whole program.
 
         links: links from the frees of the part to the freed requests.
-
-        A row is one request, free or other call. Blocks are numbered from 0 in order of their
-        requests in the whole program.
 
         Raises LookupError with the row if a free has no matching block.
         """

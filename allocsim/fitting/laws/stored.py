@@ -1,20 +1,13 @@
-"""Files of laws (formulas for requests) in the package: one file per model family.
+"""Files of laws (formulas for requests): one file `data/FAMILY.zip` per model family.
 
-The laws of a family are stored in groups, called parts: for creating a model (`make.bfloat16`), for
-the forward and backward passes of training (`bf16.checkpointing`), and for serving
-(`serve.16-bit`). Each program needs the laws of one or two parts.
-
-A file `data/FAMILY.zip` has a JSON text named `about`, and a NumPy array for each part. The array
-has five rows of integers: kind, group, number, by_copy and by_copies of `Law`. Its columns are
-divided into ranges, called pieces. Each law of the part is one piece; equal laws share a piece.
-
-The text has the releases that were recorded; the Python stacks; the formulas; the shapes of the
-trained parameters; for each part the index of the piece of each law, by name; for each piece its
-first column, the column after its last, and the ranges of requests and frees that repeat with the
-number of layers.
-
-Rule: files are read without running code; a file of another format is refused.
+A file has a JSON text named `about`, and a NumPy array for each group of laws, such as those for
+serving.  Files are read without running code.
 """
+
+# The array of a group has five rows of integers: kind, group, number, by_copy and by_copies of
+# `Law`. Its columns are divided into ranges, called pieces; each law is one piece, and equal laws
+# share a piece. The text has the releases, stacks, formulas and shapes of parameters; for each
+# group the piece of each law by name, and for each piece its columns and repeated ranges.
 
 from __future__ import annotations
 
@@ -49,7 +42,6 @@ _ADAPTED = "lora"
 
 @cache
 def installed_transformers() -> str | None:
-    """Return the version of transformers in this Python environment, or None."""
     if find_spec("transformers") is None:
         return None
     from importlib import metadata  # noqa: PLC0415  (slow to import)
@@ -61,7 +53,7 @@ def installed_transformers() -> str | None:
 
 
 def numbers_of(text: str) -> tuple[int, int]:
-    """Return the major and minor number of a version. Raises ConfigError for any other text."""
+    """Return the major and minor number of a version; ConfigError for any other text."""
     major, _, rest = text.partition(".")
     minor = rest.partition(".")[0]
     if not (major.isdecimal() and minor.isdecimal()):
@@ -72,9 +64,7 @@ def numbers_of(text: str) -> tuple[int, int]:
 
 
 class ProgramName(NamedTuple):
-    """Name of a training or serving program, under which its formulas for requests are stored.
-
-    The name of training with AdamW is "llama_tied_bf16_adamw", for instance.
+    """Name of a training or serving program, such as "llama_tied_bf16_adamw", for its stored laws.
 
     family: model family, such as "llama_tied".
     dtype: precision, such as "bf16"; "16-bit" for serving that is the same in bf16 and fp16.
@@ -162,7 +152,6 @@ class Laws(Mapping[str, Law]):
 
     The laws of the optimizer's steps are not included.
 
-    name: name of the program.
     torch_version, transformers: releases with which the program was recorded.
     stacks: Python stacks of the requests, to which `Law.group` refers.
     parameters: trained parameters; None in serving.
@@ -244,7 +233,6 @@ def find_laws(name: ProgramName) -> Laws | None:
 
 @cache
 def family_file(path: Path) -> FamilyAbout:
-    """Return the contents of a family's file of laws, except its arrays."""
     with ZipFile(path) as file:
         about = json.loads(file.read("about.json"))
     if about["format"] != _FORMAT:
@@ -264,7 +252,6 @@ def family_file(path: Path) -> FamilyAbout:
 
 @cache
 def part_of(path: Path, name: str) -> Part:
-    """Return the laws in the array `name` of a family's file, such as "serve.16-bit"."""
     family = family_file(path)
     with ZipFile(path) as file, file.open(f"{name}.npy") as member:
         rows = read_array(member, allow_pickle=False).astype(np.int64)

@@ -1,16 +1,10 @@
 """Number of partial sums into which reduction kernels split a sum, and the memory that they need.
 
-Rule: a sum that is too long for one pass is split into as few partial sums as fill the GPU. Each
-thread takes at least a minimum and at most a maximum number of elements. The thresholds are those
-at which the kernel was seen to change.
-
-Adafactor keeps a number for each row and column of a gradient, and computes the norms of parameters
-and updates. A sum in two passes stores the results of the first pass. The matrix determines the
-number of passes, so the number of passes is part of the regime's name.
-
-Sources: PyTorch's reductions and torch.optim.Adafactor as they ran; each threshold was found by
-bisection between the two sizes given with it.
+A sum that is too long for one pass is split into as few partial sums as fill the GPU.
 """
+
+# Sources: PyTorch's reductions and torch.optim.Adafactor as they ran; each threshold was found by
+# bisection between the two sizes given with it.
 
 from __future__ import annotations
 
@@ -25,7 +19,6 @@ class Card:
     """Properties of a GPU that determine how many thread blocks run at a time.
 
     capability: compute capability.
-    multiprocessors: number of multiprocessors.
     threads: most resident threads of a multiprocessor.
     """
 
@@ -34,10 +27,7 @@ class Card:
     threads: int
 
     def blocks(self, threads: int) -> int:
-        """Return the number of thread blocks that fill the GPU.
-
-        threads: threads of one thread block.
-        """
+        """Return the number of thread blocks, each of `threads` threads, that fill the GPU."""
         return self.multiprocessors * (self.threads // threads)
 
 
@@ -65,9 +55,6 @@ def partial_sums(summed: int, columns: int, card: Card, rows: int) -> int:
     summed: rows of the matrix.
     columns: columns of the matrix.
     rows: rows of threads in a thread block.
-
-    A partial sum covers 16 elements for each row of threads. It covers more, at most 256, if
-    fewer partial sums already fill the GPU with thread blocks.
     """
     return max(
         min(-(-summed // (16 * rows)), filling(columns, card, rows)), -(-summed // (256 * rows))
@@ -87,8 +74,7 @@ def parts_of(numbers: int, blocks: int) -> int:
     """Return the number of parts into which a sum is split, one for each block of 512 threads.
 
     numbers: elements to sum.
-    blocks: number of thread blocks that fill the GPU. The result is smaller if each thread would
-        sum fewer than 16 elements, and larger if each would sum more than 256.
+    blocks: number of thread blocks that fill the GPU.
     """
     values = -(-numbers // 512)
     return max(min(blocks, -(-values // 16)), -(-values // 256))
@@ -122,12 +108,7 @@ _THREADS = 512
 
 
 def factored_variables(sizes: Mapping[str, int], card: Card) -> dict[str, int]:
-    """Return the number for each name in `FACTORED`, on which only Adafactor's requests depend.
-
-    Matrices are assumed to have a multiple of 128 columns.
-
-    sizes: sizes of the model, by name.
-    """
+    """Return the number for each name in `FACTORED`, on which only Adafactor's requests depend."""
     found = {}
     for name in MATRICES:
         rows, columns = _shape(name, sizes)
@@ -139,11 +120,6 @@ def factored_variables(sizes: Mapping[str, int], card: Card) -> dict[str, int]:
 
 def factored_way(sizes: Mapping[str, int]) -> str:
     """Return a name that identifies how Adafactor's kernels sum a model's matrices.
-
-    The name lists the matrices whose columns are summed in two passes, and those small enough for
-    one thread block. It also tells whether an embedding has too many rows for one thread block,
-    whether a number of columns is no multiple of four, and whether a matrix is so large that
-    several kernels sum it in parts.
 
     sizes: sizes of the model by name; `factored` has the bytes of one element of a parameter.
     """

@@ -1,13 +1,11 @@
 """Variables of the formulas for requests: sizes such as the batch, and sizes that kernels derive.
 
-Rule: a variable is a whole number that follows from the sizes of the model and its input and from
-the GPU, and every rounding up in a kernel is a separate variable. So the bytes of a request are a
-constant times a product of variables. A request for which this is not true has no law. The regime
-names the kernels that run: the order of requests differs between regimes.
-
-Sources: runs of PyTorch and FlashAttention-2. Each threshold was found by bisection between the two
-sizes given with it, such as (3,072 | 3,073).
+Every rounding up in a kernel is a separate variable, so the bytes of a request are a constant times
+a product of variables.
 """
+
+# Sources: runs of PyTorch and FlashAttention-2. Each threshold was found by bisection between the
+# two sizes given with it, such as (3,072 | 3,073).
 
 from __future__ import annotations
 
@@ -221,12 +219,8 @@ def _sort_storage(count: int, digits: int) -> int:
 def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
     """Return the name of the regime of a training program: a range of sizes with equal kernels.
 
-    The name has words for the batch, the number of tokens, the sharing of key heads, the mask or
-    the splits of attention, and the sliding window.
-
     mask_unit: multiple to which the length of each row of the attention mask is padded: 8 for fused
-        attention; 1 for eager attention, where windows make no difference; 0 without a mask, the
-        only case where FlashAttention runs.
+        attention, 1 for eager attention, 0 without a mask, where FlashAttention runs.
     """
     tokens = sizes["batch"] * sizes["length"]
     has_layer_norms = sizes.get("positions") or sizes.get("patch")
@@ -278,9 +272,7 @@ def _expert_parts(sizes: Sizes, tokens: int) -> list[str]:
 
 
 def prompt_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = False) -> str:
-    """Return the name of the regime of the forward pass over a prompt in serving.
-
-    A regime's name identifies the kernels that run.
+    """Return the name of the kernels that run in the forward pass over a prompt in serving.
 
     is_fused: True if attention is FlashAttention.
     is_eager: True if attention is eager, without a fused kernel.
@@ -293,7 +285,7 @@ def prompt_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = 
 
 
 def step_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = False) -> str:
-    """Return the name of the regime of the forward pass that generates one token in serving.
+    """Return the name of the kernels that run when serving generates one token.
 
     sizes: sizes of the model; `length` is the number of tokens in the cache.
     is_fused: True if attention is FlashAttention.
@@ -334,11 +326,8 @@ def _heads(sizes: Sizes) -> str:
 def attention_splits(sizes: Sizes, multiprocessors: int, *, is_step: bool = False) -> int:
     """Return the number of parts into which FlashAttention-2 splits the keys to fill the GPU.
 
-    Each multiprocessor runs two thread blocks at a time. The keys are not split if unsplit
-    attention uses four fifths of these places. Else the result is the smallest number of parts that
-    uses at least 85 % of the places that the best number of parts uses. Source: flash-attention's
-    split-key heuristic, with tiles of 64 queries and 64, 128 or 256 keys depending on the size of a
-    head.
+    Source: flash-attention's split-key heuristic, with tiles of 64 queries and 64, 128 or 256 keys
+    depending on the size of a head.
 
     is_step: True if one token is generated; heads that share keys then count as one with several
         queries.

@@ -1,16 +1,7 @@
 """Alignment of two programs, such as models with 2 and 3 layers: rows that only the longer has.
 
-A row is one request, free or other allocator call of a program. Rule: every row of the shorter
-program is in the longer one, too, in the same order and with the same kind and Python stack. The
-remaining rows of the longer program are the insertions, such as the requests and frees of the third
-layer. The cheapest alignment is chosen: few insertions, rows with equal bytes, and frees whose
-blocks are equally young in their groups. If all layers are equal, any of the three may be the new
-one. The alignment where the frees agree best is then chosen.
-
-A row is compared by its kind and stack, and a free also by the stack of the request whose block it
-frees. Blocks that were requested from one stack form a group. A freed block is compared by its
-place in its group: the number of allocated blocks that were requested later, and earlier. Indices
-of requests are not compared, because one more request changes all later indices.
+A row is one request, free or other allocator call.  Every row of the shorter program is in the
+longer one, in the same order; the cheapest alignment of the two gives the inserted rows.
 """
 
 from __future__ import annotations
@@ -31,10 +22,8 @@ from allocsim.simulation import StepKind
 class Likeness:
     """Numbers by which the rows (requests, frees, other calls) of two programs are compared.
 
-    Each array except `group` has one element per row.
-
-    form: number for the row's kind, stream, argument and Python stack, and in a free also for the
-        stack of the freed block's request; rows of any program that agree in them have one number.
+    form: number for the row's kind, stream, argument and Python stack, in a free also for the stack
+        of the freed block's request; equal for rows that agree in them.
     exact: number for the form and the bytes of the requested or freed block.
     group: index of each request's Python stack, one element per request.
     younger, older: for a free, the number of allocated blocks of the same stack that were requested
@@ -51,8 +40,8 @@ class Likeness:
 def likeness_of(program: SizedProgram, known: dict[Hashable, int]) -> Likeness:
     """Return the numbers by which a program's rows are compared with the rows of other programs.
 
-    known: number of each Python stack and form of a row (see `Likeness`) so far, to which the new
-        ones are added. Programs can be compared if they were numbered with the same dictionary.
+    known: dictionary of numbers in use, to which new ones are added. Programs can be compared if
+        they were numbered with the same dictionary.
     """
     stack = _stacks(program, known)
     group = stack[program.requests]
@@ -138,7 +127,7 @@ class Insertion:
         return self.stop - self.start
 
     def moved(self, by: int) -> Insertion:
-        """Return the insertion moved by `by` rows, in both programs."""
+        """Return the insertion `by` rows later in both programs."""
         return Insertion(self.at + by, self.start + by, self.stop + by)
 
 
@@ -154,9 +143,9 @@ def insertions(short: Likeness, long: Likeness) -> list[Insertion] | None:
 
 
 def shared_rows(n_long: int, found: Iterable[Insertion]) -> NDArray[np.int64]:
-    """Return an index of an equal row in the shorter program for each row of the longer one.
+    """Return the row of the shorter program for each row of the longer; -1 for an inserted row.
 
-    The index of an inserted row is -1. A row is one request, free or other allocator call.
+    A row is one request, free or other allocator call.
 
     n_long: number of rows of the longer program.
     found: rows that only the longer program has.

@@ -1,14 +1,7 @@
 """Law of a program where one size is the number of repetitions of a part, such as its layers.
 
-Rule: for each combination of the other sizes, such as the batch size, two recordings with different
-numbers of layers show the requests and frees that a layer adds (`growth.py`). So the program with
-any number of layers is known for each combination, and these programs determine a law in the other
-sizes (`law.py`).
-
-Every further recording checks the law. The recorded requests and the computed requests are replayed
-under the same settings, and the peaks of reserved memory must be equal. Requests with other bytes
-are counted and reported: temporary storage of sorts, for instance, follows no exact law. They do
-not refute the law if the peak is the same.
+Two recordings with different numbers of layers show the requests and frees that a layer adds.
+Every further recording checks the law: its peak of reserved memory must be equal.
 """
 
 from __future__ import annotations
@@ -78,10 +71,7 @@ class Growing:
         return self.values[1] - self.values[0]
 
     def domain(self, name: str) -> tuple[int, int]:
-        """Return the smallest value of the size `name` that the law covers, and a step.
-
-        The law covers the smallest value plus all multiples of the step.
-        """
+        """Return the smallest value of the size `name` in the law, and the step to the next."""
         return (self.values[0], self.step) if name == self.name else self.others.domain(name)
 
     def covers(self, at: Sizes) -> bool:
@@ -132,9 +122,8 @@ def growing_laws(samples: Sequence[Sample]) -> Iterator[Growing]:
 
     samples: recorded runs of one program, each with its sizes, such as layers=2,batch=4.
 
-    The simplest law squares no size. Another part than layers may repeat, too. Nothing is yielded
-    if no size adds repetitions. Raises ConfigError if another size varies, but the recorded runs do
-    not combine its values with two numbers of layers.
+    Nothing is yielded if no size adds repetitions. Raises ConfigError if another size varies, but
+    the recorded runs do not combine its values with two numbers of layers.
     """
     for name in samples[0].at:
         grouped = _grouped(samples, name)
@@ -247,7 +236,6 @@ class LawCheck:
     """Recorded run whose peak of reserved memory a law predicted exactly.
 
     path, text: file of the recording, and its sizes as text, such as "batch=2".
-    peak_reserved_bytes: peak of reserved memory in bytes, both recorded and predicted.
     missed: number of requests for which the law gives other bytes than the recording.
     largest_miss: largest difference of one request, in bytes.
     """

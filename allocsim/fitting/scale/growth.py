@@ -1,18 +1,15 @@
 """Growth of a program with a size, such as the number of layers: the rows that a layer adds.
 
-A row is one request, free or other allocator call. Rule: two recorded runs show the growth. The
-longer program has every row of the shorter one, and inserted rows. The inserted rows must repeat
-the rows directly before or after them: one more layer repeats an adjacent layer. Otherwise the
-program did not grow, but PyTorch ran other kernels. Every further increase of the size inserts one
-more copy of the inserted rows.
-
-A row's value is the bytes of a request or, for a free, the number of allocated blocks, requested
-from the same Python stack, that were requested after the freed block. If a program has `copies`
-copies of the inserted rows, the value of a row in copy number `copy` (from 0) is
-p + q·copy + r·(copies - 1), where p is its value in the longer recorded run. q is the difference
-between an inserted row and the adjacent row that it repeats. r is the difference between the values
-of one row in both recorded runs. The formula must reproduce both runs row by row.
+A row is one request, free or other allocator call.  The inserted rows of the longer of two recorded
+runs must repeat the rows directly before or after them.
 """
+
+# A row's value is the bytes of a request or, for a free, the number of allocated blocks, requested
+# from the same Python stack, that were requested after the freed block. If a program has `copies`
+# copies of the inserted rows, the value of a row in copy number `copy` (from 0) is
+# p + q·copy + r·(copies - 1), where p is its value in the longer recorded run, q is the difference
+# between an inserted row and the adjacent row that it repeats, and r is the difference between the
+# values of one row in both recorded runs. The formula must reproduce both runs row by row.
 
 from __future__ import annotations
 
@@ -40,8 +37,7 @@ from allocsim.simulation import StepKind, Steps
 class ProgramPart:
     """Repeated part of a program, such as one layer's requests and frees in the forward pass.
 
-    A model with one more layer has the part once more, directly before or after an equal part. Two
-    requests or frees count as equal if they have the same Python stack.
+    A model with one more layer has the part once more, directly before or after an equal part.
 
     insertion: the n rows (requests, frees, other calls) that only the longer of two programs has.
     before: number of rows directly before the insertion that equal the rows n places later.
@@ -54,15 +50,11 @@ class ProgramPart:
 
     @property
     def is_repeated(self) -> bool:
-        """True if each inserted row equals the row n places earlier or later (see the class)."""
+        """True if each of the n inserted rows equals the row n places earlier or later."""
         return self.before + self.after >= len(self.insertion)
 
     def counterparts(self, row: int) -> list[int]:
-        """Return the indices of the one or two rows that the inserted row `row` repeats.
-
-        They are n rows before and after it, with n the number of inserted rows. The row on the side
-        with more repeated rows is first.
-        """
+        """Return the one or two rows that an inserted row repeats, best first."""
         length, each = len(self.insertion), self.insertion
         found = []
         if row - length >= each.start - self.before:
@@ -75,9 +67,8 @@ class ProgramPart:
 def parts_of(found: Sequence[Insertion], long: Likeness) -> list[ProgramPart]:
     """Return the parts that the longer of two programs has once more, such as a layer's forward.
 
-    found: ranges of rows (requests, frees, other calls) that only the longer program has. A range
-        is split into two parts if its first rows repeat the rows before it, and its last rows the
-        rows after it: it contains one more copy of each of two adjacent repeated parts.
+    found: ranges of rows (requests, frees, other calls) that only the longer program has; a range
+        is split if it contains one more copy of each of two adjacent parts.
     long: numbers that are equal for rows of the longer program that repeat each other.
     """
     shared = shared_rows(len(long.form), found) >= 0
@@ -149,14 +140,12 @@ _HANDLE = 1 << 62
 class Growth:
     """Program whose repeated parts, such as a layer's forward and backward pass, can be added.
 
-    Each array except `group` has one element per row (request, free or other call) of `second`.
-
     first: recorded program with fewer layers.
     second: recorded program with more layers, which has each of `parts` once more.
     group: index of each request's Python stack, one element per request of `second`.
     parts: ranges of rows that only `second` has, in order.
-    value: bytes of a request; for a free, the number of allocated blocks of the same stack that
-        were requested after the freed block.
+    value: for each row of `second`, the bytes of a request; for a free, the number of allocated
+        blocks of the same stack that were requested after the freed block.
     by_copy: increase of `value` from one added copy of a part to the next copy.
     by_copies: increase of `value` in each row, also outside `parts`, if one more copy is added.
     """
@@ -171,14 +160,12 @@ class Growth:
 
     @property
     def more_requests(self) -> int:
-        """Number of requests by which `second` exceeds `first`, such as those of one layer."""
         return len(self.second.size) - len(self.first.size)
 
     def program_with(self, copies: int) -> SizedProgram:
         """Return the program `first` with `copies` copies of each part added, such as layers.
 
-        With 0 copies it is `first`, with 1 copy `second`. Raises ConfigError if it is too long, or
-        if a free has no matching block.
+        Raises ConfigError if it is too long, or if a free has no matching block.
         """
         second = self.second
         try:

@@ -1,22 +1,13 @@
 """Bytes of each request of a program at any size, derived from recordings at a few sizes.
 
-Rule: two recordings are of one program if they have the same requests and frees in the same order:
-request k is freed at the same step, on the same stream, in the same pool. Addresses and the
-driver's actions are ignored, because they follow from the sizes. Blocks are numbered by request,
-blocks from before the recording by negative numbers in the order of their addresses, streams by
-first use.
-
-The bytes of a request are a polynomial in the named sizes. If the recordings allow it, no size is
-squared: with sizes b and s the bytes are p + q·b + r·s + t·b·s. So k sizes that vary need 2^k
-recordings, and every further recording is a check (`growing.py`). If a check refutes the law, a
-size may be squared, as the length is in an attention mask, which needs three values of that size. A
-fraction of a byte is rounded up and counted. If a request would have zero or fewer bytes, there is
-no law.
-
-A law holds while PyTorch runs the same kernels. From some sizes on, other kernels run (a reduction
-in two passes, a sort, one less copy of a tensor). The requests then differ, and the recording is
-refused.
+The bytes are a polynomial in the named sizes.  If the recordings allow it, no size is squared: with
+sizes b and s the bytes are p + q·b + r·s + t·b·s.
 """
+
+# So k sizes that vary need 2^k recordings, and every further recording is a check. If a check
+# refutes the law, a size may be squared, as the length is in an attention mask, which needs three
+# values of that size. Two recordings are of one program if request k is freed at the same step, on
+# the same stream, in the same pool. Where PyTorch runs other kernels, the recording is refused.
 
 from __future__ import annotations
 
@@ -47,11 +38,10 @@ class SizedProgram:
     """Rows of a program at one set of sizes: requests, frees and other calls on one device.
 
     prepared: recording of a run of the program, prepared for replay.
-    steps: rows as steps of a replay, either recorded or with layers added (`growth.py`).
+    steps: rows as steps of a replay, either recorded or with layers added.
     kind: kind of each row, a code of `StepKind`.
     block: for each row, the index of the request that allocated the requested or freed block;
         negative for a block from before the recording, 0 in rows that neither request nor free.
-    stream: for each row, the number of its stream.
     argument: for each row, the argument of the call, such as a pool; 0 in requests and frees.
     size: bytes of each request, one element per request.
     before: bytes of each block from before the recording, in the order of their addresses.
@@ -68,7 +58,6 @@ class SizedProgram:
 
     @property
     def requests(self) -> NDArray[np.intp]:
-        """Indices of the rows that are requests."""
         return np.flatnonzero(self.kind == StepKind.ALLOC)
 
     def first_difference(self, other: SizedProgram) -> int | None:
@@ -183,7 +172,6 @@ class Sample:
 class Requested:
     """Bytes of a program's requests at given sizes, computed by its law.
 
-    size: bytes of each request, one element per request.
     rounded: number of requests whose bytes were a fraction and were rounded up.
     """
 
@@ -215,12 +203,12 @@ class ScalingLaw:
         return self.samples[0].program
 
     def domain(self, name: str) -> tuple[int, int]:
-        """Return (1, 1): the smallest value of the size `name`, and the step to the next value."""
+        """Return the smallest value of the size `name` in the law, and the step to the next."""
         assert name in self.degrees
         return 1, 1
 
     def settled(self, at: Sizes) -> ScalingLaw:
-        """Return this law unchanged; only `Growing` has a number of layers that `at` must fix."""
+        # Only `Growing` has a number of layers that `at` must fix.
         assert set(at) == set(self.samples[0].at)
         return self
 
@@ -287,7 +275,6 @@ def is_between(samples: Sequence[Sample], names: Sequence[str], at: Sizes) -> bo
 
 
 def typed(at: Sizes) -> str:
-    """Return sizes as command-line text, such as "batch=2,sequence=512"."""
     return ",".join(f"{name}={value}" for name, value in at.items())
 
 
@@ -323,8 +310,6 @@ def laws_of(samples: Sequence[Sample]) -> Iterator[ScalingLaw]:
 def refuse_uncombined(count: int, varied: Sequence[str], expected: int) -> NoReturn:
     """Raise ConfigError because the recordings do not combine the values of several sizes.
 
-    count: number of recordings.
-    varied: names of the sizes that vary.
     expected: number of recordings that are needed.
     """
     raise ConfigError(

@@ -1,9 +1,7 @@
 """Prediction of a program's memory, and of its recording, at sizes that were not recorded.
 
-Rule: only the bytes of requests are extrapolated (`law.py`). A replay of the requests gives the
-memory that PyTorch reserves. One replay shows that a size fits, another that the next larger size
-does not. A predicted recording has the entries of such a replay and the Python stacks of the first
-recorded run; it can be replayed, tuned and plotted like any other recording.
+Only the bytes of requests are extrapolated.  A replay of the requests gives the memory that PyTorch
+reserves.
 """
 
 from __future__ import annotations
@@ -84,12 +82,10 @@ class Scaled(Shown):
         return typed(self.at)
 
     def headline(self) -> str:
-        """Return the sizes and the reserved memory at the peak, as one line."""
         when = "at the peak" if self.fits else "when it runs out of memory"
         return f"{self.text}: {format_size(self.peak_reserved_bytes)} reserved {when}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the names and sizes of the peaks."""
         yield "reserved at the peak", format_size(self.peak_reserved_bytes)
         yield "allocated at the peak", format_size(self.peak_allocated_bytes)
 
@@ -145,13 +141,11 @@ class Scaling(Shown):
         return self.law.program.prepared.context_memory
 
     def headline(self) -> str:
-        """Return the recorded sizes and the number of checks, as one line."""
         sizes = ", ".join(sample.text for sample in self.law.samples)
         proved = f"checked by {len(self.checks)}" if self.checks else "not checked"
         return f"from {sizes}: {proved}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the sizes and the file of each recording."""
         for sample in (*self.law.samples, *self.law.checks):
             yield sample.text, sample.path
 

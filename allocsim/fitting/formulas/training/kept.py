@@ -1,11 +1,11 @@
 """Tensors that a layer saves for the backward pass, and types for the memory of a rank.
 
-Rule: a tensor is counted once, where an operation saves it, with its size on this rank. For GPT's
-layer with dropout and fused kernels the sum equals sbh(34 + 5as/h) of Korthikanti et al., "Reducing
-Activation Recomputation" (2022), for s tokens, b sequences, hidden size h and a heads; a test
-checks this. The paper does not cover other layers: gated MLPs, fewer key and value heads, latent
-attention, experts, and unfused norms.
+A tensor is counted once, where an operation saves it, with its size on this rank.
 """
+
+# For GPT's layer with dropout and fused kernels the sum equals sbh(34 + 5as/h) of Korthikanti et
+# al., "Reducing Activation Recomputation" (2022), for s tokens, b sequences, hidden size h and a
+# heads; a test checks this.
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from allocsim.fitting.formulas.training.layout import ParallelLayout, Transforme
 class Precision:
     """Bytes per parameter and per element of activations during training.
 
-    weights, gradients: bytes per parameter.
     optimizer: bytes of optimizer state per parameter, including 32-bit weights if `weights` are
         16-bit.
     compute: bytes per element of activations.
@@ -66,7 +65,6 @@ class Rank:
 
     @property
     def allocated(self) -> int:
-        """Sum of the bytes in `parts`."""
         return sum(part.size for part in self.parts)
 
 

@@ -1,7 +1,6 @@
 """Sizes of a transformer for the training formulas, and the layout of its training over ranks.
 
-Rule: a shape describes one decoder of equal layers; only the first `dense_layers` have no experts.
-Its number of parameters is exactly that of the model's weight files, as tests check.
+A shape describes one decoder of equal layers; only the first `dense_layers` have no experts.
 """
 
 from __future__ import annotations
@@ -60,7 +59,6 @@ class TransformerShape(DecoderSizes):
         return self.lora * (sum(map(sum, self.adapted)) + of_experts)
 
     def has_experts(self, layer: int) -> bool:
-        """Return whether a layer, numbered from 0, has experts."""
         return bool(self.experts) and layer >= self.dense_layers
 
     @property
@@ -101,7 +99,6 @@ class TransformerShape(DecoderSizes):
         return count + self.width * self.experts * self.has_experts(layer)
 
     def layer(self, layer: int) -> int:
-        """Return the parameters of a layer, with all its experts."""
         inside = self.mlp
         if self.has_experts(layer):
             inside = self.experts * self.expert + self.shared
@@ -121,11 +118,6 @@ class TransformerShape(DecoderSizes):
 
 def shape_for(parameters: int) -> TransformerShape:
     """Return a typical shape of about `parameters` parameters, like the Llama models from 3 on.
-
-    Heads have 128 elements, there are 8 key and value heads, and the gated MLP is about 3.25 times
-    as wide as the model. The vocabulary has 128,256 tokens; the output layer is tied below 5
-    billion parameters. The width is near 112 times the number of layers, and the MLP takes the
-    remaining parameters.
 
     Raises ConfigError for less than 1 billion or more than 10,000 billion parameters.
     """
@@ -215,7 +207,6 @@ class ParallelLayout:
 
     @property
     def ranks(self) -> int:
-        """Number of ranks, each on its own card."""
         return self.tensor * self.pipeline * self.data * self.context
 
     @property
@@ -242,8 +233,7 @@ class ParallelLayout:
         """Return the indices of the layers of a pipeline stage, if stages are not interleaved.
 
         stage: index of the pipeline stage, counted from 0.
-        layers: number of layers of the model. Layers left after an even division go to the first
-            stages, one each.
+        layers: number of layers of the model.
         """
         each, more = divmod(layers, self.pipeline)
         first = stage * each + min(stage, more)

@@ -1,9 +1,7 @@
-"""Memory that one rank allocates at its peak, part by part, and the rank that allocates most.
+"""Memory that one rank allocates at its peak, and the rank that allocates most.
 
-Rule: a part is one use of memory at the rank's peak, such as weights. The peak is at one of five
-moments: the loss (logits, and all activations), backward of a layer, the end of backward, backward
-of a tied embedding, or the optimizer's step. Every part gives its arithmetic. Only bytes of tensors
-are counted, without the allocator's overhead.
+The peak is at one of five moments: the loss, backward of a layer, the end of backward, backward of
+a tied embedding, or the optimizer's step.  Only bytes of tensors are counted.
 """
 
 from __future__ import annotations
@@ -37,10 +35,7 @@ _ADAPTER = 4
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Parallel training: model, layout over ranks, and precision.
-
-    name: name of the model.
-    """
+    """Parallel training: model, layout over ranks, and precision."""
 
     name: str
     shape: TransformerShape
@@ -63,7 +58,6 @@ class Training:
         return max(map(self.rank, sorted({0, min(1, last), last})), key=lambda each: each.allocated)
 
     def stages(self) -> tuple[Rank, ...]:
-        """Return the peak of each pipeline stage."""
         return tuple(map(self.rank, range(self.layout.pipeline)))
 
     def least(self) -> int:
