@@ -64,6 +64,7 @@ class Parts:
 class Side:
     """One of two compared runs.
 
+    at: moment at which the memory of owners is compared.
     retries, ooms, driver_calls: num_alloc_retries, num_ooms and num_device_alloc of the whole run;
         None if the recording has no entries, or if the release does not count them.
     notes: sentences about what was inferred, not recorded.
@@ -88,11 +89,6 @@ class Side:
 
 
 def side_of_run(prepared: Prepared, device_run: DeviceRun, conf: str, at: str | int | None) -> Side:
-    """Return the peaks and owners of a finished replay, as one side of a comparison.
-
-    conf: setting of the replay.
-    at: moment at which owners are compared, as in `compare`.
-    """
     trace = prepared.trace
     scene = scene_of_run(trace, prepared.start, device_run.timeline)
     timeline = device_run.timeline
@@ -167,7 +163,6 @@ class Change:
 
     @property
     def bytes(self) -> int:
-        """Bytes in B minus bytes in A."""
         return self.b_bytes - self.a_bytes
 
     @property
@@ -177,7 +172,6 @@ class Change:
 
     @property
     def rounding(self) -> int:
-        """Part of the change due to size rounding, in bytes."""
         return self.bytes - self.requested
 
     @property
@@ -261,7 +255,6 @@ class Comparison(Shown):
     """Comparison of run A with run B.
 
     by: grouping of owners: "line", "stack", "module", "category", "stream" or "pool".
-    changes: change of each owner, largest first, including owners without a change.
     """
 
     a: Side

@@ -61,7 +61,6 @@ def found_in(names: Iterable[str]) -> dict[str, int | None]:
 
 
 def rank_in_name(path: str) -> int | None:
-    """Return the rank in the name of a file or of a parent folder; None if there is none."""
     for part in reversed(Path(path).parts):
         named = _NAMED.search(part) or _SHORT.search(part.partition(".")[0])
         if named is not None:
@@ -83,10 +82,9 @@ def _by_difference(paths: Sequence[str]) -> list[int | None] | None:
 class RankRun:
     """Results of replaying one rank.
 
-    If the recording is only a state (a snapshot without entries), no replay is possible: sizes are
-    read from the snapshot, and results that need a replay are None.
+    If the recording is only a state (a snapshot without entries), sizes are read from the snapshot,
+    and results that need a replay are None.
 
-    path: path of the recording.
     rank: distributed rank; None if unknown.
     device: number of the replayed device.
     torch_version: release of the replay, or of the state.
@@ -129,10 +127,9 @@ class RankRun:
 def run_of(
     path: str, conf: str | None = None, torch_version: str | None = None, *, smallest: bool = False
 ) -> RankRun:
-    """Load a recording and replay the device with the most entries; see `ranks` for the parameters.
+    """Load a recording and replay the device with the most entries.
 
-    Raises RecordingError for an invalid recording, ConfigError for a setting that the release
-    refuses.
+    smallest: also find the smallest device on which every request succeeds.
     """
     recording = load(path)
     trace, made = recording.busiest_device(), recording.provenance
@@ -188,8 +185,6 @@ _SHOWN = 10  # number of rows in the table of a notebook
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """File that could not be replayed, with the error."""
-
     path: str
     error: str
 
@@ -198,8 +193,6 @@ class Refused:
 class Ranks(Shown):
     """Results of all ranks.
 
-    runs: result of each rank, ordered by rank.
-    refused: files that could not be replayed.
     conf: setting of all ranks; None for the recorded settings.
     notes: sentences about what was inferred, not recorded.
     """

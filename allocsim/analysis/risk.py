@@ -131,7 +131,6 @@ def spans_of(timeline: Timeline, count: int) -> tuple[Span, ...]:
 
 
 def largest_entry(trace: Trace) -> int | None:
-    """Return the entry of the largest request, which may have failed; None without requests."""
     asks = np.flatnonzero(any_of(trace.action, (Action.ALLOC, Action.OOM)))
     return int(asks[np.argmax(trace.size[asks])]) if len(asks) else None
 
@@ -152,9 +151,8 @@ class Need:
 class Risk(Shown):
     """Risk that one device of a recording runs out of memory.
 
-    prepared: prepared recording of the device.
     run, device_run: replay with the given device memory.
-    spans: peaks over the course of the recording.
+    spans: peaks of successive parts of the recording.
     points: headroom after each request that the driver served.
     tightest: first point with the least headroom; None if the driver served no request.
     code: code of the request at `tightest`; None if unknown.

@@ -46,11 +46,6 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """File that is not a valid recording.
-
-    reason: sentence that names the file and the error.
-    """
-
     path: str
     reason: str
 

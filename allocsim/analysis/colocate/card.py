@@ -26,7 +26,6 @@ class PhaseRun:
     peak: largest use of the card by all processes.
     own_peak: largest use by the program's process, including its CUDA context.
     kept: use by the process after the phase and the release, or at a failed request.
-    released: bytes that the program released at the end of the phase.
     woken: bytes that the program obtained again at the beginning of the phase.
     host_copy: bytes of host memory that hold a copy of the released memory.
     retries: number of requests for which the allocator first released its cache.
@@ -46,12 +45,10 @@ class PhaseRun:
 class Failure:
     """Failed request of a program, or a program that could not start or wake, for lack of memory.
 
-    Sizes are in bytes.
-    phase: number of the phase.
     entry: entry of the failed request in the program's recording; None for a start or wake.
-    wanted: size of the failed request, or memory that the start or wake needed.
-    held: memory of the card that each process uses.
-    needed: smallest card on which the request would have succeeded in the same state.
+    wanted: bytes of the failed request, or bytes that the start or wake needed.
+    held: bytes of the card that each process uses.
+    needed: bytes of the smallest card on which the request would have succeeded in the same state.
     message: text of PyTorch's error; "" without one.
     """
 
@@ -66,10 +63,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class CardRun:
-    """Result of a replay of all programs on one card.  Sizes are in bytes.
+    """Result of a replay of all programs on one card, in bytes.
 
     memory: memory of the card; None for an unlimited card.
-    peak: largest use of the card.
     peak_phase, peak_entry: phase and entry at the peak; the entry is None if the peak is reached
         when a program starts or wakes.
     held_at_peak: memory that each process uses at the peak.
@@ -173,10 +169,7 @@ class Card(Observer):
 
     @collector_paused()
     def run(self, progress: Progress | None = None) -> CardRun:
-        """Replay all programs in the order of their turns, up to the first failure.
-
-        A turn is a sequence of steps of one program, run without interruption by another.
-        """
+        """Replay the programs in turn, each until another continues, until a request fails."""
         last = {turn.phase: number for number, turn in enumerate(self._turns)}
         steps = 0
         try:

@@ -52,9 +52,8 @@ class Way:
 class Colocation(Shown):
     """Result of a replay of several programs on one card.
 
-    phases: phases of all programs, in order; with `by_time`, one phase for each program.
     threads: the programs are threads of one process with one allocator.
-    by_time: the programs run at once, at the recorded times.
+    by_time: the programs run at once, at the recorded times; each then has one phase.
     run: replay on the given card.
     ways: ways to run the programs: first as given, then with changes that may reduce memory; empty
         if the smallest card was not searched.
@@ -73,12 +72,10 @@ class Colocation(Shown):
 
     @property
     def fits(self) -> bool:
-        """True if every request succeeded."""
         return self.run.failure is None
 
     @property
     def smallest(self) -> int | None:
-        """Bytes of the smallest card on which every request succeeds; None if unknown."""
         return self.ways[0].smallest if self.ways else None
 
     def headline(self) -> str:
@@ -119,7 +116,8 @@ def colocate(
         as "cache", or for one program, such as "B:cache".
     conf: setting of all programs; None for the recorded ones.
     context: bytes of each CUDA context; None for the recorded ones.
-    torch_version, device: see `allocsim.replaying.prepare`.
+    torch_version: release to model; None for the recorded one.
+    device: device number in each recording; None if only one is recorded.
     smallest: find the smallest card, also with an empty_cache after each phase and with expandable
         segments.
     watch: progress callback.

@@ -103,8 +103,6 @@ def programs_in(
 
     conf: setting of all programs; None for the recorded ones.
     context: bytes of each CUDA context; None for the recorded ones.
-    Raises ConfigError for a wrong number of files, and RecordingError for a recording of several
-    devices without `device`.
     """
     if not 2 <= len(paths) <= len(ascii_uppercase):
         raise ConfigError(f"{len(paths)} recording(s) given; expected 2 to {len(ascii_uppercase)}")
@@ -195,7 +193,6 @@ def sleeps_of(texts: Sequence[str], programs: Sequence[Program]) -> tuple[Sleep,
 def phases_of(
     text: str | None, programs: Sequence[Program], sleeps: Sequence[Sleep]
 ) -> tuple[Phase, ...]:
-    """Parse the value of `--phases`; None gives each program one phase, in order."""
     given = text or ",".join(f"{each.letter}:{each.letter}" for each in programs)
     parsed = [_parsed(part, programs) for part in given.split(",")]
     for number, program in enumerate(programs):
@@ -265,9 +262,8 @@ def merged(
 ) -> tuple[Plan, tuple[int, ...]]:
     """Combine the plans of programs that are threads into one plan for their shared allocator.
 
-    Return the plan, and for each turn the index of the first plan step after the turn.
-    phases, turns: order of the programs; a turn is a sequence of steps of one program, run without
-        interruption by another.
+    turns: steps of one program each, in the order of the replay.
+    Returns the plan, and for each turn the index of the first plan step after it.
     Raises ConfigError if the programs need different releases or settings.
     """
     first = programs[0]

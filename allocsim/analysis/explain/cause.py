@@ -74,13 +74,11 @@ class Figures:
 
     @property
     def within_reach(self) -> int | None:
-        """Sum of idle and free bytes; None if one of them is unknown."""
         idle = self.idle
         return None if idle is None or self.free_bytes is None else idle + self.free_bytes
 
     @property
     def is_contradictory(self) -> bool:
-        """True if more memory is free than the device has in total."""
         total, free = self.total_bytes, self.free_bytes
         return total is not None and free is not None and free - total > self.doubt(total, free)
 
@@ -91,7 +89,6 @@ class Figures:
 
     @property
     def unallocated(self) -> int | None:
-        """Bytes of the device that PyTorch has not allocated: total minus allocated bytes."""
         if self.capacity is None or self.allocated_bytes is None:
             return None
         return max(0, self.capacity - self.allocated_bytes)
@@ -142,7 +139,6 @@ MESSAGE_CAUSES = (
 
 
 def cause_of(figures: Figures) -> str:
-    """Return the name of the cause, one of `MESSAGE_CAUSES`."""
     comparisons = () if figures.tried_bytes is None else _comparisons(figures)
     proved = (cause for cause, holds in zip(MESSAGE_CAUSES, comparisons, strict=False) if holds)
     return next(proved, "no_figures")
@@ -176,10 +172,7 @@ def _known(size: int | None) -> float:
 
 
 def arithmetic_of(cause: str, figures: Figures) -> str:
-    """Return the comparison that proves `cause`, such as "2.87 GiB tried <= 4.94 GiB idle".
-
-    The result is "" if no comparison does.
-    """
+    """Return the comparison that proves `cause`, such as "2 GiB tried <= 4 GiB idle", or ""."""
     line = tried = f"{_size(figures.tried_bytes)} tried"
     match cause:
         case "impossible":

@@ -122,7 +122,6 @@ class DeviceExplanation(Shown):
     """Explanation of the out-of-memory errors of one device.
 
     device_run: baseline replay of the device.
-    shortages: one for each error.
     remedies: changes with which every request succeeds, best first; empty if the baseline differs
         from the recorded run.
     tried: results of all replays under other settings.
@@ -224,7 +223,6 @@ def explain_device(
 
     case: the device with its baseline replay, and the means to replay it with changes.
     run: baseline replay of all devices.
-    shortages: out-of-memory errors of the device.
     recommendation: recommended setting for all devices.
     index: position of the device in `run`, and of its trial in each of `recommendation.offers`.
     """

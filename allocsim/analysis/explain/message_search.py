@@ -73,7 +73,6 @@ class OomMessage:
     others: (process id, bytes) of the other processes that the error lists.
     variable: environment variable that the error advises to set; "" if there is none.
     since: oldest release that prints these words; None if unknown.
-    is_expandable: True if the error says that expandable segments are on.
     is_of_nvml: True if PyTorch failed while it wrote the text, because NVML refused to answer.
     stated: name of the cause that the error states; "" if there is none.
     """
@@ -236,11 +235,9 @@ class Situation:
     """Out-of-memory error with everything known about it, as the basis of the advice.
 
     figures: sizes that the text prints, and sizes that the user gave.
-    cause: name of the cause, one of `CAUSES`.
     config: settings in force; None if the user gave none.
     release: release given by the user, or recognised from the words of the error; None if unknown.
-    other_total: memory in bytes of another device on which the request might fit; None if none is
-        given.
+    other_total: bytes of another device on which the request might fit; None if none is given.
     """
 
     message: OomMessage
@@ -282,9 +279,8 @@ class Situation:
 def outside_of(message: OomMessage, figures: Figures) -> str:
     """Return a clause such as "process 41 held 12 GiB of the card", or "".
 
-    The clause names memory of other programs or libraries.  It is returned if this memory is at
-    least a tenth of the device, if the request would have fitted without it, and if the error is
-    not due to a memory fraction.
+    The memory of other programs is named if it is at least a tenth of the device, if the request
+    would have fitted without it, and if the error is not due to a memory fraction.
     """
     capacity, free, tried = figures.capacity, figures.free_bytes, figures.tried_bytes
     if capacity is None or free is None or tried is None or message.backend == "MPS":

@@ -47,10 +47,6 @@ class TextRelease:
 
 
 def text_release(version: str) -> TextRelease:
-    """Return the properties of a release such as "1.13" or "2.9.1".
-
-    Raises ConfigError if there is no such release.
-    """
     number = _number(version)
     if number is None:
         raise ConfigError(
@@ -221,10 +217,7 @@ def sizes_in(text: str) -> Iterator[tuple[int, int]]:
 
 
 def read_figures(text: str) -> Reading:
-    """Return the sizes in the text of one error.
-
-    Reading ends where the text begins to describe a second request.
-    """
+    """Return the sizes in the text of one error, up to the words that describe a second request."""
     found: dict[str, int] = {}
     others: list[tuple[int, int]] = []
     end = understood = 0

@@ -31,7 +31,6 @@ class Refusal:
 
     rounded_bytes: size of the block that the request needs.
     tried_bytes: size of the segment that the request needs from the driver.
-    cause: name of the cause, one of `CAUSES`.
     figures: exact sizes; `total_bytes` is None if the device's memory is unknown.
     blockers: live blocks in the way, largest first, with the code that requested them.
     """
@@ -176,8 +175,6 @@ _MUCH = 0.25
 
 @dataclass(frozen=True, slots=True)
 class HostLine:
-    """Line of the program that requested new pinned memory."""
-
     line: str
     bytes: int
     blocks: int

@@ -36,7 +36,7 @@ MOST_WATCHED = 200
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Results of examining the blocks at an error.
+    """Uses of the device's memory at an error, and the blocks in the way of the request.
 
     kinds: bytes of each use of memory in `KINDS`; the sum is the device's memory.
     largest_request_bytes: largest request, before rounding, that would have succeeded.
@@ -58,7 +58,7 @@ class Findings:
 class OomWatch(Observer):
     """Observer that examines the blocks at each out-of-memory error of a replay.
 
-    findings: results by (device number, entry of the error).
+    findings: uses of memory and blocks in the way, by (device number, entry of the error).
     devices: replayed devices; they contain the memory that other processes hold.
     """
 
@@ -82,7 +82,6 @@ class Blocker:
 
     address: address of the block in the replay.
     size: bytes of the block, including rounding.
-    requested_bytes: bytes before rounding.
     entry: entry of the allocation; None if the block is older than the recording.
     age: number of entries between allocation and error; None if `entry` is None.
     code: code that requested the block; None if unknown.
@@ -101,9 +100,8 @@ class Shortage:
     """One out-of-memory error of a recording.
 
     oom: error in the replay.
-    cause: name of the cause, one of `CAUSES`.
     figures: exact sizes; `printed` is False.
-    findings: results of examining the blocks; None if no `OomWatch` observed the replay.
+    findings: uses of memory at the error; None if no `OomWatch` observed the replay.
     blockers: live blocks in the way, largest first, with the code that requested them.
     code: code of the failed request; None if unknown.
     """
@@ -137,9 +135,8 @@ def shortages_of(
 ) -> tuple[Shortage, ...]:
     """Return every out-of-memory error in the replay of one device, in order.
 
-    If the replay is the baseline, recorded errors whose request succeeds in it are included.  Their
-    cause is not in the recording: a memory fraction set while the program ran, another process, or
-    the driver.
+    In a baseline, recorded errors whose request succeeds are included.  Their cause is not in the
+    recording: a memory fraction set while the program ran, another process, or the driver.
 
     trace: recording of the device; None to leave out such errors and the lines of code.
     watch: observer that examined the blocks during the replay; None if there was none.

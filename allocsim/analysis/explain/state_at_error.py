@@ -66,8 +66,6 @@ class StateAtError:
     helping_pools: private pools marked use_on_oom, which serve the request when the device is full.
     handle_size: if the request grows an expandable segment, the size of one mapped handle; 0 if it
         calls cudaMalloc.
-    config: settings in force.
-    total_bytes, free_bytes: total and free memory of the device.
     context_bytes: memory held outside PyTorch, for example by the CUDA context.
     limit_bytes: largest number of bytes that a memory fraction allows; None if none is set.
     releases_cache: False during the capture of a CUDA graph, when no memory returns to the driver.
@@ -137,7 +135,6 @@ class StateAtError:
         )
 
     def may_use(self, segment: SegmentState) -> bool:
-        """Return True if the failed request could use a free block of `segment`."""
         return (
             segment.stream == self.stream
             and segment.is_small == (self.rounded_bytes <= SMALL_SIZE)
@@ -177,10 +174,7 @@ If several apply to a byte, it counts for the first.
 
 
 def kinds_of(state: StateAtError) -> dict[str, int]:
-    """Return the bytes of the device by kind of memory (`KINDS`), including kinds with 0 bytes.
-
-    Every kind is computed separately, so that a test can compare their sum with the device memory.
-    """
+    """Return the bytes of the device by kind of memory (`KINDS`), including kinds with 0 bytes."""
     kinds: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
     for segment in state.segments:
         kinds["driver_rounding"] += state.driver_bytes(segment) - segment.total_size

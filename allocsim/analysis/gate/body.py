@@ -50,11 +50,9 @@ class Body:
     """Measured part of a recording.
 
     first: entry of the recording at which the part begins.
-    trace, plan: entries of the part, and the plan to replay them.
     start: blocks to allocate before the part, each in a separate segment. They are the blocks that
         stay live until the last request of the part, or none if blocks from before do not count.
-    held: bytes of all blocks that are live when the part begins, also of the blocks that are freed
-        before its last request and so are not in `start`.
+    held: bytes of all blocks that are live when the part begins, also of blocks not in `start`.
     """
 
     first: int
@@ -77,7 +75,6 @@ def body_of(
         ("entry", "1200"); None for the whole recording.
     counts_held: include the blocks that are live from before the part until its last request.
     annotations: annotations of the recording, which may name the place.
-    Raises RecordingError if the recording has no such place.
     """
     trace = prepared.trace
     first = 0 if at is None else _place(prepared, *at, annotations)

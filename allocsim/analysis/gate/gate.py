@@ -40,7 +40,7 @@ _FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Memory of a recording that a baseline file stores; peaks are in bytes.
+    """Memory of a recording that a baseline file stores.
 
     path: path of the baseline file or of the recording.
     at: place where the measured part of the recording begins, such as ("step", "2"); None for the
@@ -64,7 +64,6 @@ class Baseline:
 
 
 def write_baseline(path: str | os.PathLike[str], found: Baseline) -> None:
-    """Write `found` to the file at `path`.  Raises OSError if writing fails."""
     document: dict[str, Any] = {
         "allocsim_baseline": _FORMAT,
         "from": " ".join(found.at) if found.at else "",
@@ -82,7 +81,6 @@ def write_baseline(path: str | os.PathLike[str], found: Baseline) -> None:
 
 
 def read_baseline(path: str | os.PathLike[str]) -> Baseline:
-    """Read a baseline file.  Raises ConfigError if it cannot be read or is not a baseline file."""
     name = os.fspath(path)
     try:
         with Path(name).open("rb") as file:
@@ -228,8 +226,6 @@ def _notes(drive: Drive, body: Body) -> tuple[str, ...]:
 class LineGrowth:
     """Change of the memory that one line of code holds at the peak.
 
-    The changes of all lines add up to the difference of the peaks.
-
     owner: name of the line now; "" if it holds no memory now.
     was: name of the line in the baseline, which differs if lines moved; "" if it held no memory.
     before, now: requested bytes at the peak.
@@ -246,7 +242,6 @@ class LineGrowth:
 
     @property
     def status(self) -> str:
-        """Kind of change: "new", "gone", "larger", "smaller" or "same"."""
         return status_of(self.bytes, was_there=bool(self.was), is_there=bool(self.owner))
 
 

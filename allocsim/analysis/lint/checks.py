@@ -41,7 +41,7 @@ class LintRule:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Finding of a check.
+    """Problem that a check found in a recording or conf.
 
     check: name of the check, a key of `CHECKS`.
     severity: "error" if a replay is impossible, or PyTorch refuses the settings; "warning" if a
@@ -192,7 +192,6 @@ def lost_entries(trace: Trace, start: tuple[SegmentState, ...]) -> Finding | Non
 
     PyTorch stores the stack of a block only while it records.  So if a block from before the first
     entry has a stack, the entry of its allocation was lost.
-    start: segments before the first entry.
     """
     there = [block for segment in start for block in segment.blocks if block.state != INACTIVE]
     stacked = [block for block in there if block.frames >= 0]

@@ -208,7 +208,6 @@ class Assignment:
 
 
 def assignments(text: str) -> tuple[Assignment, ...]:
-    """Return the assignments in `text`: shell text such as "A=conf B=conf", or a single conf."""
     return _named(text) or (Assignment(text.strip()),)
 
 

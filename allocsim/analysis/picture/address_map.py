@@ -94,7 +94,6 @@ class AddressAxis:
         return int(self.length.sum())
 
     def place(self, address: _Addresses) -> _Column:
-        """Return the position of reserved addresses on the axis, in bytes."""
         row = np.searchsorted(self.start, address, side="right") - 1
         return self.offset[row] + (address - self.start[row]).astype(np.int64)
 
@@ -138,8 +137,9 @@ def axis_of(lives: Lives) -> AddressAxis:
 def address_map(
     lives: Lives, table: FrameTable, colouring: str, shape: tuple[int, int]
 ) -> AddressMap:
-    """Return the address map of a replay.
+    """Return the address map of a replay, a picture with a pixel for several entries and addresses.
 
+    lives: lifetimes of blocks and segments.
     table: frame table of the recording, for the owners of blocks.
     colouring: division of blocks into layers: "state", "size" or "owner".
     shape: (rows, columns) of pixels.

@@ -117,7 +117,6 @@ def picture_prepared(
     setting, device_memory: None for the recorded setting and device memory (bytes).
     observers: objects that are also called during the replay.
     others: numbers of the recording's other devices.
-    Raises RecordingError if the device has no entries.
     """
     trace = prepared.trace
     if not len(trace):
@@ -162,10 +161,9 @@ def others_of(recording: Recording, prepared: Prepared) -> tuple[int, ...]:
 
 
 def shown_device(recording: Recording, device: int | None) -> int | None:
-    """Return the number of the device to show.
+    """Return the number of the device to show: `device`, or by default the first with entries.
 
-    device: number given by the user, which is returned.  None for the first device with entries, or
-        if no device has entries, the first one with segments.
+    If no device has entries, the default is the first one with segments.
     """
     if device is not None:
         return device
@@ -197,7 +195,6 @@ def what_if(trials: Trials, run: Run, settings: Iterable[Setting] = ()) -> tuple
     run: baseline replay of the device, which is the first item of the result.
     settings: settings to replay; if empty, the settings that `tune` would propose.
     Settings under which PyTorch would fail an assertion are left out.
-    Raises ConfigError for a setting that the release refuses.
     """
     device_run, release = run.devices[0], trials.prepared.release
     entries = device_run.entries

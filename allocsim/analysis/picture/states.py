@@ -77,6 +77,7 @@ class Lives:
 def lives_of(history: History, trace: Trace, stopped_at: int | None = None) -> Lives:
     """Return the lifetimes of blocks and segments in a replay of `trace`.
 
+    history: entries that the replay made.
     stopped_at: entry at which the replay ended with an error; None if it reached the end.
     """
     n_entries = len(trace) if stopped_at is None else stopped_at + 1
@@ -291,7 +292,6 @@ class BlockSizes:
 
 
 def block_sizes(lives: Lives | None, instant: Instant) -> BlockSizes:
-    """Count blocks by size over a run, and their memory by size at one moment."""
     there = [block for segment in instant.segments for block in segment.blocks]
     used = np.array([block.size for block in there if block.state != INACTIVE], dtype=np.int64)
     free = np.array([block.size for block in there if block.state == INACTIVE], dtype=np.int64)
@@ -322,7 +322,6 @@ STILL_KINDS = {
 class Still(Shown):
     """State of one device of a snapshot without entries.
 
-    instant: segments and blocks.
     others: numbers of the recording's other devices.
     """
 

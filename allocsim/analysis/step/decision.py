@@ -94,7 +94,6 @@ class Decision(Shown):
 
     address: address that a malloc returned; None for other requests and after an error.
     error: text of the out-of-memory error; None if there was none.
-    rules: rules that the allocator applied, in order.
     candidates: free blocks that the search considered, smallest first.
     before, after: segments that changed, before and after the request.
     """
@@ -127,7 +126,6 @@ class Observed:
     written: entries that the request added to the history, each with its cause, such as a garbage
         collection.
     stats_before, stats_after: memory_stats() before and after the request.
-    before, after: segments before and after the request.
     """
 
     request: Request

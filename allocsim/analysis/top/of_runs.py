@@ -20,7 +20,7 @@ def top_of_replay(devices: Sequence[Prepared], run: Run) -> Top | None:
     """Return the lines of code that hold memory at the out-of-memory error, or else at the peak.
 
     The device is the one with an out-of-memory error, or else the device with the highest peak.
-    Return None for a what-if replay, or if nothing was allocated.
+    None for a what-if replay, or if nothing was allocated.
     """
     pairs = [
         (prepared, device_run)
@@ -38,13 +38,12 @@ def top_of_replay(devices: Sequence[Prepared], run: Run) -> Top | None:
 def top_of_spill(
     devices: Sequence[Prepared], runs: Sequence[DeviceRun], by: str = "line"
 ) -> Top | None:
-    """Return the owners of memory that was requested after the card was full.
+    """Return the owners of memory that the driver moved to the host because the card was full.
 
-    When the card is full, the driver moves memory to the host ("spills" it).  The result is for the
-    device that spills most, at the entry with the most spilled bytes.
+    The result is for the device that spills most, at the entry with the most spilled bytes; None if
+    nothing was spilled, or if most was spilled before the first entry.
 
     by: kind of owner, "line" or "category".
-    Return None if nothing was spilled, or if most was spilled before the first entry.
     """
     pairs = [
         (device_run.spill.most_bytes, prepared, device_run, device_run.spill)
@@ -62,9 +61,8 @@ def top_of_spill(
 def tops_of_fit(found: Fit) -> tuple[Top, Top | None, Top | None]:
     """Return the memory of a simulated run by category, at up to three moments.
 
-    The first result is for the peak, the second for the entry with the most memory that the driver
-    moved to the host, and the third for the failed request.  The second is None if no memory was
-    moved, and the third if no request failed.
+    The moments are the peak, the entry with the most memory that the driver moved to the host (None
+    if it moved none), and the failed request (None if none failed).
     """
     ran, failure = found.ran, found.failure
     peak = top_of_run(ran.prepared, ran.device_run, ran.busiest, by="category")

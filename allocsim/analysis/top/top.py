@@ -120,7 +120,6 @@ class Top(Shown):
     """Owners of one device's memory.
 
     by: grouping: "line", "stack", "module", "category", "stream" or "pool".
-    allocated_bytes, blocks: sums over all owners.
     pending_bytes, pending_blocks: freed memory that waits for other streams; it has no owner.
     rows: owners, largest first.
     categories: bytes of each category, largest first.
@@ -163,7 +162,6 @@ class StackAnswers:
     """Owners of memory at one moment in several groupings, and the run's steps and phases.
 
     tops: one result for each requested grouping, in the requested order.
-    course: training steps and phases.
     scene: all blocks of the run, each with its phase.
     """
 
@@ -247,7 +245,6 @@ def answers_of_run(
 ) -> StackAnswers:
     """Return the owners of memory in a finished baseline replay, in several groupings.
 
-    This is faster than several calls of `top_of_run`.
     at, frames: see `top`.
     bys: groupings, in the order of the result.
     since: count only blocks requested at this entry or later; -1 counts all.
@@ -365,7 +362,6 @@ def top_host(
     path, trace: file, and its contents as `load_host` returns them.
     at: "peak" for most bytes in use, "end", or an entry number; None means "peak".
     by, frames: as for `top`.
-    Raises RecordingError if there is no such moment.
     """
     entry, what = _host_moment(path, trace, at)
     answer = top_of_state(path, state_after(trace, entry), by=by, frames=frames)

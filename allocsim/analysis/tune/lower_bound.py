@@ -261,10 +261,7 @@ class _RequestClass:
 
 
 class Floor:
-    """Lower bound of the peak reserved memory of a replay; it rises while the replay runs.
-
-    reserved: the bound in bytes.
-    """
+    """Lower bound of a replay's peak reserved memory, in bytes; it rises while the replay runs."""
 
     def __init__(
         self, demand: Demand, classes: dict[int, _RequestClass], oversize: int, largest: int
@@ -308,8 +305,7 @@ def shortest_lifetimes(trace: Trace) -> Lifetimes:
 class LivePeak:
     """Peak of a recording's live bytes, depending on how a setting rounds request sizes.
 
-    A replay under the setting reserves at least this much.  Blocks from before the recording keep
-    their sizes.
+    A replay under the setting reserves at least this much.
     periods: first entry of each period, such as a training step; equal periods are counted once.
     """
 

@@ -38,7 +38,6 @@ def propose(search: Search, baseline: Setting, *, expandable: bool) -> tuple[Set
     """Replay to the end each setting that may be recommended, and return these settings.
 
     If a request fails under all of them, settings that may avoid the error are added.
-    expandable: include settings with expandable segments.
     """
     config = parse_conf(baseline.conf, search.release)
     prepared = [part.prepared for part in search.parts]
@@ -82,11 +81,6 @@ def recommendation_of(
 
 
 def further_of(rows: Sequence[SettingRow], best: SettingRow | None) -> SettingRow | None:
-    """Return the first of `rows` if it reserves at least 5 % less than `best`, else None.
-
-    rows: results, best first.
-    best: results of the recommended setting; None if there is none.
-    """
     first = rows[0]
     if best is None or not first.survives or first.num_alloc_retries > best.num_alloc_retries:
         return None

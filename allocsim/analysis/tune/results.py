@@ -32,7 +32,6 @@ class SettingRow:
     parts: result of the replay on each device of each recording.
     cost: highest estimated time of driver calls on any device.
     same_as: equivalent setting that was replayed instead; None if `setting` itself was replayed.
-    is_baseline: True for the recorded settings.
     """
 
     setting: Setting
@@ -53,7 +52,6 @@ class SettingRow:
 
     @property
     def error(self) -> str | None:
-        """Reason why the setting could not be replayed; None if it was replayed."""
         return next((part.error for part in self.parts if part.error is not None), None)
 
     @property
@@ -66,17 +64,14 @@ class SettingRow:
 
     @property
     def is_whole(self) -> bool:
-        """True if every device was replayed to the end, or to an out-of-memory error."""
         return all(part.is_whole for part in self.parts)
 
     @property
     def survives(self) -> bool:
-        """True if every request of every recording was served."""
         return self.is_whole and self.num_ooms == 0
 
     @property
     def peak_reserved_bytes(self) -> int:
-        """Peak reserved bytes, as torch.cuda.max_memory_reserved()."""
         return max(part.peak_reserved_bytes for part in self.parts)
 
     @property
@@ -96,7 +91,6 @@ class SettingRow:
 
     @property
     def min_device_memory_bytes(self) -> int | None:
-        """Memory in bytes of the smallest device proved to suffice; None if not searched."""
         # Without a search, a device on which no call fails may be known; it suffices as well.
         return _highest([part.min_device_memory for part in self.parts]) or self.unrefused_device
 
@@ -143,11 +137,9 @@ class SettingRow:
         return Point(memory, calls, max(retries for retries, _, _ in at))
 
     def rank(self, *, by_device: bool = False) -> tuple[object, ...]:
-        """Return the key that sorts rows, best first.
+        """Return the key that sorts rows, best first: by errors, thrashing, retries and memory.
 
-        Rows are ordered by errors, then thrashing, retries and memory.  A setting thrashes if it
-        keeps calling the driver instead of reusing memory.
-
+        A setting thrashes if it keeps calling the driver instead of reusing memory.
         by_device: order by the smallest device instead of the peak.
         """
         point = self.point
@@ -179,7 +171,6 @@ class Results:
     """Results file, as a context manager.
 
     known: trials that the file held when it was opened, by the key of their job.
-
     asked: JSON object that describes the search, such as recordings and release.  It is the first
         line of the file.
     Raises ConfigError if the file is not a results file, or belongs to another search.
@@ -268,13 +259,12 @@ class TriedSetting:
 
     @property
     def point(self) -> Point:
-        """Peak reserved bytes, driver calls and retries, which the Pareto front compares."""
         return Point(self.peak_reserved_bytes, self.driver_calls, self.num_alloc_retries)
 
 
 @dataclass(frozen=True, slots=True)
 class SavedTrials:
-    """All settings in a file, and the settings on the Pareto front."""
+    """All settings in a results file, and the settings on the Pareto front."""
 
     path: str
     settings: tuple[TriedSetting, ...]
@@ -282,7 +272,6 @@ class SavedTrials:
 
 
 def read_tried(path: str) -> SavedTrials:
-    """Read the settings in the file at `path`.  Raises ConfigError if the file holds none."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -39,7 +39,6 @@ class Search:
     by_device: prefer the smallest sufficient device instead of the lowest peak.
     crew: worker processes.
     results: file for the results of finished replays; None if they are not saved.
-    rows: results of each finished setting.
     duplicates: (setting that was not replayed, replayed setting with the same effect).
     known: number of replays whose results were read from the results file.
     """
@@ -63,7 +62,6 @@ class Search:
     def replay_fully(self, settings: Sequence[Setting], baseline: Setting | None = None) -> None:
         """Replay each setting to the end, find its smallest device, and add the results to `rows`.
 
-        Settings with the same effect on the recordings are replayed once.
         baseline: setting to replay exactly as recorded, if it is among the settings.
         """
         fresh = self._distinct(settings)
@@ -76,7 +74,6 @@ class Search:
             self.rows[baseline] = replace(self.rows[baseline], same_as=None, is_baseline=True)
 
     def replay_to_end(self, settings: Sequence[Setting]) -> None:
-        """Replay each setting to the end, even if a finished one is better; add to `rows`."""
         fresh = self._distinct(settings)
         self._run(fresh, len(fresh) + self._done, is_whole=False, drops=False)
 
@@ -90,10 +87,9 @@ class Search:
             self._run(batch, total, is_whole=False)
 
     def start_bounds(self) -> Callable[[], Bounds]:
-        """Start to compute the memory that the requests need under any setting.
+        """Start to compute, in the background, the memory that the requests need under any setting.
 
-        The computation runs in the background and takes as long as several replays.  Return a
-        function that waits for the result, the maximum over all devices.
+        Returns a function that waits for the result, the maximum over all devices.
         """
         each = [self.crew.beside(bounds_for, job) for job in self._of_parts()]
 
@@ -109,7 +105,7 @@ class Search:
     def start_partings(self) -> Callable[[], None]:
         """Start to compare the baseline of each device with its recording, in the background.
 
-        Return a function that waits for the results and stores them in the prepared devices.
+        Returns a function that waits for the results and stores them in the prepared devices.
         """
         # On the recorded device, the trial of the baseline setting makes this comparison.
         under_way = [

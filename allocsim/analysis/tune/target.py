@@ -74,10 +74,7 @@ def parts_of(
 ) -> tuple[Target, ...]:
     """Return every device of every recording, prepared for one release.
 
-    scratch: folder for NPZ files (see `write_columns`); None if worker processes read the given
-        files.
-    The other parameters are those of `tune`.
-    Raises ConfigError if there is no recording, RecordingError for a file that cannot be replayed.
+    scratch: folder for NPZ files; None if worker processes read the given files.
     """
     found: list[Target] = []
     for number, source in enumerate(sources):

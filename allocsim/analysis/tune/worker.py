@@ -93,7 +93,6 @@ class Job:
     known: result of an earlier replay on `device_memory`, used in place of a new one; or None.
     as_recorded: if setting and device are the recorded ones, compare the replay with the recording.
     assumed_memory: memory of the recorded device in bytes, as given by the user.
-    hints: facts about the recorded program that the recording does not contain.
     """
 
     key: str
