@@ -51,10 +51,8 @@ from allocsim.units import parse_size
 
 
 class CallCounts(NamedTuple):
-    """Number of driver calls and of retries.
+    """Numbers of driver calls that obtained memory (`allocs`) and released it (`frees`).
 
-    allocs: driver calls that obtained memory.
-    frees: driver calls that released memory.
     retries: times that a request released all cached memory and tried again.
     """
 
@@ -64,7 +62,6 @@ class CallCounts(NamedTuple):
 
     @property
     def of_driver(self) -> int:
-        """Number of driver calls: `allocs` plus `frees`, without the retries."""
         return self.allocs + self.frees
 
 
@@ -74,11 +71,11 @@ class CachingAllocator:
     device_memory: memory of the card, in bytes or as text such as "16GiB".
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
     torch_version: PyTorch version, such as "2.15".
-    address_policy: choice of addresses: "bump" (never reused), "firstfit" or "driver"; see
-        `Device`.
+    address_policy: "bump" never reuses an address, "firstfit" takes the lowest free range, "driver"
+        chooses addresses as CUDA does.
     base_address: address of the first segment; with the policy "driver", the address below which
         segments are placed (0: `DRIVER_TOP`).
-    context_memory: memory of the CUDA context and of other processes.
+    context_memory: bytes of the CUDA context and of other processes.
     host_spill: host memory that the driver provides once the card is full; 0 if it provides none.
     record_history: True to keep the history that `snapshot` shows.
     device: device number in snapshots and error texts.
@@ -409,10 +406,10 @@ class CachingAllocator:
 
     @property
     def memory_limit(self) -> int | None:
-        """Bytes that may be reserved under a memory fraction, or None without one.
+        """Bytes that may be reserved, or None without a limit.
 
-        throw_on_cudamalloc_oom also sets a limit, from per_process_memory_fraction (semantics
-        1.12).
+        A memory fraction sets the limit, or throw_on_cudamalloc_oom with
+        per_process_memory_fraction (semantics 1.12).
         """
         limit, config = self.heap.limit, self.heap.config
         if not config.throw_on_cudamalloc_oom:

@@ -23,8 +23,6 @@ from allocsim.units import round_up
 
 
 class AddressEventKind(Enum):
-    """Kind of change that code other than the allocator makes to the address space."""
-
     GAP = auto()
     """[start, end) becomes free for new chunks."""
     HOLE = auto()
@@ -37,7 +35,6 @@ class AddressEventKind(Enum):
 class AddressEvent:
     """Change that code other than the allocator makes to the address space.
 
-    kind: kind of the change.
     start, end: addresses of the range [start, end), both multiples of 2 MiB.
     """
 
@@ -72,11 +69,9 @@ class Arena:
 
     @property
     def lowest(self) -> int:
-        """Lowest address of all chunks; `top` if there are none."""
         return self._lowest
 
     def chunk_at(self, address: int) -> tuple[int, int] | None:
-        """Return (start, end) of the chunk that contains `address`, or None."""
         at = self._chunks.bisect_right(address) - 1
         if at < 0:
             return None
@@ -84,7 +79,6 @@ class Arena:
         return (int(start), int(end)) if address < end else None
 
     def last_chunk_below(self, address: int) -> tuple[int, int] | None:
-        """Return (start, end) of the highest chunk that begins below `address`, or None."""
         at = self._chunks.bisect_left(address) - 1
         if at < 0:
             return None
@@ -128,7 +122,6 @@ class Arena:
     # -- changes by foreign code --------------------------------------------------------
 
     def apply(self, event: AddressEvent) -> None:
-        """Apply a change that other code of the process made to the address space."""
         if event.kind is AddressEventKind.GAP:
             self.add_gap(event.start, event.end)
         elif event.kind is AddressEventKind.HOLE:
@@ -137,10 +130,9 @@ class Arena:
             self.place(event.end - event.start)
 
     def adopt(self, start: int, end: int) -> None:
-        """Mark [start, end) as used.
+        """Mark [start, end) as used; addresses outside all chunks become a new chunk.
 
-        A part outside all chunks becomes a new chunk that ends at a multiple of 32 MiB.  The unused
-        part of the new chunk is a hole.
+        The new chunk ends at a multiple of 32 MiB, and its unused part is a hole.
         """
         while start < end:
             chunk = self.chunk_at(start)
@@ -166,8 +158,7 @@ class Arena:
     def widen_chunk(self, start: int, end: int) -> int:
         """Extend the chunk at `start` to `end`, or to the next chunk; return its new end.
 
-        The added part is free memory.  The chunk is marked as used by other code of the process, so
-        it is not released when empty.
+        The added part is free, but the chunk stays reserved when empty, as if foreign code used it.
         """
         old = int(self._chunks[start])
         end = max(self._free_until(old, end), old)
@@ -179,9 +170,9 @@ class Arena:
         return end
 
     def add_gap(self, start: int, end: int) -> None:
-        """Let the driver place new chunks in the unreserved parts of [start, end).
+        """Let the driver place chunks in the unreserved part of [start, end).
 
-        Parts below the lowest chunk are left out.
+        Addresses below the lowest chunk are left out.
         """
         start = max(start, self._lowest)
         while start < end:
@@ -196,7 +187,7 @@ class Arena:
         """Mark every free range of at least `size` bytes inside a chunk as used by other code.
 
         below: mark only the part of each range below this address; None marks whole ranges.
-        Returns the ranges marked.
+        Returns the marked ranges.
         """
         wide = [(int(start), int(end)) for start, end in self._holes.items() if end - start >= size]
         if below is not None:
@@ -206,10 +197,7 @@ class Arena:
         return wide
 
     def close_gaps(self, size: int, above: int) -> None:
-        """Keep the driver from placing a chunk of `size` bytes at or above `above`.
-
-        This removes every gap from `above` on that is large enough for such a chunk.
-        """
+        """Remove every gap at or above `above` that has room for a chunk of `size` bytes."""
         wide = round_up(size, ADDRESS_CHUNK)
         for start, end in list(self._gaps.items()):
             if end - start >= wide and start >= above:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 class Block:
     """Contiguous range of a segment.
 
-    ptr, size: address and bytes.
     requested_size: bytes of the last request that this object served.  As in PyTorch, it keeps
         this value while the block is free.
     mapped: False for address space of an expandable segment without memory.
@@ -82,12 +81,10 @@ class Block:
 
     @property
     def is_active(self) -> bool:
-        """True if allocated, or freed by the program and waiting for other streams."""
         # A free that a graph capture deferred has no events yet, but still its streams.
         return self.allocated or self.event_count > 0 or self.stream_uses is not None
 
     def insert_before(self, front: Block) -> None:
-        """Link `front` between this block's predecessor and this block."""
         front.prev = self.prev
         front.next = self
         if self.prev is not None:
@@ -95,7 +92,6 @@ class Block:
         self.prev = front
 
     def insert_after(self, tail: Block) -> None:
-        """Link `tail` between this block and its successor."""
         tail.next = self.next
         tail.prev = self
         if self.next is not None:

@@ -44,8 +44,6 @@ from allocsim.units import format_size
 class AllocParams:
     """Parameters of one request; sizes in bytes.
 
-    pool: small or large pool that serves the request.
-    stream: raw handle of the request's stream.
     size: rounded size of the request.
     segment_size: size of the segment to obtain from the driver.
     expandable: True if blocks of expandable segments may serve the request.
@@ -63,10 +61,7 @@ class AllocParams:
 
 
 class Attempts:
-    """Attempts to serve a request that found no free block, made in the order of the list above.
-
-    device_index: device number in the error text.
-    """
+    """Attempts to serve a request that found no free block, in the order of the module's list."""
 
     __slots__ = ("_heap", "_private", "_pending", "_device_index")
 
@@ -82,7 +77,6 @@ class Attempts:
         """Allocate `block`, or if it is None, memory from the first attempt that succeeds.
 
         requested: bytes of the request before rounding.
-
         Raises OutOfMemoryError if every attempt fails, and DriverRefusalError if the driver rejects
         the arguments of a call.
         """
@@ -138,8 +132,6 @@ class Attempts:
 
         Under throw_on_cudamalloc_oom every refusal increments num_oom_rejections, but only the
         refusal of attempt 3 ends the request (semantics 1.12, observed on real PyTorch).
-
-        Source: semantics 1.8.
         """
         heap = self._heap
         heap.work = Work.DRIVER
@@ -163,7 +155,6 @@ class Attempts:
         """Return a block of a pool marked use_on_oom, for a request of the default pool.
 
         From 2.10 on, only blocks from cudaMalloc serve such a request (observed on real PyTorch).
-
         Source: semantics 5.6.
         """
         if params.pool.owner is not None:
@@ -211,11 +202,8 @@ TOO_LARGE = "CUDA out of memory. Tried to allocate more than 1EB memory."
 class OomFigures:
     """Numbers in the text of an out-of-memory error, in bytes except `device`.
 
-    device: device index.
     tried: size of the segment that the allocator failed to obtain.
     total, free: memory of the device.
-    allocated: bytes of allocated blocks.
-    reserved: bytes obtained from the driver.
     private: free blocks of private pools.
     limit: reserved bytes that the memory fraction allows; None without a fraction.
     """
@@ -231,7 +219,6 @@ class OomFigures:
 
 
 def oom_text(figures: OomFigures, config: AllocatorConfig) -> str:
-    """Return the message of an out-of-memory error, in the words of `config.release`."""
     release = config.release
     # From 2.4 on, the text counts free blocks of private pools as allocated.
     private = figures.private if release.oom_counts_private_pools else 0

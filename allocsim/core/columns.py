@@ -31,8 +31,7 @@ __all__ = [
 class Buffer(Protocol):
     """Column of numbers that the core receives from callers, such as a NumPy array."""
 
-    def tolist(self) -> list[int]:
-        """Return the numbers as Python integers."""
+    def tolist(self) -> list[int]: ...
 
 
 BlockColumns = tuple["Column", "Column", "Column", "Column", "list[Block]"]

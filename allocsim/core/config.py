@@ -73,9 +73,7 @@ class AllocatorConfig:
     def rounding_step(self, size: int) -> int:
         """Return the granularity in bytes to which a request of `size` bytes is rounded up.
 
-        It changes at most once between two consecutive powers of two.
-
-        Source: semantics 1.2.
+        The granularity changes at most once between two consecutive powers of two (semantics 1.2).
         """
         divisions = self.divisions_of(size)  # 0 if the option is not set
         # Up to 2.3 one division leaves a size unrounded; later it has no effect.
@@ -111,13 +109,10 @@ class AllocatorConfig:
 
     @property
     def rounds_to_power2(self) -> bool:
-        """True if roundup_power2_divisions is set for any size."""
         return any(self.roundup_power2_divisions)
 
     def segment_size(self, size: int) -> int:
-        """Return the bytes of the segment to obtain for a request of rounded `size`.
-
-        Source: semantics 1.4.
+        """Return the bytes of the segment for a request of rounded `size` (semantics 1.4).
 
         Mirrors: get_allocation_size
         """
@@ -128,10 +123,7 @@ class AllocatorConfig:
         return round_up(size, ROUND_LARGE)
 
     def accepts(self, size: int, block: int) -> bool:
-        """Return True if a request of rounded `size` may use a block of `block` bytes.
-
-        Source: semantics 1.6.
-        """
+        """Return True if a request of rounded `size` may use `block` bytes (semantics 1.6)."""
         limit = self.max_split_size
         # An oversize request accepts a block that exceeds it by less than max_non_split_rounding.
         # Only blocks below max_split_size serve requests below it.
@@ -140,10 +132,9 @@ class AllocatorConfig:
         return size <= block < size + self.max_non_split_rounding
 
     def expandable_reserve(self, total: int) -> int:
-        """Return the bytes of address space to reserve for an expandable segment (semantics 4.8).
+        """Return the bytes of address space for an expandable segment (semantics 4.8).
 
         total: bytes of the device.
-        The result is `longest_reserve`, or less if expandable_segments_reserve is smaller.
         """
         if self.expandable_segments_reserve is None:
             return longest_reserve(total)
@@ -152,10 +143,7 @@ class AllocatorConfig:
         return int(min(wanted, longest_reserve(total)))
 
     def with_default_cuts(self) -> AllocatorConfig:
-        """Return a copy with defaults for the options that affect splits and releases of memory.
-
-        These are the options with `Role.CUTS`, such as max_split_size_mb and expandable_segments.
-        """
+        """Return a copy with defaults for the options that affect splits and releases of memory."""
         fresh = AllocatorConfig(self.release)
         cuts = [option.field for option in OPTIONS.values() if option.role is Role.CUTS]
         changes: dict[str, Any] = {name: getattr(fresh, name) for name in cuts}
@@ -211,10 +199,7 @@ class AllocatorConfig:
         )
 
     def refused_handles(self) -> str | None:
-        """Return a warning if the driver refuses handles as large as large_segment_size_mb.
-
-        Return None if it accepts them or expandable segments are off.
-        """
+        """Return a warning if the driver refuses handles of large_segment_size_mb, else None."""
         if not self.expandable_segments or self.large_segment_size % PAGE == 0:
             return None
         size = self.large_segment_size // MIB
@@ -349,11 +334,11 @@ def _signed(word: int) -> int:
 
 
 def _power2_step(size: int, divisions: int) -> int:
-    """Return the step in bytes: `size` is rounded up to a multiple of it (semantics 1.2).
+    """Return the largest power of two up to `size`, divided by `divisions` (semantics 1.2).
 
-    The step is the largest power of two up to `size`, divided by `divisions`.
-    Callers pass a `size` above 512 * `divisions`, so the result is at least 512 bytes.  With 1
-    division the result is 1 byte, which leaves the size unrounded.
+    `size` is rounded up to a multiple of this step in bytes.  Callers pass a `size` above
+    512 * `divisions`, so the step is at least 512.  1 division leaves the size unrounded: the
+    result is 1.
 
     Mirrors: roundup_power2_next_division
     """
@@ -365,10 +350,8 @@ def _power2_step(size: int, divisions: int) -> int:
 def longest_reserve(total: int) -> int:
     """Return the most address space, in bytes, that PyTorch reserves for an expandable segment.
 
-    total: bytes of the device.
-    The result is 9/8 of the device (semantics 4.1).  An unlimited device counts as `LARGEST_CARD`,
-    so that addresses and sort keys fit machine words.  If such a segment becomes full, the
-    allocator creates another.
+    This is 9/8 of `total`, the bytes of the device (semantics 4.1).  An unlimited device counts as
+    `LARGEST_CARD`, so that addresses and sort keys fit machine words.
     """
     card = total if total < UNLIMITED_DEVICE else LARGEST_CARD
     return card + card // 8

@@ -23,7 +23,6 @@ ADDRESS_POLICIES = ("bump", "firstfit", "driver")
 class Device:
     """Simulated GPU as the allocator sees it through the driver.
 
-    total: bytes of the card.
     context_memory: bytes of the CUDA context and of other processes.
     policy: choice of addresses.  "bump" never reuses an address, "firstfit" takes the lowest free
         range, "driver" chooses as the CUDA driver does (`Arena`).
@@ -106,7 +105,6 @@ class Device:
 
     @property
     def free(self) -> int:
-        """Free bytes of the card, as cudaMemGetInfo reports them."""
         return self.left if not self.host_memory else max(self.left - self.host_memory, 0)
 
     @property
@@ -125,7 +123,6 @@ class Device:
         return self.context_memory + self.used
 
     def cuda_malloc(self, size: int) -> int | None:
-        """Allocate `size` bytes and return the address; None if out of memory."""
         pages = round_up(size, PAGE)
         if pages > min(self.left, self.room - self.used):
             self._update_refused_below(pages)
@@ -166,7 +163,6 @@ class Device:
         self.count_call("unmap", size)
 
     def count_call(self, call: str, size: int) -> None:
-        """Count one driver call for `size` bytes in `calls`."""
         self.calls[call, size] = self.calls.get((call, size), 0) + 1
 
     # -- addresses ----------------------------------------------------------------------
@@ -196,10 +192,7 @@ class Device:
             self._arena.adopt(address, address + self._sizes[address])
 
     def adopt_address(self, address: int, size: int) -> None:
-        """Mark [address, address + size) as address space reserved before the simulation.
-
-        The range has no memory.
-        """
+        """Mark a range as address space without memory, reserved before the simulation."""
         self._sizes[address] = round_up(size, PAGE)
         self._next = max(self._next, round_up(address + size, PAGE))
 
@@ -225,10 +218,7 @@ class Device:
         return None if address in self._sizes else address
 
     def reserve_range(self, size: int) -> int:
-        """Choose and reserve the addresses of an expandable segment; return the first.
-
-        size: bytes of the segment.
-        """
+        """Reserve `size` bytes of addresses for an expandable segment; return the first."""
         if not self._dictated and not self._highest:
             return self.reserve_address(size)
         # A recording shows the address only once memory is mapped.  Until then the segment has a
@@ -241,7 +231,7 @@ class Device:
     def move_range(self, address: int) -> int | None:
         """Move the reserved range at `address` to the address given to `dictate_address`.
 
-        Return the new address; None if no address was given.
+        Returns the new address; None if no address was given.
         """
         there = self._take_dictated()
         if there is None:
@@ -264,7 +254,6 @@ class Device:
         return address
 
     def release_address(self, address: int) -> None:
-        """Release the address range that begins at `address`."""
         size = self._sizes.pop(address)
         if self._arena is not None and address in self._in_arena:
             self._in_arena.remove(address)
@@ -303,7 +292,6 @@ class Device:
         self._done[stream] = max(self._done.get(stream, 0), number)
 
     def synchronize(self, stream: int | None = None) -> None:
-        """Let one stream, or all streams if it is None, finish their submitted work."""
         streams = list(self._issued) if stream is None else [stream]
         for each in streams:
             self._done[each] = self._issued.get(each, 0)

@@ -54,14 +54,13 @@ class ExpandableSegment:
 
     @property
     def end(self) -> int:
-        """First address after the reserved range."""
         return self.base + self.size
 
     def dictated_move(self) -> int:
         """Move the range to the address given to `Device.dictate_address`.
 
-        Return the distance in bytes, or 0 if no address was given.  The segment must not have
-        mapped memory.
+        The range must have no mapped memory.  Returns the distance in bytes, or 0 if no address was
+        given.
         """
         there = self._device.move_range(self.base)
         if there is None:
@@ -83,8 +82,8 @@ class ExpandableSegment:
         """Map `size` bytes, rounded up to whole handles; return the mapped bytes.
 
         If the device has no memory for a handle, release the handles that this call created and
-        return None.
-        Raises DriverRefusalError if the handle size is not a multiple of the driver's granularity.
+        return None.  Raises DriverRefusalError if the handle size is not a multiple of the driver's
+        granularity.
         """
         if self.handle_size % PAGE:
             raise DriverRefusalError(
@@ -121,10 +120,7 @@ class ExpandableSegment:
 def try_allocate_expandable_block(
     heap: Heap, pool: BlockPool, stream: int, size: int
 ) -> Block | None:
-    """Return a mapped free block of at least `size` bytes, removed from its pool.
-
-    Return None if out of memory.
-    """
+    """Take a mapped free block of at least `size` bytes out of its pool; None if out of memory."""
     block = find_expandable_block(heap, pool, stream, size)
     if block is None:
         return None
@@ -160,11 +156,10 @@ def _move_to_dictated_address(heap: Heap, block: Block) -> int:
 
 
 def find_expandable_block(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
-    """Return the first block of the adjacent free and unmapped blocks that serve a request.
+    """Return the first of the adjacent free and unmapped blocks that serve a request.
 
-    The first block may be free or unmapped.  If no existing blocks suffice, it is the block of a
-    new segment.  From 2.15 on, a new segment that cannot hold `size` bytes is destroyed, and the
-    result is None (semantics 4.2).
+    If no existing blocks suffice, it is the block of a new segment.  From 2.15 on, a new segment
+    that cannot hold `size` bytes is destroyed, and the result is None (semantics 4.2).
     """
     return first_of_sequence(pool, stream, size) or _new_segment(heap, pool, stream, size)
 
@@ -172,8 +167,7 @@ def find_expandable_block(heap: Heap, pool: BlockPool, stream: int, size: int) -
 def first_of_sequence(pool: BlockPool, stream: int, size: int) -> Block | None:
     """Return the first of adjacent free and unmapped blocks that together have `size` bytes.
 
-    If several sequences of blocks suffice, take the sequence with the lowest address.  Return None
-    if there is none.
+    Among several such sequences of blocks, the lowest address wins.  None if there is none.
     """
     for unmapped in pool.unmapped_of(stream):
         prev = unmapped.prev
@@ -192,7 +186,6 @@ def first_of_sequence(pool: BlockPool, stream: int, size: int) -> Block | None:
 def new_expandable(
     heap: Heap, pool: BlockPool, stream: int, base: int | None = None
 ) -> ExpandableSegment:
-    """Create an expandable segment: address space without memory, at `base` if given."""
     heap.made_expandable = True
     # Both sizes come from the current settings; existing segments keep theirs.
     handle = SMALL_BUFFER if pool.is_small else heap.config.large_segment_size
@@ -215,10 +208,7 @@ def _new_segment(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block |
 
 
 def _map_block(heap: Heap, block: Block, size: int) -> bool:
-    """Map the first `size` bytes of an unmapped block, in whole handles, as a free block.
-
-    Return False if out of memory.
-    """
+    """Map the first `size` bytes of an unmapped block as a free block; False if out of memory."""
     assert block.expandable is not None
     pool = block.pool
     mapped = block.expandable.map(size)

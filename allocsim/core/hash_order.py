@@ -23,10 +23,7 @@ V = TypeVar("V")
 
 
 def stream_hash(device: int) -> Callable[[int], int]:
-    """Return a function that hashes the raw stream handles of device number `device`.
-
-    The handle 0 is the default stream.
-    """
+    """Return the hash function for raw stream handles (0: default stream) of a device."""
     high = _CUDA << 56 | device << 48
     return lambda stream: high | stream & _STREAM_ID
 

@@ -54,7 +54,6 @@ class Heap:
     work: current activity of the allocator, such as a malloc or a garbage collection.
     witnessed: history entries, each with the activity during which it was made; None if no caller
         needs them.
-    rounded_sizes: cache of rounded request sizes.
     least_segment: lower bound of the bytes of each segment and each handle.
     made_expandable: True if an expandable segment was ever created.
     numbers_objects: True if the simulated release orders equal free blocks by the age of the C++
@@ -95,7 +94,6 @@ class Heap:
         self.use(config)
 
     def use(self, config: AllocatorConfig) -> None:
-        """Switch to the options in `config`, which apply to later calls."""
         self.config = config
         self.rounded_sizes = RoundedSizes(config)
         if not config.rounds_to_quantum:
@@ -104,21 +102,16 @@ class Heap:
     # -- pools and the order of their blocks -----------------------------------------------
 
     def new_private_pool(self, pool_id: PoolId) -> PrivatePool:
-        """Create the small and the large pool of a CUDA graph or a MemPool."""
         pool = PrivatePool(pool_id, self.layout)
         self.pools += pool.small, pool.large
         return pool
 
     def forget_private_pool(self, pool: PrivatePool) -> None:
-        """Remove the small and the large pool of a private pool that has no blocks."""
         self.pools.remove(pool.small)
         self.pools.remove(pool.large)
 
     def widen_keys(self) -> None:
-        """Switch the sort keys of free blocks to the layout with room for any size and address.
-
-        A sort key is an integer that orders free blocks by size and tie-break (`KeyLayout`).
-        """
+        """Give the sort keys of free blocks room for any size and address (`KeyLayout`)."""
         if self.layout.is_wide:
             return
         self.layout.widen()
@@ -160,16 +153,11 @@ class Heap:
         return Block(ptr, size, stream, pool, rank)
 
     def next_rank(self) -> int:
-        """Return the creation number of a new block, by which 2.12 orders equal free blocks."""
         self._counter += 1
         return self._counter
 
     def new_segment_rank(self, base: int, size: int) -> int:
-        """Return the rank of a new segment, the tie-break of its blocks among blocks of equal size.
-
-        base: first address of the segment.
-        size: bytes of the segment.
-        """
+        """Return a segment's rank, the tie-break of its blocks among blocks of equal size."""
         if self.release.free_block_order is FreeBlockOrder.SEGMENT:
             if self._next_place + size > NARROW_PLACES and not self.layout.is_wide:
                 self._renumber_segments()
@@ -187,7 +175,6 @@ class Heap:
         """Widen the sort keys if they have no room for a segment.
 
         place: address of the segment plus its rank.
-        size: bytes of the segment.
         """
         largest = min(size, self.device.total + self.device.host_memory)
         if not self.layout.has_room_for(place, size, largest):
@@ -199,12 +186,10 @@ class Heap:
         return *self.live.values(), *self.named.values(), *self.pending.values()
 
     def allocated_at(self, ptr: int) -> Block | None:
-        """Return the allocated block that begins at `ptr`; None if there is none."""
         named = (block for block in self.named.values() if block.ptr == ptr)
         return self.live.get(ptr) or next(named, None)
 
     def record(self, action: str, address: int, size: int, stream: int, pool: BlockPool) -> None:
-        """Append an entry to the history, if one is kept."""
         if self.trace is not None:
             entry = TraceEntry(action, address, size, stream, pool.id)
             self.trace.append(entry)
@@ -312,7 +297,6 @@ class Heap:
     # -- freeing -------------------------------------------------------------------------
 
     def free_now(self, block: Block) -> None:
-        """Free an allocated block at once."""
         requested, size = block.requested_size, block.size
         if self.trace is not None:
             # Rule 6.2 (also in fast_path.py): the history entries of a free.
@@ -343,7 +327,7 @@ class Heap:
     def free_block(self, block: Block) -> tuple[int, int]:
         """Merge a freed block with its free neighbours and insert the merged block into its pool.
 
-        Return by how much the number and the bytes of inactive split blocks change: two integers.
+        Returns the change of the number and of the bytes of inactive split blocks.
 
         Mirrors: try_merge_blocks
         """
@@ -375,10 +359,7 @@ class Heap:
     # -- segments from cudaMalloc --------------------------------------------------------
 
     def alloc_segment(self, pool: BlockPool, stream: int, size: int) -> Block | None:
-        """Obtain a segment of `size` bytes with cudaMalloc; return it as one block in no pool.
-
-        Return None if the driver has no memory.
-        """
+        """Obtain a segment with cudaMalloc, as one block in no pool; None if out of memory."""
         address = self.device.cuda_malloc(size)
         if address is None:
             return None
@@ -408,10 +389,7 @@ class Heap:
             pool.owner.segment_count -= 1
 
     def check_segment_count(self, pool: BlockPool) -> None:
-        """Raise UpstreamAssertionError if the segment count of a private pool is already 0.
-
-        Source: semantics 12.6.
-        """
+        """Raise UpstreamAssertionError if a private pool has no segments (semantics 12.6)."""
         if pool.owner is not None and pool.owner.segment_count <= 0:
             raise UpstreamAssertionError("the segment count of a private pool fell below zero")
 

@@ -29,15 +29,11 @@ from allocsim.units import round_up
 
 
 def allocated_block(allocator: CachingAllocator, address: int) -> Block | None:
-    """Return the allocated block that begins at `address`; None if there is none."""
     return allocator.heap.allocated_at(address)
 
 
 def garbage(allocator: CachingAllocator) -> Iterator[list[Block]]:
-    """Yield the blocks that each pass of a garbage collection would release now, one list per pass.
-
-    Source: semantics 1.9.
-    """
+    """Yield the blocks that each pass of a garbage collection would release now (semantics 1.9)."""
     return garbage_passes(allocator.heap.large)
 
 
@@ -80,10 +76,7 @@ def pool_of_requests(allocator: CachingAllocator, stream: int) -> PoolId:
 
 
 def helping_pools(allocator: CachingAllocator, stream: int) -> tuple[PoolId, ...]:
-    """Return the ids of the pools marked use_on_oom that serve `stream` when the device is full.
-
-    Source: semantics 5.6.
-    """
+    """Return the pools marked use_on_oom that serve `stream` on a full device (semantics 5.6)."""
     is_default = pool_of_requests(allocator, stream) == DEFAULT_POOL
     helps = is_default and allocator.release.overflow is not Overflow.NEVER
     return tuple(allocator.private_pools.use_on_oom) if helps else ()
@@ -114,11 +107,9 @@ def finds_free_block(allocator: CachingAllocator, size: int, stream: int) -> boo
 
 
 def mapped_for(allocator: CachingAllocator, size: int, stream: int) -> int:
-    """Return the bytes that a request of `size` bytes would map, if no free block serves it.
+    """Return the bytes that a request would map if no free block serves it (semantics 4.2).
 
-    Return 0 if expandable segments do not serve the request.
-
-    Source: semantics 4.2.
+    The result is 0 if expandable segments do not serve the request.
     """
     config, rounded = allocator.config, allocator.config.round_size(size)
     pool = _pool_for(allocator, rounded, stream)
@@ -151,7 +142,7 @@ def _uses_expandable(allocator: CachingAllocator, pool: BlockPool) -> bool:
 
 
 def would_serve(allocator: CachingAllocator, block: Block, size: int, stream: int) -> bool:
-    """Return True if `block`, which is allocated, would serve a request if the block were free.
+    """Return True if a request would get memory of `block`, now allocated, after its free.
 
     Merged with its free neighbours (semantics 2.2), it must be the block that the search finds
     (semantics 1.5, 4.4), and it must not be too large for the request (semantics 1.6).
@@ -163,10 +154,10 @@ def would_serve(allocator: CachingAllocator, block: Block, size: int, stream: in
 
 
 def served_once_free(allocator: CachingAllocator, block: Block, size: int, stream: int) -> bool:
-    """Return True if any free block would serve a request if `block`, now allocated, were free.
+    """Return True if a request would find a free block after the free of `block`, now allocated.
 
-    Freeing a block can also make a request fail: the search finds the merged block first and ends
-    there if that is too large (semantics 1.6).
+    The free can also make the request fail: the search finds the merged block first and ends there
+    if that is too large (semantics 1.6).
     """
     rounded = allocator.config.round_size(size)
     if not _searches_pool_of(allocator, block, rounded, stream):
@@ -215,9 +206,7 @@ def _merged_copy(block: Block) -> Block:
 def largest_request(allocator: CachingAllocator, stream: int) -> int:
     """Return the largest request of `stream`, in bytes, that would succeed now; 0 if none would.
 
-    This assumes that no cached segment can be released, as after an out-of-memory error.  The
-    result is computed from the free blocks, the driver's memory and the pools marked use_on_oom,
-    without trying sizes (semantics 1.5, 1.8, 4.4, 5.6).
+    This assumes that no cached segment can be released, as after an out-of-memory error.
     """
     owner = allocator.private_pools.get_pool(stream)
     pools = allocator.heap if owner is None else owner
@@ -335,8 +324,7 @@ def fingerprint(
 
     In two states with equal values, the same steps have the same effects.
 
-    waiting: frees that have begun and are not complete: a dictionary from the name of the block
-        (its recorded address) to the free.
+    waiting: frees that have begun and are not complete, by name (recorded address) of the block.
     allocated_at: dictionary from the name of each block of the repeated periods to the number of
         the step that requested it.
     step: number of the next step; the ages of blocks are counted back from it.
@@ -370,7 +358,7 @@ def fingerprint(
 def small_places(allocator: CachingAllocator) -> Hashable:
     """Return a value that identifies the addresses of free and unmapped blocks of the small pool.
 
-    If the values of two allocators are equal, equal small requests get equal addresses.
+    Allocators with equal values give equal small requests equal addresses.
     """
     pool = allocator.heap.small
     return _free_keys(pool), tuple((b.stream, b.ptr, b.size) for b in pool.unmapped)

@@ -73,9 +73,8 @@ def encode(is_small: bool, splits: int, split_bytes: int) -> int:
 
 
 def decode_short(packed: Any, size: Any) -> tuple[Any, Any]:
-    """Decode a number in a short form of column 3: return (change of blocks, change of bytes).
+    """Decode the short form of column 3: return the changes of inactive split blocks and bytes.
 
-    Both changes are of the inactive split blocks.
     packed: integer from column 3 of the journal, or a NumPy array of them.
     size: number in column 1 of the same record.
     """
@@ -83,9 +82,8 @@ def decode_short(packed: Any, size: Any) -> tuple[Any, Any]:
 
 
 def decode_long(packed: Any) -> tuple[Any, Any]:
-    """Decode a number in the long form of column 3: return (change of blocks, change of bytes).
+    """Decode the long form of column 3: return the changes of inactive split blocks and bytes.
 
-    Both changes are of the inactive split blocks.
     packed: integer from column 3 of the journal, or a NumPy array of them.
     """
     unpooled = packed >> 1
@@ -103,10 +101,7 @@ def encode_wait(is_small: bool, size: int) -> int:
 
 
 def decode_wait(packed: Any) -> Any:
-    """Return the bytes that `encode_wait` packed; they are negative at the end of the wait.
-
-    packed: integer from column 5 of the journal, or a NumPy array of them.
-    """
+    """Return the bytes that `encode_wait` packed; they are negative at the end of the wait."""
     return packed >> 1
 
 
@@ -115,7 +110,7 @@ class Moves:
     """Effect of a series of changes on one statistic, such as allocated bytes.
 
     change: sum of the changes.
-    peak: highest sum of the first changes, over all numbers of changes; at least 0.
+    peak: highest running sum of the changes; at least 0.
     grown: sum of the changes that are increases.
     """
 
@@ -136,11 +131,9 @@ _ActiveMoves = tuple[Moves, Moves, Moves, Moves, Moves]
 
 
 def fold_records(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Add up the changes in a journal, and return one tuple for each group of memory statistics.
+    """Add up the changes in a journal, for the groups `all`, `small_pool` and `large_pool`.
 
-    journal: changes of the statistics that are not applied yet, as the module explains.
-    The three tuples are for the groups `all`, `small_pool` and `large_pool` of memory_stats().
-    Each has the change, peak and increase of seven statistics (`GroupMoves`).
+    Returns the change, peak and increase of seven statistics of memory_stats() for each group.
     """
     sizes, requests, inactive, at, waits = map(column_of, journal)
     every, small, large = (
@@ -200,9 +193,8 @@ def _fold_allocated(
 def _fold_active(  # noqa: PLR0912, PLR0915  (one loop, by design)
     sizes: list[int], requests: list[int], inactive: list[int], without: int
 ) -> _ActiveMoves:
-    """Add up the changes of the last five statistics of `GroupMoves`.
+    """Add up the changes of active, requested and inactive split bytes, and of numbers of blocks.
 
-    These are active blocks and bytes, requested bytes, inactive split blocks and their bytes.
     sizes, requests, inactive: columns 1 to 3 of the journal.
     without: pool to leave out: 1 the small pool, 0 the large pool, -1 none.
     """
@@ -272,10 +264,7 @@ def _fold_active(  # noqa: PLR0912, PLR0915  (one loop, by design)
 
 
 def split_journal(journal: Journal, n_records: int, n_waits: int) -> tuple[Journal, Journal]:
-    """Split a journal, and return (beginning, rest).
-
-    The beginning has `n_records` records and `n_waits` waits.
-    """
+    """Return the first `n_records` records and `n_waits` waits of a journal, and the rest."""
     sizes, requests, inactive, at, waits = map(list, journal)
     before = (sizes[:n_records], requests[:n_records], inactive[:n_records])
     after = (sizes[n_records:], requests[n_records:], inactive[n_records:])

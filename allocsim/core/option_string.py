@@ -83,13 +83,6 @@ def parse(text: str, release: Release, previous: AllocatorConfig | None = None) 
 
 @dataclass(slots=True)
 class _Parser:
-    """State of the parser.
-
-    words: tokens and words of the conf.
-    config: options in force after the tokens before `at`.
-    at: index in `words` of the next token.
-    """
-
     words: list[str]
     release: Release
     config: AllocatorConfig
@@ -180,7 +173,7 @@ class _Parser:
     def integer(self, word: str, key: str, *, is_64_bit: bool = False) -> int:
         """Return the number at the beginning of `word` modulo 2**64.
 
-        is_64_bit: accept 64 bits in every release; else up to 2.9 the number must fit a C int.
+        is_64_bit: False if releases up to 2.9 refuse a number that does not fit a C int.
         """
         match = _INTEGER.match(word)
         most = _INT_MAX if self.release.separators_checked and not is_64_bit else _WORD_MAX
@@ -220,10 +213,7 @@ def _is_power_of_two(value: int) -> bool:
 
 
 def _read_threshold_size(parser: _Parser, key: str) -> None:
-    """Read max_split_size_mb or max_non_split_rounding_mb.
-
-    Raises BadOptionError for a value below the size of a large segment.
-    """
+    """Read max_split_size_mb or max_non_split_rounding_mb; refuse less than a large segment."""
     word = parser.value(key)
     size = min(parser.integer(word, key), _SIZE_MAX)
     # The minimum follows large_segment_size_mb of the same conf.
@@ -294,9 +284,7 @@ def _read_division_list(parser: _Parser, key: str) -> None:
     """Read a roundup_power2_divisions list `[size:divisions,...,>:divisions]`, with sizes in MiB.
 
     The first pair also applies to smaller sizes, and `>` to all sizes after the last one.  Each
-    pair applies as soon as it is read, on top of an earlier list.
-
-    Source: semantics 1.2.
+    pair applies as soon as it is read, on top of an earlier list (semantics 1.2).
     """
     last = 0
     is_first = True

@@ -25,7 +25,6 @@ class Option:
     """One option of the conf.
 
     name: name of the option in the conf, such as "max_split_size_mb".
-    role: effect of the option on device memory.
     field: field of `AllocatorConfig` that has the value.  "host" if the value is in the dictionary
         `AllocatorConfig.host`, "" if it is not kept.
     is_shared: True if all accelerators have the option.  From 2.10 on, such options are read in the

@@ -38,10 +38,7 @@ class EventQueues:
         queue.append((number, block))
 
     def walk(self) -> Iterator[tuple[int, deque[tuple[int, Block]]]]:
-        """Yield each stream, in upstream's order, with its queue of (event number, block).
-
-        A queue that the caller has emptied is erased.
-        """
+        """Yield each stream with its queue, in upstream's order; erase queues emptied meanwhile."""
         for stream in self._queues:
             queue = self._queues[stream]
             yield stream, queue
@@ -56,8 +53,8 @@ class RequestedFree:
 
     block: block to free; None once the free is complete.
 
-    This object identifies the free.  The address and the `Block` cannot, because a wait for all
-    events may complete the free before that step, and both may then be in use again.
+    A wait for all events may complete the free earlier, and then both the address and the `Block`
+    may be in use again, so only this object identifies the free.
     """
 
     block: Block | None
@@ -82,7 +79,6 @@ class PendingFrees:
         self.is_waiting = False
 
     def add(self, block: Block, *, in_capture: bool) -> None:
-        """Delay the free of a block until the streams in `Block.stream_uses` are done with it."""
         self._heap.free_later(block)
         self.is_waiting = True
         if in_capture:
@@ -93,10 +89,7 @@ class PendingFrees:
 
     @property
     def requested(self) -> tuple[RequestedFree, ...]:
-        """Frees from `add_requested` that are not complete.
-
-        A wait for all events completes them in this order.
-        """
+        """Incomplete frees from `add_requested`; a wait completes them in this order."""
         return tuple(self._requested)
 
     def add_requested(self, block: Block) -> RequestedFree:
@@ -110,16 +103,13 @@ class PendingFrees:
         return free
 
     def put_last(self, free: RequestedFree) -> None:
-        """Move a free to the end of `requested`; a wait for all events then completes it last."""
+        """Let a wait for all events complete `free` after all other requested frees."""
         if free in self._requested:
             del self._requested[free]
             self._requested[free] = None
 
     def adopt(self, blocks: dict[int, Block]) -> None:
-        """Add freed blocks that were already waiting before the simulation.
-
-        blocks: dictionary from address to block.
-        """
+        """Add freed blocks, by address, that were already waiting before the simulation."""
         self._requested.update(dict.fromkeys(map(RequestedFree, blocks.values())))
 
     def complete(self, free: RequestedFree) -> bool:
@@ -187,7 +177,7 @@ class PendingFrees:
                 self._insert_events(block)
 
     def _remove_cudagraph_stream_uses(self, block: Block) -> bool:
-        """Remove the streams recorded in a capture; return True if no stream is left.
+        """Remove the streams that record_stream named in a capture; True if none is left.
 
         The graph orders its own work, so it needs no event for these streams.
         """

@@ -49,7 +49,7 @@ class KeyLayout:
 
     key = (size << size_shift) + (place >> place_shift)
 
-    The place is a number that orders blocks of equal size (module docstring).
+    The place is a number that orders blocks of equal size.
 
     Narrow keys: the 9 low bits of every size are 0, because sizes are multiples of 512.  A key has
     the 9 high bits of the place in these bits.  If the place is an address, its 9 low bits are 0 as
@@ -74,21 +74,19 @@ class KeyLayout:
         return (size << self.size_shift) + (place >> self.place_shift)
 
     def key_of(self, block: Block) -> int:
-        """Return the sort key of a free block, from its size, address and rank."""
         return self.key(block.size, self.place(block.rank, block.ptr))
 
     def place(self, rank: int, ptr: int) -> int:
         """Return the number that orders a block among free blocks of equal size.
 
-        rank: rank of the block's segment, or creation number of the block (module docstring).
-        ptr: address of the block.
+        rank: rank of the block's segment, or creation number of the block.
         """
         return rank if self._order is FreeBlockOrder.CREATION else (rank + ptr) & RANK_MASK
 
     def origin(self, base: int) -> int:
         """Return the address that counts as 0 in sort keys, for releases that order by address.
 
-        base: address of the first segment.  Later calls ignore their argument.
+        base: address of the first segment; only the first call uses it.
         """
         if self._origin < 0:
             # A quarter of the narrow places is below the first segment: drivers mostly choose
@@ -108,7 +106,6 @@ class KeyLayout:
         return self.is_wide or (fits and largest < NARROW_SIZES)
 
     def new_keys(self) -> list[int]:
-        """Return an empty list or C array for the sort keys of free blocks."""
         # Wide keys do not fit the machine words of a compiled list.
         return [] if self.is_wide else Keys()
 
@@ -128,11 +125,7 @@ _KEY_IN_LAYOUT: Final = 1
 
 
 class FreeBlocks:
-    """Free blocks of one stream.
-
-    keys: sort keys, ascending.
-    blocks: free blocks; the sort key of `blocks[i]` is `keys[i]`.
-    """
+    """Free blocks of one stream; the sort key of `blocks[i]` is `keys[i]`, in ascending order."""
 
     __slots__ = ("keys", "blocks")
 
@@ -141,7 +134,6 @@ class FreeBlocks:
         self.blocks = Blocks()
 
     def take(self, at: int) -> Block:
-        """Remove the block at index `at` together with its sort key, and return the block."""
         del self.keys[at]
         block = self.blocks.pop(at)
         block.key = 0
@@ -193,17 +185,13 @@ class BlockPool:
             yield from self.free[stream].blocks
 
     def of(self, stream: int) -> FreeBlocks:
-        """Return the free blocks of `stream`."""
         free = self.free.get(stream)
         if free is None:
             free = self.free[stream] = FreeBlocks(self.layout)
         return free
 
     def rebuild_keys(self) -> None:
-        """Compute the sort key of every free block again, after a change of `layout`.
-
-        The new keys must keep the order of the blocks.
-        """
+        """Compute every sort key again; a new `layout` must keep the order of blocks."""
         for free in self.free.values():
             free.keys = self.layout.new_keys()
             for block in free.blocks:
@@ -228,12 +216,10 @@ class BlockPool:
         return key
 
     def index_of(self, free: FreeBlocks, block: Block) -> int:
-        """Return the index of a block in `free`, which must contain it."""
         key = block.key
         return find(free.keys, self.layout.key_of(block) if key == _KEY_IN_LAYOUT else key)
 
     def remove(self, block: Block) -> None:
-        """Remove a free block."""
         free = block.free
         at = self.index_of(free, block)
         del free.keys[at]
@@ -248,7 +234,6 @@ class BlockPool:
         return free.blocks[at] if at < len(free.keys) else None
 
     def at_least(self, size: int) -> list[Block]:
-        """Return the free blocks of at least `size` bytes, sorted by stream, size and tie-break."""
         key = self.layout.key(size)
         return [
             block
@@ -257,14 +242,12 @@ class BlockPool:
         ]
 
     def unmapped_of(self, stream: int) -> Iterator[Block]:
-        """Return the unmapped blocks of `stream` in address order."""
         found: Iterator[Block] = self.unmapped.irange_key(
             (stream, 0), (stream + 1, 0), inclusive=(True, False)
         )
         return found
 
     def smaller(self, stream: int, size: int) -> list[Block]:
-        """Return the free blocks of `stream` below `size` bytes, largest first."""
         free = self.of(stream)
         end = find(free.keys, self.layout.key(size))
         return free.blocks[:end][::-1]
@@ -297,15 +280,13 @@ class PrivatePool:
 
     @property
     def halves(self) -> tuple[BlockPool, BlockPool]:
-        """Two pools: the small pool and the large pool of this private pool."""
         return self.small, self.large
 
 
 def next_not_expandable(blocks: Sequence[Block], at: int) -> int:
-    """Return the index of the next cudaMalloc block in `blocks` after index `at`; -1 if none.
+    """Return the index of the next cudaMalloc block after index `at`; -1 if none.
 
     blocks: free blocks, sorted by size and tie-break.
-
     Needed if the program turned expandable segments off after creating some (semantics 4.4).
     """
     places = range(at + 1, len(blocks))
@@ -335,6 +316,5 @@ def least_expandable(blocks: Sequence[Block], at: int) -> int:
 
 
 def _expandable_size(block: Block) -> int:
-    """Return the size of a block plus the unmapped space behind it (semantics 4.4)."""
     following = block.next
     return block.size + (following.size if following is not None and not following.mapped else 0)

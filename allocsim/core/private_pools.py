@@ -20,7 +20,7 @@ from allocsim.state import PoolId
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Scope: the time between begin_allocate_to_pool and end_allocate_to_pool.
+    """Time between begin_allocate_to_pool and end_allocate_to_pool.
 
     id: pool that requests go to.
     stream: the only stream whose requests go there (up to 2.2); None for all streams.
@@ -34,7 +34,7 @@ class PrivatePools:
     """Private pools of one device.
 
     pools: dictionary from pool id to private pool.
-    freeable: the same for the pools with a use count of 0 that still have segments.
+    freeable: pools of this dictionary with a use count of 0 that still have segments.
     scopes: open scopes, oldest first.
     no_split: ids of pools whose blocks are not split.
     use_on_oom: ids of pools that serve requests of the default pool when the device is full.
@@ -93,10 +93,7 @@ class PrivatePools:
 
     @property
     def in_capture(self) -> bool:
-        """True if frees wait for the end of an open scope, as they do in a graph capture.
-
-        Source: semantics 5.4.
-        """
+        """True if frees wait for the end of an open scope, as in a capture (semantics 5.4)."""
         return bool(self.scopes) and self._heap.release.scope_is_capture
 
     def get_pool(self, stream: int) -> PrivatePool | None:
@@ -113,7 +110,7 @@ class PrivatePools:
     def fast_pool(self) -> PrivatePool | None:
         """Return the private pool of the open scope, if fast_path.py can serve requests from it.
 
-        Return None if the scope is for one stream only, or if the pool does not split blocks.
+        It cannot if the scope is for one stream only, or if the pool does not split blocks.
         """
         if self._heap.release.scope_by_stream:
             return None
@@ -133,7 +130,6 @@ class PrivatePools:
             yield pool
 
     def forget_if_empty(self, pool: PrivatePool) -> None:
-        """Remove a pool with a use count of 0 if it has no segments."""
         if pool.segment_count != 0:
             return
         # The count may reach 0 too early, because mapping and unmapping need not balance (5.1).
@@ -148,7 +144,6 @@ class PrivatePools:
         self._heap.forget_private_pool(pool)
 
     def free_bytes(self) -> int:
-        """Return the bytes of free blocks in all private pools, for the out-of-memory text."""
         return sum(
             block.size
             for pool in self.pools.values()

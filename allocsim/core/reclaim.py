@@ -28,8 +28,8 @@ from allocsim.state import PoolId
 def garbage_collect_cached_blocks(heap: Heap) -> None:
     """Release old blocks until reserved memory is at most garbage_collection_threshold * limit.
 
-    Do nothing unless threshold and memory limit are set.  Blocks are released in the passes that
-    `garbage_passes` yields, and each pass is completed even if a part of it is enough.
+    Do nothing unless threshold and memory limit are set.  A pass of `garbage_passes` is completed
+    even if a part of it is enough.
     """
     if not heap.collects_garbage or heap.limit is None:
         return
@@ -135,7 +135,6 @@ def holds_releasable(heap: Heap, private: PrivatePools) -> bool:
 
 
 def _is_releasable(block: Block) -> bool:
-    """Return True if a free block is a whole segment from cudaMalloc, or contains whole handles."""
     if block.expandable is None:
         return not block.is_split
     return block.expandable.whole_handles(block.ptr, block.size)[1] > 0

@@ -27,7 +27,7 @@ class FreeBlockOrder(Enum):
 
 
 class Overflow(Enum):
-    """Moment at which pools marked use_on_oom serve a request of the default pool.
+    """Moment at which pools marked use_on_oom serve requests of the default pool.
 
     Source: semantics 5.6.
     """

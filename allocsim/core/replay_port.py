@@ -34,10 +34,7 @@ else:
 
 
 class ReplayAllocator(CachingAllocator):
-    """Caching allocator with the calls that only a replay makes.
-
-    The arguments are those of `CachingAllocator`.
-    """
+    """Caching allocator with the calls that only a replay makes."""
 
     def play(
         self,
@@ -48,8 +45,8 @@ class ReplayAllocator(CachingAllocator):
     ) -> StepRow | None:
         """Replay steps that only search, split and merge free blocks, in the loop of fast_path.py.
 
-        waiting: frees that a step requested and a later step completes: a dictionary from the name
-            of the block (its recorded address) to the free.
+        waiting: frees that a step requested and a later step completes, by the name of the block
+            (its recorded address).
         moved: list to which the change of allocated bytes of each step is appended.
         places: list to which the address of each step's block is appended.  The history then gets
             no entries, because the caller makes them from the steps and these addresses.
@@ -87,17 +84,13 @@ class ReplayAllocator(CachingAllocator):
 
     @property
     def named_blocks(self) -> dict[int, Block]:
-        """Read-only dictionary from name to allocated block.
-
-        A replay names a block by its recorded address.
-        """
+        """Read-only dictionary from name (recorded address) to allocated block."""
         return self.heap.named
 
     def take_name(self, name: int) -> int | None:
-        """Remove the name of a block and return the block's address; None if no block has it.
+        """Remove the name (recorded address) of a block; return its address, None if unknown.
 
-        A replay names a block by its recorded address.  Without a name, `free` finds the block by
-        its address again.
+        Without a name, `free` finds the block by its address again.
         """
         block = self.heap.named.pop(name, None)
         if block is None:
@@ -118,14 +111,10 @@ class ReplayAllocator(CachingAllocator):
         return self._pending.requested
 
     def wait_last_for(self, free: RequestedFree) -> None:
-        """Let a wait for all events complete `free` after all other requested frees.
-
-        A replay calls this to repeat the recorded order of the frees.
-        """
+        """Let a wait for all events complete `free` after all other requested frees."""
         self._pending.put_last(free)
 
     def complete_free(self, free: RequestedFree) -> bool:
-        """Complete a free from `request_free`; return False if it is already complete."""
         return self._pending.complete(free)
 
     def limit_to(self, limit: int) -> None:
@@ -134,34 +123,25 @@ class ReplayAllocator(CachingAllocator):
 
     @property
     def collects_garbage_above(self) -> int | None:
-        """Reserved bytes above which a request collects garbage, or None if it never does.
-
-        Source: semantics 1.9.
-        """
+        """Reserved bytes above which a request collects garbage; None if never (semantics 1.9)."""
         if not self.heap.collects_garbage or self.heap.limit is None:
             return None
         return int(self.config.garbage_collection_threshold * self.heap.limit)
 
     def count_with(self, folder: Folder) -> None:
-        """Use `folder` instead of `fold_records` to add up the changes of the statistics.
-
-        The results of both must be equal.  Replays pass a faster function, which uses NumPy.
-        """
+        """Add up changes of statistics with `folder`, which must equal `fold_records`."""
         self.heap.stats.folder = folder
 
     def set_block_statistics(self, journal: Journal) -> None:
         """Replace the statistics of blocks with the totals of the changes in `journal`.
 
-        journal: all changes of the statistics since they were zero, in order (`Journal`). A caller
-            that skips repeated steps includes the changes of the skipped steps.
+        journal: all changes of the statistics since they were zero, in order. A caller that skips
+            repeated steps includes the changes of the skipped steps.
         """
         self.heap.stats.set_block_statistics(journal)
 
     def save_bytes(self) -> None:
-        """Save the present allocated, active and inactive split bytes, for `saved_bytes`.
-
-        A second call replaces the saved values.
-        """
+        """Save the present allocated, active and inactive split bytes, for `saved_bytes`."""
         self.heap.stats.save_bytes()
 
     def saved_bytes(self) -> SavedBytes:
@@ -197,8 +177,7 @@ def plant(heap: Heap, private: PrivatePools, segments: Iterable[SegmentState]) -
     """Create `segments` in an empty heap, with their blocks.
 
     The statistics count the blocks as if they had just reached their states.
-    Returns the freed blocks that wait for a free to complete, as a dictionary from address to
-    block.
+    Returns the freed blocks that wait for a free to complete, by address.
     """
     pending: dict[int, Block] = {}
     ranges: dict[BlockPool, list[SegmentState]] = {}
@@ -268,8 +247,7 @@ def _set_states(
     """Set the state of each of `blocks` as in `segment`, and add free blocks to their pool.
 
     The blocks must already be linked to their neighbours.
-    pending: dictionary from address to block, to which the blocks that wait for another stream are
-        added.
+    pending: dictionary from address to block, to which freed blocks that wait are added.
     """
     for seed, block in zip(segment.blocks, blocks, strict=True):
         block.requested_size = seed.requested_size

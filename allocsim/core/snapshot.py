@@ -65,7 +65,6 @@ class Work(Enum):
 class Witnessed(NamedTuple):
     """History entry with the state of the allocator when it was recorded.
 
-    entry: the entry.
     work: activity of the allocator that caused the entry.
     reserved: bytes obtained from the driver.
     device_free: free bytes of the device.
@@ -81,7 +80,6 @@ _ENTRY_DEFAULTS: dict[str, Any] = {"compile_context": "N/A", "user_metadata": ""
 
 
 def get_all_blocks(heap: Heap) -> Iterator[Block]:
-    """Yield every mapped block of the device, in no particular order."""
     # Active blocks are in no pool, and pools list all free blocks.
     yield from heap.active
     for pool in heap.pools:

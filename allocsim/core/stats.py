@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 class Stat:
     """One statistic of torch.cuda.memory_stats().
 
-    current: value now.
-    peak: highest value since the last reset.
     allocated: sum of all increases.
     freed: sum of all decreases, as a positive number.
     """
@@ -53,7 +51,6 @@ class Stat:
         self.freed += amount
 
     def change_by(self, amount: int) -> None:
-        """Increase the value by `amount`, or decrease it if `amount` is negative."""
         if amount > 0:
             self.increase(amount)
         else:
@@ -84,10 +81,7 @@ _FOLDED: Final = 7
 
 @dataclass(slots=True)
 class StatGroup:
-    """Statistics of one suffix of memory_stats(): `all`, `small_pool` or `large_pool`.
-
-    Each field is the statistic of the same name in torch.cuda.memory_stats().
-    """
+    """Statistics of one suffix of memory_stats(): `all`, `small_pool` or `large_pool`."""
 
     allocation: Stat = field(default_factory=Stat)
     allocated_bytes: Stat = field(default_factory=Stat)
@@ -100,11 +94,7 @@ class StatGroup:
     reserved_bytes: Stat = field(default_factory=Stat)
 
     def add(self, moves: GroupMoves) -> None:
-        """Update the statistics of blocks with the totals of the changes in a journal.
-
-        moves: change, peak and increase of each statistic since the last call, in the order of
-            `GroupMoves`.
-        """
+        """Update the statistics of blocks with the totals of the changes in a journal."""
         for stat, moved in zip(
             (
                 self.allocation,
@@ -124,7 +114,6 @@ class StatGroup:
             stat.freed += moved.grown - moved.change
 
     def clear_blocks(self) -> None:
-        """Set the statistics of blocks to zero; those of segments and reserved bytes stay."""
         for name in _BLOCK_STATS[:_FOLDED]:
             setattr(self, name, Stat())
 
@@ -136,7 +125,6 @@ class StatGroup:
 class SavedBytes:
     """Bytes of blocks at the last call of `DeviceStats.save_bytes`.
 
-    allocated: bytes of allocated blocks.
     active: bytes of allocated blocks and of freed blocks that wait for other streams.
     inactive_split: bytes of free blocks that share their segment.
     """
@@ -149,7 +137,6 @@ class SavedBytes:
 class DeviceStats:
     """Statistics of one device.
 
-    all: statistics of both pools together.
     pools: statistics of the small pool (index True) and of the large pool (index False).
     journal: changes of the statistics that are not applied yet, as records and waits (journal.py).
     folder: function that adds up the changes in the journal and returns the totals; `fold_records`
@@ -157,8 +144,7 @@ class DeviceStats:
     saved_bytes: values at the last call of `save_bytes`, known after the next `fold`.
     saved_at: number of records and of waits in the journal at the last call of `save_bytes`; None
         after a `fold`.
-    reserved_by_pool: dictionary from the id of a private pool to its reserved bytes, which are a
-        dictionary from suffix to statistic.
+    reserved_by_pool: reserved bytes of each private pool, as a dictionary from suffix to statistic.
     """
 
     __slots__ = (
@@ -244,19 +230,12 @@ class DeviceStats:
             self.pools[False].add(large)
 
     def save_bytes(self) -> None:
-        """Save the present allocated, active and inactive split bytes in `saved_bytes`.
-
-        The values are known after the next `fold`.  A second call before that `fold` replaces them.
-        """
+        """Save the allocated, active and inactive split bytes for `saved_bytes`, set by `fold`."""
         # Deferred, because a search for the peak calls this at each growth: folding each time took
         # a sixth of a replay of many blocks.
         self.saved_at = (len(self.journal[0]), len(self.journal[3]))
 
     def set_block_statistics(self, journal: Journal) -> None:
-        """Replace the statistics of blocks with the totals of the changes in `journal`.
-
-        journal: all changes of the statistics since they were zero, in order (`Journal`).
-        """
         self.fold()  # sets `saved_bytes`
         every, small, large = self.folder(journal)
         for group, moves in zip(
@@ -275,7 +254,6 @@ class DeviceStats:
     ) -> None:
         """Append to the journal that a freed block stops waiting for other streams.
 
-        size, requested: bytes of the block and bytes requested for it.
         splits, split_bytes: change of the number and of the bytes of inactive split blocks (free
             blocks that share their segment).
         """
@@ -317,14 +295,12 @@ class DeviceStats:
             columns["small_pool" if is_small else "large_pool"].change_by(size)
 
     def count_segments(self, is_small: bool, change: int) -> None:
-        """Count a segment that cudaMalloc created (`change` 1) or cudaFree released (-1)."""
         self.all.segment.change_by(change)
         self.pools[is_small].segment.change_by(change)
 
     # -- reading and resetting ---------------------------------------------------------------
 
     def allocated_bytes(self) -> int:
-        """Return the bytes of allocated blocks."""
         self.fold()
         return self.all.allocated_bytes.current
 
