@@ -28,10 +28,7 @@ class EditedDevice(Prepared):
 
     Every replay is a what-if replay, even under the recorded settings, and gives one peak, not a
     range.
-
-    edits: edits of the program, applied in this order.
     baseline: replay of the recorded program under the recorded settings.
-    program: the edited program.
     """
 
     edits: tuple[Edit, ...] = ()
@@ -44,7 +41,6 @@ class EditedDevice(Prepared):
 
     @cached_property
     def free_plan(self) -> Plan:
-        """Plan of the edited program, without the recorded results of driver calls."""
         return replace(self.plan, steps=self.program.steps)
 
     @cached_property
@@ -57,10 +53,7 @@ class EditedDevice(Prepared):
         return [self.baseline.parting]
 
     def edited(self, edits: Sequence[Edit]) -> EditedDevice:
-        """Return the device with the program edited; the edits are applied in order.
-
-        Raises ConfigError for an edit that the recording does not allow.
-        """
+        """Return the device with the program edited; the edits are applied in order."""
         program = self.program
         for edit in edits:
             program = edit.apply(program)
@@ -83,10 +76,7 @@ def edited_recording(
     torch_version: str | None = None,
     hints: Hints | None = None,
 ) -> Recording:
-    """Return the recording that the edited program would have left, under the recorded settings.
-
-    The parameters and the errors are the same as in `replay_edited`.
-    """
+    """Return the recording that the edited program would have left, under the recorded settings."""
     devices = edit_devices(prepare(recording, None, torch_version, hints=hints), edits)
     return simulate_prepared(devices, recording, command=f"edited: {recording.path}").recording
 
@@ -97,8 +87,6 @@ def edit_devices(
     """Apply edits to the program of each device, in order, and return the edited devices.
 
     edits: texts such as "empty-cache after step 2"; see `EDIT_FORMS`.
-
-    Raises ConfigError for an unknown edit, and for an edit that the recording does not allow.
     """
     parsed = [each if isinstance(each, Edit) else parse_edit(each) for each in edits]
     return tuple(as_recorded(device).edited(parsed) for device in devices)
@@ -148,7 +136,6 @@ class EditTrial:
 
     @property
     def peak_reserved_bytes(self) -> int:
-        """Peak of reserved bytes on the device that reserves most."""
         return max(run.peak_reserved_bytes for run in self.runs)
 
     @property
@@ -161,8 +148,7 @@ def try_edits(
 ) -> tuple[EditTrial, ...]:
     """Replay each candidate edit that the recording allows, and return the results by lowest peak.
 
-    setting: setting of the replays; None for the recorded one.
-    device_memory: bytes; None for the recorded size.
+    setting, device_memory: None for the recorded setting and device.
     """
     found = list(_trials(devices, setting, device_memory))
     return tuple(sorted(found, key=lambda each: (not each.is_whole, each.peak_reserved_bytes)))

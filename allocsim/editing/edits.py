@@ -41,7 +41,6 @@ class Edit:
 
 
 def parse_edit(text: str) -> Edit:
-    """Return the edit that `text` describes.  Raises ConfigError for an unknown text."""
     words = " ".join(text.split())
     for pattern, make in _FORMS:
         found = re.fullmatch(pattern, words, re.IGNORECASE)

@@ -49,10 +49,9 @@ class Loop:
         return self.lines[stack] if stack >= 0 else UNKNOWN
 
     def length_of_step(self, trace: Trace, entries: Sequence[int]) -> int | None:
-        """Return the number of `entries` before the next training step begins.
+        """Return the number of `entries` before the next training step begins; None if unknown.
 
         entries: an entry that certainly belongs to a training step, and the entries after it.
-        Return None if the stacks do not show where the step ends.
         """
         before = 0
         for number, entry in enumerate(entries):
@@ -160,7 +159,6 @@ class Program:
         return replace(self, steps=steps, starts=starts, numbers=numbers)
 
     def position_of(self, number: int) -> int:
-        """Return the position in `starts` of the training step with this number."""
         if number not in self.numbers:
             self._refuse_without_steps()
             shown = f"{min(self.numbers)} to {max(self.numbers)}"
@@ -183,10 +181,7 @@ class Program:
         return places
 
     def begins_of(self, phase: str) -> list[int]:
-        """Return for each occurrence of `phase` the index of the plan step with its first request.
-
-        phase: "forward", "backward" or "optimizer".
-        """
+        """Return the plan step of the first request of each occurrence of `phase`."""
         firsts = np.array(sorted(self.phases[phase]), dtype=np.int64)
         found = (self.steps.kind == StepKind.ALLOC) & np.isin(self.steps.entry, firsts)
         if not found.any():

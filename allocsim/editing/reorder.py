@@ -56,7 +56,6 @@ def reorder(
     starts: index of the first plan step of each training step, ascending.
     order: positions in `starts` of the training steps to run; some may repeat or be missing.
     stacks: number of the stack of each plan step; -1 without a stack.
-
     Raises ConfigError for fewer than three training steps, and for a block with none of the roles.
     """
     if len(starts) < LEAST_STEPS:
