@@ -52,7 +52,6 @@ class Explanation:
     """Steps of a plan that may have caused the entries of a gap.
 
     cause: cause that the steps stand for, such as a call of empty_cache.
-    steps: steps of the plan, in order.
     refused: bytes that would be reserved if the full device had not refused a request; None if the
         explanation has no request that a full device refused.
     """

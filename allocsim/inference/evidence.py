@@ -122,7 +122,6 @@ def _wanted(gap: Gap, allocator: ReplayAllocator) -> int:
 
 
 def freed_block(gap: Gap, allocator: ReplayAllocator) -> Block | None:
-    """Return the block of the free right before the gap; None if no free is there."""
     if gap.free is None:
         return None
     address = gap.free.addr
@@ -193,10 +192,7 @@ class Threshold:
         return (ends[0], ends[-1]) if len(set(ends)) > 1 else None
 
     def learn(self, gap: Gap, allocator: CachingAllocator) -> None:
-        """Tighten the bounds by the request that ends `gap`.
-
-        allocator: state before the request.
-        """
+        """Tighten the bounds by the request that ends `gap`; `allocator`: state before it."""
         reserved = allocator.reserved_bytes
         if gap.step is not None and gap.step.action == Action.OOM:
             self._refused(reserved, gap, allocator)
@@ -226,10 +222,7 @@ class Threshold:
             self.most_limit = min(self.most_limit, left + size)
 
     def choose_limit(self) -> bool:
-        """Set `limit` to a value within the bounds; return False if it stays as it is.
-
-        It stays if it is within the bounds already, or if no untried value is found.
-        """
+        """Set `limit` to a value within the bounds; return False if it stays as it is."""
         most = min(int(self.high / self.share), self.most_limit)
         is_unlimited = self.high == NO_LIMIT and most > (self.memory or NO_LIMIT)
         if is_unlimited or self._allows(self.limit) or len(self._tried) > _MOST_TRIES:
@@ -267,11 +260,7 @@ def has_unknown_sizes(device: RecordedDevice) -> bool:
 
 
 def learn_start(device: RecordedDevice, plan: Plan) -> tuple[SegmentState, ...]:
-    """Return the blocks at the start of the recording, corrected to the sizes that a replay shows.
-
-    The result is `device.start` with some larger blocks.  The recording is replayed up to the first
-    difference that no size of such a block explains.
-    """
+    """Return the start state with the block sizes that a replay shows to be right."""
     memory = device.capacity_of(plan)
     allocator = device.allocator(
         device.recorded,

@@ -32,7 +32,6 @@ _SETS = {MarkKind.FRACTION: StepKind.FRACTION, MarkKind.SETTINGS: StepKind.SETTI
 class RecordedEntry(NamedTuple):
     """Entry of the trace, with its number.
 
-    number: number of the entry.
     action: code of the action, such as a malloc.
     addr, size: address and bytes of the block or segment.
     stream: raw handle of the CUDA stream.
@@ -137,10 +136,9 @@ class Gap:
 def calls_of(
     marks: Sequence[Mark], pools: Sequence[PoolId]
 ) -> tuple[tuple[Call, ...], tuple[Change, ...]]:
-    """Return the calls that leave no entry, and the values that they set.
+    """Return the calls that leave no entry, and the confs and memory fractions that they set.
 
-    The values are confs and memory fractions, for `Plan.changes`.  A memory fraction set before the
-    first entry is left out, because every replay starts with it.
+    A memory fraction set before the first entry is left out, because every replay starts with it.
     marks: calls that are recorded or given by hints, ordered by entry.
     pools: private pools with requests; calls that delete another pool are left out.
     """
@@ -160,7 +158,6 @@ def calls_of(
 
 
 def classify(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> EntryMasks:
-    """Return masks of the entries that are steps by themselves and of those that need inference."""
     action = trace.action
     is_requested = any_of(action, (Action.FREE_REQUESTED,))
     completes = completes_at_once(action, trace.addr)
@@ -213,7 +210,7 @@ def gaps_of(
     """Yield the gaps of a trace in order.
 
     pools: index of the private pool of each entry; -1 for the default pool.
-    calls: known calls of the program, in order of entry.
+    calls: calls of the program that leave no entry, in order of entry.
     """
     open_gap = _OpenGap()
     pending_calls = deque(calls)
@@ -300,8 +297,8 @@ class PlainSteps:
     """Steps of a plan that follow from one entry each, without inference.
 
     kind: `StepKind` of each step.
-    entry: number of the entry that each step comes from.  A DICTATE step gives the address of a
-        new segment, and comes from the entry of that segment.
+    entry: number of the entry that each step comes from.  A DICTATE step gives the address of a new
+        segment, and comes from the entry of that segment.
     """
 
     kind: NDArray[np.uint8]

@@ -63,8 +63,8 @@ class Quiet:
 def moments_of(plan: Plan) -> tuple[int, ...]:
     """Return the numbers of the steps of `plan` after which the cache is examined.
 
-    For a long recording they are a random sample of `MOMENTS` steps, because evenly spaced steps
-    could all be at the same place of a training step.
+    For a long recording they are a random sample, because evenly spaced steps could all be at the
+    same place of a training step.
     """
     return _sampled(len(plan.steps))
 
@@ -75,10 +75,7 @@ def _sampled(n_steps: int) -> tuple[int, ...]:
 
 
 def entries_suffice(trace: Trace, plan: Plan) -> bool:
-    """Return True if the quiet moments follow from the entries alone, without a replay.
-
-    plan: plan that contains the recorded results of driver calls.
-    """
+    """Return True if the quiet moments follow from the entries alone, without a replay."""
     return (
         not any_of(trace.action, (*_RELEASES, Action.SEGMENT_MAP)).any()
         and all(not s.is_expandable and s.pool_id == DEFAULT_POOL for s in trace.segments)
@@ -208,10 +205,7 @@ class Probe(Drive):
     loud: list[int] = field(default_factory=list)
 
     def find(self) -> None:
-        """Replay the plan up to the last of `moments`, and fill `quiet`.
-
-        Stop early at an out-of-memory error that the recording does not contain.
-        """
+        """Replay the plan up to the last of `moments`, and fill `quiet`."""
         self._run_range(0, self.moments[-1] + 1 if self.moments else 0)
 
     def _run_range(self, start: int, stop: int) -> None:
@@ -257,9 +251,7 @@ class OtherPlan:
 def open_plans(
     device: RecordedDevice, plan: Plan, quiet: Callable[[], Quiet]
 ) -> Iterator[OtherPlan]:
-    """Yield other plans that would have left the same recording.
-
-    The what-if range is from the lowest to the highest peak of their replays.
+    """Yield other plans that would have left the same recording, for the range of what-ifs.
 
     plan: the inferred plan, without the recorded results of driver calls.
     quiet: function that returns the quiet moments; called only if the plans depend on them.
@@ -275,18 +267,11 @@ def open_plans(
 
 
 def leaves_open(device: RecordedDevice, plan: Plan) -> bool:
-    """Return True if the recording is known to hide facts, so that what-ifs always report a range.
-
-    The facts are the exact value of a memory limit, and further calls of empty_cache.
-    """
+    """Return True if an exact memory limit or further empty_cache calls are known to be hidden."""
     return plan.limits is not None or has_unseen_calls(device, plan)
 
 
 def has_unseen_calls(device: RecordedDevice, plan: Plan) -> bool:
-    """Return True if the program may have called empty_cache more often than was inferred.
-
-    That is so if any calls were inferred, and the recording does not mark its empty_cache calls.
-    """
     is_marked = any(mark.kind is MarkKind.EMPTY_CACHE for mark in device.marks)
     return plan.n_empty_cache > 0 and not is_marked
 
@@ -303,10 +288,7 @@ def _shows_none(device: RecordedDevice, plan: Plan) -> bool:
 
 
 def needs_quiet_moments(device: RecordedDevice, plan: Plan) -> bool:
-    """Return True if the range of a what-if's peak depends on the quiet moments.
-
-    At a quiet moment the program may have called empty_cache without leaving an entry.
-    """
+    """Return True if the range of a what-if's peak depends on the quiet moments."""
     return has_unseen_calls(device, plan) or _shows_none(device, plan)
 
 

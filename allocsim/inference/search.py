@@ -49,9 +49,9 @@ _EMPTY_CACHE = "empty_cache"
 def plan_of(device: RecordedDevice) -> Plan:
     """Return the plan of a recording, found by replays under `device.release`.
 
-    The room that an expandable segment has to grow depends on the device's size (semantics 4.1).
-    If this size is unknown and a replay without a limit does not reproduce the recording, the
-    smallest possible size in whole GiB is tried, then the smallest in half GiB.
+    If the device's size is unknown and a replay without a limit does not reproduce the recording,
+    the smallest possible size in whole GiB is tried, then the smallest in half GiB: an expandable
+    segment's room to grow depends on the size (semantics 4.1).
     """
     plan = _found_plan(device, device.named_memory)
     expands = device.config.expandable_segments
