@@ -82,8 +82,7 @@ def measures_of(
 ) -> Measures:
     """Return the measures of a replay of `trace`, up to the entry where the replay stopped.
 
-    periods: first entry of each period, from `period_starts`.  Periods save time and do not change
-        the result.
+    periods: first entry of each period; they save time and do not change the result.
     """
     timeline = device_run.timeline
     is_last = np.append(timeline.entry[1:] != timeline.entry[:-1], True)[: len(timeline.entry)]
@@ -134,10 +133,7 @@ _Column = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Extremes:
-    """Extremes of each group of `step` consecutive values; the last group may be shorter.
-
-    low, high: minimum and maximum of each group.
-    """
+    """Extremes of each group of `step` consecutive values; the last group may be shorter."""
 
     step: int
     low: _Column
@@ -189,7 +185,7 @@ class Outline:
     """Peaks in equally long parts of a recording, for a small chart.
 
     entries: number of entries of the recording; a part may be shorter than one entry.
-    reserved, allocated: peak bytes of each part.  The maximum of all parts is exactly the peak.
+    reserved, allocated: peak bytes of each part.
     """
 
     entries: int
@@ -198,10 +194,7 @@ class Outline:
 
 
 def outline_of(timeline: Timeline, entries: int) -> Outline | None:
-    """Divide a recording into 120 parts and return the peak of each; None if the timeline is empty.
-
-    entries: number of entries of the recording.
-    """
+    """Return the peak of each of 120 parts of a recording; None if the timeline is empty."""
     if not len(timeline.entry) or not entries:
         return None
     edges = np.linspace(0, entries, _PARTS + 1)

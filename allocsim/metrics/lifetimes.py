@@ -83,7 +83,6 @@ class Lifetimes:
 
     @property
     def moments(self) -> NDArray[np.int64]:
-        """Entries of all starts and ends, ascending."""
         moments: NDArray[np.int64] = np.concatenate((self.start, self.end))[self.turns]
         return moments
 
@@ -214,7 +213,6 @@ class Sizes:
     peak_live: peak of the live requests, each rounded up to 512.
     peak_middle: peak of the live requests above 1 MiB and below 10 MiB, each rounded up to 512.
         Such requests share segments of large_segment_size_mb.
-    recorded_peak: peak reserved bytes in the recording.
     living: request sizes, ascending, of live blocks from before the first entry.
     """
 
@@ -233,7 +231,6 @@ class Sizes:
 
 
 def sizes_of(prepared: Prepared) -> Sizes:
-    """Return the request sizes of one device of a recording, with counts and peaks."""
     size, count = np.unique(sizes_in(prepared.trace), return_counts=True)
     lifetimes = lifetimes_of(prepared.trace)
     is_middle = (lifetimes.size > SMALL_SIZE) & (lifetimes.size < MIN_LARGE_ALLOC)

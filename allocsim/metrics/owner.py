@@ -85,7 +85,6 @@ def _is_in_package(frame: Frame) -> bool:
 
 
 def code_at(trace: Trace, entry: int) -> Code | None:
-    """Return the code that caused `entry`; None if it is unknown."""
     own = code_of(trace.frame_table.stack(int(trace.frames[entry])))
     if own is not None:
         return own
@@ -124,11 +123,10 @@ def _stack_after_same_sequence(
 
 
 def code_of(stack: Sequence[Frame], inferred: str = "") -> Code | None:
-    """Return the line of the program that a block with `stack` is attributed to, as a `Code`.
+    """Return the line of the program that requested memory with `stack`; None if it is empty.
 
-    stack: frames of the request, innermost first.  The result is None for an empty stack.
-    inferred: text that says where `stack` comes from if it was not recorded with the request; "" if
-        it was.
+    stack: frames of the request, innermost first.
+    inferred: source of a `stack` that was not recorded with the request; "" if it was.
     """
     if not stack:
         return None

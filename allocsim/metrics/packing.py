@@ -44,7 +44,6 @@ def best_fit(
 
     periods: first entry of each period.  If a period starts from the same placement as an earlier
         one, later periods repeat its offsets.  This saves time and does not change the result.
-    Raises AllocsimError if an offset exceeds 2**62.
     """
     order = stable_order(lifetimes.start)
     blocks = lifetimes.take(order)
@@ -228,7 +227,7 @@ def pack(
     """Place blocks so that live blocks never overlap; return the lower of two packings.
 
     most_placed: number of the largest blocks that are placed with knowledge of all requests.
-    periods: first entry of each period that may repeat; see `best_fit`.
+    periods: first entry of each period that may repeat.
     """
     if not len(lifetimes):
         return Packing(np.zeros(0, dtype=np.int64), 0, 0)
