@@ -94,7 +94,7 @@ class Evidence:
 
     @cached_property
     def gradient_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Two columns: distinct sizes of gradients in bytes, and the number of gradients of each.
+        """Distinct sizes of gradients in bytes, and the number of gradients of each.
 
         The number is the maximum over the ends of all backward passes.
         """
@@ -139,7 +139,7 @@ class Evidence:
     def all_train(self) -> bool:
         """True if every known parameter has a gradient.
 
-        Then a block of unknown purpose is a parameter only if it has a gradient.
+        A block of unknown purpose is then a parameter only if it has a gradient.
         """
         scene, blocks = self.scene, self.blocks
         known = blocks.requested[self.lasts & scene.came_from(*MADE_AS_PARAMETERS)]
@@ -167,8 +167,7 @@ class Evidence:
     def kept_by_fate(self) -> _Mask:
         """Blocks of the last, unfinished forward pass that its backward pass would have needed.
 
-        A block is one of these if most blocks with its stack were kept for the backward pass in
-        earlier forward passes.
+        Most blocks with the same stack were kept for the backward pass in earlier forward passes.
         """
         scene, blocks = self.scene, self.blocks
         forward = self.of_forward & ~scene.is_before
@@ -239,9 +238,9 @@ class Evidence:
     def from_before(self) -> tuple[_Mask, _Mask]:
         """Masks of parameters and of optimizer state among blocks from before the recording.
 
-        First result: parameters.  Second result: optimizer state.  n gradients of a size imply n
-        parameters of that size and, if an optimizer is used, n or 2n blocks of its state.  These
-        blocks live to the end, except state that an optimizer step replaces.
+        n gradients of a size imply n parameters of that size and, if an optimizer is used, n or 2n
+        blocks of its state.  These blocks live to the end, except state that an optimizer step
+        replaces.
         """
         scene, blocks = self.scene, self.blocks
         parameters = np.zeros(len(blocks), dtype=bool)

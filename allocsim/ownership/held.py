@@ -49,8 +49,6 @@ def moment_of(
     scene: blocks of the recording with their training phases, for the step and phase of the moment.
     at: "peak" (of allocated bytes), "oom" (the last out-of-memory error), "end" or an entry number.
         None for "oom" if the recording has an out-of-memory error, else "peak".
-
-    Raises RecordingError if the recording has no such moment.
     """
     ooms = np.flatnonzero(trace.action == Action.OOM)
     last = len(trace) - 1 if device_run.stopped_at is None else device_run.stopped_at
@@ -84,10 +82,7 @@ def moment_of(
 
 
 def moment_of_state(path: str, at: str | int | None) -> Moment:
-    """Return the moment "end", the only moment of a recording without entries.
-
-    Raises RecordingError if `at` selects another moment.
-    """
+    """Return the moment "end", the only moment of a recording without entries."""
     if at not in (None, "end"):
         what = f"holds a state only and no history: there is no {at!r}, only the end"
         raise RecordingError(path, what)
@@ -136,27 +131,22 @@ class Held:
         return RULES[rule].reason if rule >= 0 else "no rule applies"
 
     def line(self, index: int) -> str:
-        """Return the line of the user's program that requested the block at `index` in `rows`."""
         whose = self.whose[index]
         if whose not in self._lines:
             self._lines[whose] = whose.line()
         return self._lines[whose]
 
     def part(self, index: int) -> str:
-        """Return the modules of the model that requested a block, innermost first.
-
-        index: index of the block in `rows`.
-        """
+        """Return the modules of the model that requested the block at `index` in `rows`."""
         whose = self.whose[index]
         if whose not in self._parts:
             self._parts[whose] = whose.module(_MODULES)
         return self._parts[whose]
 
     def name(self, by: str, index: int, frames: int | None = None) -> str:
-        """Return the name of the owner of a block.
+        """Return the name of the owner of the block at `index` in `rows`.
 
         by: kind of name, one of `BY`.
-        index: index of the block in `rows`.
         frames: number of frames in the name.  None for the default: 1 for lines, 8 for stacks, 3
             for modules.
         """

@@ -292,14 +292,13 @@ def purposes_of(
     lives: Sequence[NDArray[np.int64]],
     n_entries: int,
 ) -> NDArray[np.int64]:
-    """Return the category of each block of a program given as requests and frees.
+    """Return the category, as an index into `CATEGORIES`, of each block of a list of requests.
 
-    The results are indices into `CATEGORIES`.  All columns have one item per block, in order of
-    allocation.  The requests and frees of the program are numbered together, in order.
+    All columns have one item per block, in order of allocation.  The requests and frees of the
+    program are numbered together, in order.
 
     table: frames of the stacks.
     stack: stack number in `table`.
-    requested: bytes of the request.
     lives: number of the request, and number of the free; `n_entries` for a block that is not freed.
     n_entries: number of requests and frees.
     """

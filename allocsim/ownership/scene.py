@@ -53,7 +53,6 @@ class Blocks:
     stack: stack number in the recording's frame table; -1 without a stack.
     born, freed, completed: entries of the allocation, of the free, and of the completion of the
         free.
-    n_entries: number of entries of the recording.
     pools: ids of the private pools.
     """
 
@@ -88,7 +87,6 @@ class Blocks:
 
 
 def blocks_of(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline) -> Blocks:
-    """Return the blocks of a recording with the sizes of its baseline replay."""
     pools = pools_of(trace)
     rows = np.flatnonzero(any_of(trace.action, BLOCK_ACTIONS))
     held = sum(segment.allocated_size for segment in start)
@@ -105,8 +103,6 @@ def paired(columns: Sequence[NDArray[Any]], n_entries: int, pools: tuple[PoolId,
 
     columns: action, address, size, requested size, stream, pool, stack and entry of each allocation
         and free.
-    n_entries: number of entries of the recording.
-    pools: ids of the private pools.
     """
     action, address, size, requested, stream, pool, stack, entry = columns
     order = stable_order(address)
@@ -195,7 +191,7 @@ def rows_of(segments: tuple[SegmentState, ...], pools: tuple[PoolId, ...]) -> li
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """Spans of one training phase: each span is a maximal sequence of allocations in this phase.
+    """Spans of one training phase: each is a maximal sequence of allocations in this phase.
 
     first, last: entries of the first and last allocation of each span.
     after: entry of the first allocation after each span; `NEVER` if there is none.
@@ -221,10 +217,7 @@ class Spans:
         return found.astype(np.int64)
 
     def of(self, entry: _Column) -> NDArray[np.intp]:
-        """Return for each entry the index of the last span that begins at or before the entry.
-
-        The index is -1 if there is none.
-        """
+        """Return for each entry the index of the last span that begins by then; -1 if none."""
         return np.searchsorted(self.first, entry, side="right") - 1
 
 
@@ -232,7 +225,6 @@ class Spans:
 class Scene:
     """Blocks of one device, with the training phase and the kind of code that requested each.
 
-    blocks: the blocks, in order of allocation.
     phase: number of a `Phase` for each block, inferred from its stack.
     origin: number of an `Origin` (kind of code) for each block, inferred from its stack.
     is_engine_thread: mask of blocks allocated by Python code in autograd's thread.
@@ -272,16 +264,14 @@ class Scene:
         return self.blocks.freed > self.last_alloc
 
     def span_end(self, spans: Spans) -> tuple[_Column, _Column]:
-        """Return two results for each block: the entries at the end of a span and after it.
+        """Return for each block the last allocation in a span, and the first allocation after it.
 
-        The span is the latest that begins before the block's allocation.  The first result is the
-        last allocation in the span, and the second is the first allocation after it.
+        The span is the latest that begins before the block's allocation.
         """
         at = spans.of(self.blocks.born)
         return np.append(spans.last, -1)[at], np.append(spans.after, NEVER)[at]
 
     def dies_within(self, spans: Spans) -> _Mask:
-        """Return the mask of the blocks that were freed during a span of `spans`."""
         freed = self.blocks.freed
         at = spans.of(freed)
         found: _Mask = (at >= 0) & (freed < np.append(spans.last, -1)[at])

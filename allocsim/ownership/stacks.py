@@ -87,8 +87,6 @@ _BY_PROFILER = {
 class StackKind:
     """Classification of a stack.
 
-    phase: training phase.
-    origin: kind of code.
     is_engine_thread: True if autograd's thread called the Python code: recomputation or a hook.
     is_without_grad: True if the model was called under no_grad or inference_mode.
     """
@@ -151,7 +149,7 @@ def is_call(frame: Frame) -> bool:
 
 
 def kinds_of(table: FrameTable, stacks: Sequence[int]) -> dict[int, StackKind]:
-    """Return a dictionary from stack number to classification, for each number in `stacks`.
+    """Return the classification of each stack, by stack number.
 
     All stacks must be given at once, because one stack may show that a file in another stack
     defines modules.
@@ -298,7 +296,6 @@ def _origin_by_name(python: tuple[Frame, ...]) -> Origin:
 
 
 def is_layer(frame: Frame) -> bool:
-    """Return True if a frame is in one of PyTorch's layers."""
     path = frame.filename.replace("\\", "/")
     if "/" in path:
         return "/torch/nn/modules/" in path

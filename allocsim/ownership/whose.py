@@ -212,10 +212,9 @@ LINE = re.compile(r":(\d+)")
 
 
 def moved_lines(before: Iterable[str], now: Iterable[str]) -> dict[str, str]:
-    """Match owners whose line numbers differ between two recordings, and return the matches.
+    """Return a dictionary from new to old name of owners whose line numbers differ.
 
-    The result is a dictionary from new name to old name.
-    before, now: names of owners in the two recordings.  Names that differ only in line numbers are
+    before, now: names of owners in two recordings.  Names that differ only in line numbers are
         paired in the order of the line numbers.  If there are more in one recording than in the
         other, none of them are paired, since it is unknown which lines are new.
     """
