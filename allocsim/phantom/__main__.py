@@ -18,7 +18,6 @@ def _say(line: str) -> None:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run `python -m allocsim.phantom` with the arguments `words`, and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m allocsim.phantom")
     commands = parser.add_subparsers(required=True, metavar="command")
     fetch = commands.add_parser("fetch", help="download a release's allocator into the cache")

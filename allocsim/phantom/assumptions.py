@@ -32,7 +32,6 @@ MOST_EXPERTS = 1024
 class Router:
     """Assumed distribution of tokens over experts.
 
-    torch: the module torch of the program.
     is_skewed: True if all tokens go to the same experts; else the numbers of tokens per expert
         differ by at most one.
     """
@@ -45,7 +44,6 @@ class Router:
         """Return a host tensor of assumed expert indices, in place of the indices of a top-k.
 
         scores, chosen: input and index tensor of the top-k; only their shapes are used.
-        dim: dimension along which the top-k chooses.
         Returns None if the top-k does not look like a choice of experts.
         """
         if scores.dim() < 2 or dim % scores.dim() != scores.dim() - 1:
@@ -65,10 +63,7 @@ _ASKED = "_has_unfinished_sequences"
 
 
 def end_at_max_length(module: Any) -> None:
-    """Patch `module` so that generation ends after max_new_tokens or at max_length.
-
-    module: transformers.generation.utils; not changed if it lacks the methods to patch.
-    """
+    """Patch transformers.generation.utils so that generation ends at its maximum length."""
     criteria = getattr(module, "MaxLengthCriteria", None)
     mixin = getattr(module, "GenerationMixin", None)
     if criteria is None or not hasattr(mixin, _ASKED):

@@ -73,10 +73,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def call_in_forks(owner: Any, function: Callable[[Any], None], util: Any) -> None:
-    """Call `function(owner)` at the end of each process that multiprocessing forks.
-
-    util: the module multiprocessing.util.
-    """
+    """Call `function(owner)` at the end of each process that multiprocessing forks."""
 
     def at_end(owner: Any) -> None:
         util.Finalize(None, function, (owner,), exitpriority=0)
@@ -96,8 +93,6 @@ _OF_A_FLOAT = frozenset({2, 4})
 
 
 class _ReadFrame(ctypes.Structure):
-    """Frame of a call stack that copied values to the host; struct device_read_frame."""
-
     _fields_ = (("code", ctypes.py_object), ("line", ctypes.c_int))
 
 
@@ -117,11 +112,7 @@ class _ReadSite(ctypes.Structure):
 
 
 def watch_reads(wanted: bool) -> bool:
-    """Start or stop counting copies from the phantom GPU to the host.
-
-    wanted: True to count.
-    Returns True if they were counted before.
-    """
+    """Start or stop counting copies to the host; return True if they were counted before."""
     return bool(ctypes.CDLL(None).device_watch_reads(wanted))
 
 
@@ -139,7 +130,6 @@ def read_sites() -> list[Site]:
 
 
 def guesses() -> str:
-    """Return the names of libraries whose workspace sizes are guesses, as text; "" if none."""
     ask = ctypes.CDLL(None).device_guesses
     ask.restype = ctypes.c_char_p
     return str(ask().decode())
@@ -210,11 +200,7 @@ def _shown(name: str) -> str:
 
 
 def leave_out_frames(snapshot: dict[str, Any], folder: str) -> None:
-    """Remove the frames of files whose names begin with `folder` from all stacks, in place.
-
-    These are files of the hook, such as `values.py`, through which a program's calls of PyTorch
-    pass.
-    """
+    """Remove the frames of files whose names begin with `folder` from all stacks, in place."""
     segments = [*snapshot["segments"], *snapshot.get("host_segments", ())]
     blocks = [block for segment in segments for block in segment["blocks"]]
     traces = [*snapshot["device_traces"], snapshot.get("host_traces", ())]

@@ -94,10 +94,6 @@ class Stubs:
 
 
 def find_compiler(*names: str) -> str:
-    """Return the path of the first compiler found among `names`.
-
-    Raises UnavailableError if none is found or the system is not Linux.
-    """
     if platform.system() != "Linux":
         raise UnavailableError(
             f"the phantom GPU needs Linux's shared libraries; this is {platform.system()}"
@@ -118,11 +114,7 @@ def compile_source(command: list[str]) -> None:
 
 
 def build_stubs(folder: Path, cuda_major: int) -> Stubs:
-    """Compile the stub libraries into `folder`.
-
-    Only a C compiler is needed, not CUDA or PyTorch.  Raises UnavailableError if it is missing or
-    fails.
-    """
+    """Compile the stub libraries into `folder`; this needs only a C compiler."""
     compiler = find_compiler("cc", "gcc", "clang")
     stubs = Stubs.in_folder(folder, cuda_major)
     soname = stubs.cudart.name
@@ -162,7 +154,7 @@ def build_once(folder: Path, build: Callable[[Path], object]) -> None:
 
     build: function that writes to the empty folder that it is given.
     After an error the folder does not exist.  Several processes may build the same folder at the
-    same time.  Raises UnavailableError if the folder cannot be written.
+    same time.
     """
     if folder.exists():
         return

@@ -19,7 +19,6 @@ _HERE = Path(__file__).parent
 class Starter:
     """Program that starts an engine.
 
-    name: name of the engine, for people.
     script: path of the program; its arguments are a folder with config.json, the requests to play
         as "number,prompt,decode" or "", and the arguments of the engine's command.
     configured, ready: lines that the program prints.
@@ -44,7 +43,6 @@ _STARTERS = {
 
 
 def starter_of(server: str) -> Starter:
-    """Return the program that starts `server`; raise ConfigError if there is none."""
     if server not in _STARTERS:
         raise ConfigError(
             f"{server} cannot be started on a phantom GPU; expected {', '.join(_STARTERS)}"

@@ -79,10 +79,7 @@ technical specifications per compute capability in NVIDIA's CUDA C++ programming
 
 
 def limits_of(capability: tuple[int, int], l2: int) -> Limits:
-    """Return the limits of a compute capability, with `l2` bytes of L2 cache.
-
-    Raises ConfigError for a capability that is not in the table.
-    """
+    """Return the limits of a compute capability, with `l2` bytes of L2 cache."""
     if capability not in _BY_CAPABILITY:
         known = ", ".join(f"{major}.{minor}" for major, minor in _BY_CAPABILITY)
         raise ConfigError(f"compute capability {capability}: expected one of {known}")
@@ -97,14 +94,12 @@ class Gpu:
     name: name in CUDA.
     memory: capacity in bytes.
     capability: compute capability (major, minor).
-    multiprocessors: number of multiprocessors.
     context_memory: bytes of `memory` that the CUDA context holds.
-    limits: limits of one multiprocessor.
     assumed: sentence about properties that are assumed, for a card that is not modelled exactly,
         such as one of another maker; "" if none are assumed.
-    context_chunks: address ranges of the CUDA context, highest first, as text such as
-        "32:8 64:64 416:414 26": size and used size of each range in MiB.  The last number is the
-        MiB that the first kernels take.  "" if unknown.
+    context_chunks: address ranges of the CUDA context, highest first, as text such as "32:8 64:64
+        416:414 26": size and used size of each range in MiB.  The last number is the MiB that the
+        first kernels take.  "" if unknown.
     """
 
     name: str
@@ -372,8 +367,8 @@ def _is_named(wanted: str, short: str, card: Gpu) -> bool:
 def find_gpu(name: str) -> Gpu:
     """Return the GPU with this name; case, spaces, dashes and "NVIDIA" are ignored.
 
-    "RTX 4090", "rtx4090 24GB", "4090" and "NVIDIA GeForce RTX 4090" name the same GPU.  Raises
-    ConfigError, which names similar GPUs, for any other name.
+    "RTX 4090", "rtx4090 24GB", "4090" and "NVIDIA GeForce RTX 4090" name the same GPU.  For an
+    unknown name, ConfigError names similar GPUs.
     """
     wanted = _key(name)
     for alias, short in _ALIASES.items():

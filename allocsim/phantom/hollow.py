@@ -58,10 +58,7 @@ def tried_variants() -> dict[str, int]:
 
 
 class Hollow:
-    """Replacement of a module of kernels; its functions do nothing.
-
-    name: name of the module in the report of `hollow_modules()`, such as "flashinfer sampling".
-    """
+    """Replacement of a module of kernels; its functions do nothing."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -30,7 +30,6 @@ class _Contents:
     pointer: device address of the contents.
     data: all bytes, as a host tensor; None if `constant` has the value of every element.
     constant: host tensor without dimensions; None if the elements differ.
-    size: bytes of the storage.
     known: host tensor with a boolean per byte, True if it is known; None if all bytes are known.
     version: number of in-place writes to the storage that PyTorch has counted; None if it does not
         count them.
@@ -57,10 +56,7 @@ class _Contents:
 
 
 class Known:
-    """Contents of all device tensors whose values are known on the host.
-
-    torch: the module torch of the program.
-    """
+    """Contents of all device tensors whose values are known on the host."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -126,7 +122,6 @@ class Known:
                 self._view(contents.known, tensor, 1, byte).fill_(True)
 
     def forget(self, tensor: Any) -> None:
-        """Mark the contents of `tensor` as unknown."""
         if tensor.numel() == 0:
             return
         contents = self._of(tensor)

@@ -108,7 +108,6 @@ _WRITTEN: dict[Any, frozenset[int | str]] = {}
 
 
 def is_overwritten(op: Any) -> bool:
-    """Return True if the operator overwrites its output completely."""
     name = op._schema.name.partition("::")[2]
     is_filled = name in ("fill_", "zero_", "copy_", "_cummax_helper", "_cummin_helper")
     return is_filled or any(argument.is_out for argument in op._schema.arguments)

@@ -54,8 +54,6 @@ class TorchInstall:
     """PyTorch installation of one interpreter.
 
     python: path of the interpreter.
-    version: such as "2.15.0".
-    cuda: release of CUDA, such as "13.2".
     lacks: packages, of those that the programs of tasks import, that it does not have.
     """
 
@@ -74,10 +72,6 @@ class TorchInstall:
 
 
 def find_torch(python: str) -> TorchInstall:
-    """Return the PyTorch that `python` would import.
-
-    Raises UnavailableError if there is none or it was built without CUDA.
-    """
     try:
         done = subprocess.run(  # noqa: S603
             [python, "-c", _FIND], capture_output=True, text=True, check=False, timeout=_PATIENCE_S
@@ -119,7 +113,6 @@ def phantom_environment(
     work: time when the work of a stream completes: "when-waited" (at a synchronisation, as late as
         possible) or "at-once" (as early as possible).
     devices: number of identical phantom GPUs; each process can use only one of them.
-    Raises UnavailableError if the stubs cannot be built.
     """
     stubs = _stubs(torch.cuda_major)
     variables = {
@@ -163,7 +156,7 @@ _UNKNOWN_EXIT = struct.pack("<ci", b"J", -(1 << 31))
 
 @dataclass(frozen=True, slots=True)
 class RecordedProgram:
-    """A program to record, and the options of the recording.
+    """Program to record, and the options of the recording.
 
     command: the program and its arguments.
     out: file for the recording.
@@ -171,8 +164,7 @@ class RecordedProgram:
     conf: value for PYTORCH_CUDA_ALLOC_CONF; None to leave the environment unchanged.
     work: time when the work of a stream completes on a phantom GPU: "when-waited" (as late as
         possible) or "at-once".
-    max_entries, max_seconds: number of entries and seconds after which the program is ended; 0 for
-        no limit.
+    max_entries, max_seconds: limits after which the program is ended; 0 for no limit.
     output_to_stderr: True to redirect the program's output to standard error.
     log: file for output and errors of the program; None to leave them unchanged.
     by_column: True to write columns, which only allocsim can read, in a third of the time.
@@ -208,8 +200,6 @@ class RecordedProgram:
 class ProcessRecording:
     """Recording of one process.
 
-    file: path of the recording.
-    entries: number of entries.
     oom_text: out-of-memory error that ended the process; "" if none did.
     stopped_by: limit that ended the process, "max-entries" or "max-seconds"; "" if none did.
     reads_back: lines of the program that copied values from a phantom GPU to the host; "" if none.
@@ -251,7 +241,6 @@ class Recorded:
 
 
 def has_gpu() -> bool:
-    """Return True if this machine has an NVIDIA GPU."""
     return any(Path(name).exists() for name in _GPU_FILES)
 
 
@@ -259,8 +248,7 @@ def record(program: RecordedProgram) -> Recorded:
     """Run the program to its end and write one recording per process.
 
     The file of a single process is `program.out`.  For several processes, the rank or process id is
-    inserted before the suffix.  Raises UnavailableError, before the program starts, if
-    the program or its PyTorch is missing or unsuitable.
+    inserted before the suffix.
     """
     if not program.out.parent.is_dir():
         raise UnavailableError(f"{program.out.parent} is not a folder; expected one to write to")

@@ -76,7 +76,6 @@ def _bytes(name: str) -> int:
 
 
 def card_in_use() -> int:
-    """Return the bytes in use on the phantom GPU."""
     return _bytes("capacity") - _bytes("free_bytes")
 
 

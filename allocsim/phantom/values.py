@@ -30,9 +30,8 @@ _ANSWERED, _KNOWN, _NOTED = 2, 1, 0
 class Values:
     """Computation of tensor values in one process.
 
-    torch: the module torch of the program.
-    known: the `Known` that stores the contents of tensors.
-    router: the `Router` that chooses experts.
+    known: contents of the device tensors whose values are known on the host.
+    router: assumed choice of experts for the tokens of a mixture of experts.
     operators: the module operators.py.
     routed_reads: number of sizes and copies to the host that depend on the chosen experts.
     """
@@ -169,8 +168,7 @@ class Values:
 
         op: overload of the operator.
         run: function that runs the operator on the device.
-        args, kwargs: arguments of the operator.
-        The methods below have the same parameters and return the result on the device.
+        Returns the result on the device, as the methods below do.
         """
         out = run()
         self._keep(op, (args, kwargs), out, *self._computed(op, args, kwargs, out))

@@ -68,7 +68,6 @@ class Wheel:
 
     torch: release of PyTorch, such as "2.15.0".
     cuda: release of CUDA, such as "13.2".
-    folder: folder in the cache.
     """
 
     torch: str
@@ -100,10 +99,7 @@ class Wheel:
 
 
 def full_version(torch_version: str) -> str:
-    """Return the patch release of a PyTorch release: "2.15.0" for "2.15" and for "2.15.0".
-
-    Raises UnavailableError for any other text.
-    """
+    """Return the patch release of a PyTorch release: "2.15.0" for "2.15" and for "2.15.0"."""
     version = PUBLISHED.get(torch_version, torch_version)
     if not re.fullmatch(r"\d+\.\d+\.\d+", version, re.ASCII):
         known = ", ".join(PUBLISHED)
@@ -122,7 +118,6 @@ def cache_folder(torch_version: str) -> Path:
 
 
 def cached_wheel(torch_version: str) -> Wheel | None:
-    """Return the cached files of a release; None if they are not in the cache."""
     folder = cache_folder(torch_version)
     try:
         description = json.loads((folder / _DESCRIPTION).read_text())
@@ -135,7 +130,6 @@ def fetch_wheel(torch_version: str, say: Callable[[str], None] = lambda _: None)
     """Return the files of a release; download them with pip if the cache lacks them.
 
     say: called with a line of text before each download.
-    Raises UnavailableError if pip, the network or a CUDA build of the release is missing.
     """
     version = full_version(torch_version)
     if (wheel := cached_wheel(version)) is not None:

@@ -65,7 +65,6 @@ class Recorder:
         self.ending = load_module("at_exit")
 
     def on_import(self, torch):
-        """Prepare the recording when the program has imported `torch`."""
         self.torch = torch
         self.calls = self.marks.CallLog(torch, torch.cuda, self.is_noting)
         self.calls.watch()
@@ -119,7 +118,6 @@ class Recorder:
                 load_module("assumptions").answer_for_others(self.torch)
 
     def entries(self):
-        """Return the number of allocations, frees and out-of-memory errors up to now."""
         return sum(self.calls.counts())
 
     def is_noting(self):
@@ -152,7 +150,6 @@ class Recorder:
             os._exit(0)
 
     def on_exception(self, error):
-        """Store the text of an out-of-memory error that ends the program."""
         seen = set()
         while error is not None and id(error) not in seen:
             seen.add(id(error))
@@ -241,13 +238,11 @@ class Recorder:
         return reports
 
     def rank(self):
-        """Return the rank of this process in its job; "" without one."""
         if int(os.environ.get("ALLOCSIM_PHANTOM_DEVICES") or 1) > 1:
             return str(ctypes.CDLL(None).device_owner())
         return os.environ.get("RANK", "")
 
     def routing(self):
-        """Return the assumed distribution of tokens over experts; "" if no result depended on it."""
         if self.values is None or not self.values.routed_reads:
             return ""
         return os.environ["ALLOCSIM_PHANTOM_VALUES"]
@@ -267,12 +262,10 @@ class Recorder:
 
 
 def load_module(name, folder=""):
-    """Return a module of allocsim, loaded from its path.
+    """Return a module of allocsim from its path, relative to allocsim.phantom, without an import.
 
-    name: name of the module.
-    folder: its folder, relative to that of allocsim.phantom.
-    The module is not imported, because the program's interpreter may lack allocsim, and because a
-    folder of allocsim in `sys.path` could hide modules of the program.
+    The program's interpreter may lack allocsim, and a folder of allocsim in `sys.path` could hide
+    modules of the program.
     """
     place = os.path.join(BESIDE, folder, name + ".py")
     spec = importlib.util.spec_from_file_location("allocsim.phantom." + name, place)
