@@ -246,12 +246,10 @@ def proposals(
 ) -> tuple[Setting, ...]:
     """Return the settings from which a recommendation is chosen.
 
-    They are `usual_settings`, and a few settings with values fitted to the requests in the first
-    half of the recording.
-
+    They are `usual_settings`, and a few with values fitted to the requests in the first half of the
+    recording.
     parts: devices of one program.
     recorded: settings in force in the recording.
-    expandable: False to leave out expandable segments.
     """
     may_expand = expandable and all(allows_expandable(part) for part in parts)
     options = (*_USUAL, *_BESIDE, *_fitted_confs(parts))
@@ -262,10 +260,7 @@ def proposals(
 def rescues(
     parts: Sequence[Prepared], recorded: AllocatorConfig, *, expandable: bool = True
 ) -> tuple[Setting, ...]:
-    """Return settings that may avoid an out-of-memory error, to be tried after `proposals`.
-
-    The parameters are those of `proposals`.
-    """
+    """Return settings that may avoid an out-of-memory error, to be tried after `proposals`."""
     may_expand = expandable and all(allows_expandable(part) for part in parts)
     sizes = merged(tuple(sizes_of(part) for part in parts))
     found = candidates(sizes, recorded, expandable=may_expand, limits=False)
@@ -352,7 +347,7 @@ def _shared_peak(prepared: Prepared) -> int:
 
 
 def overflows(prepared: Prepared, memory: int | None) -> bool:
-    """Return True if the live blocks and failed requests at any moment need more than the device.
+    """Return True if live blocks and failed requests need more than `memory` bytes at any moment.
 
     memory: bytes of the device, which also holds the CUDA context; None for an unlimited device.
     """

@@ -29,10 +29,9 @@ _MANY_CALLS = 2
 class Offer:
     """Setting with its replay on each device.
 
-    trials: one replay for each device.
     is_fitted: True if a value of the setting is derived from the recorded sizes.
     churns: True if the replay spends more time on releasing memory and obtaining it again than on
-        obtaining it once (`Cost.is_thrashing`).
+        obtaining it once.
     """
 
     setting: Setting
@@ -46,7 +45,6 @@ class Offer:
 
     @property
     def retries(self) -> int:
-        """Number of times that a request released all cached memory and tried again."""
         return max(trial.num_alloc_retries for trial in self.trials)
 
     @property
@@ -70,11 +68,9 @@ class Offer:
 
     @property
     def calls(self) -> int:
-        """Number of driver calls that allocate or release memory."""
         return max(trial.num_device_alloc + trial.num_device_free for trial in self.trials)
 
     def thrashes(self, baseline: Offer) -> bool:
-        """Return True if `churns` is True and the calls are more than twice those of `baseline`."""
         return self.churns and self.calls > _MANY_CALLS * baseline.calls
 
 
@@ -115,7 +111,6 @@ Points = tuple[tuple[int, float], ...]
 class DriverTimes:
     """Times of driver calls on one card.
 
-    card, driver: name of the card and version of its driver.
     malloc, free: cuMemAlloc and cuMemFree by size, with nothing else allocated.
     fresh: additional microseconds of cuMemAlloc if other allocations exist, so that it needs a new
         address range.
@@ -142,13 +137,12 @@ class DriverTimes:
 
     @property
     def name(self) -> str:
-        """Name of card and driver for output, such as "NVIDIA H200, driver 580.159.04"."""
         return f"{self.card}, driver {self.driver}"
 
     def of_call(self, call: str, size: int, held: float = 0.0) -> float:
         """Return the microseconds of one call for `size` bytes.
 
-        call: "malloc", "free", "create", "map" or "unmap"; see `allocsim.core.Device.calls`.
+        call: "malloc", "free", "create", "map" or "unmap".
         held: number of segments that already exist; only "malloc" uses it.
         """
         if call == "malloc":
@@ -242,16 +236,10 @@ class Costs:
 
     @property
     def uses_table(self) -> bool:
-        """True if at least one field is None, so that its time is taken from `table`."""
+        """True if at least one time is taken from `table`."""
         return None in (self.cuda_malloc, self.cuda_free, self.map_handle, self.unmap_handle)
 
     def of_call(self, call: str, size: int, held: float = 0.0) -> float:
-        """Return the microseconds of one driver call.
-
-        call: name of the call, as in `Device.calls`.
-        size: bytes.
-        held: number of segments that already exist.
-        """
         if call == "map" and self.map_handle is not None:
             return 0.0  # counted with each handle
         known = {
@@ -269,7 +257,7 @@ class Cost:
 
     growth: time to obtain the peak reserved memory once.
     churn: time to release memory, to wait for streams, and to obtain released memory again.
-    is_thrashing: True if the churn is large; see `Costs.thrashing_above`.
+    is_thrashing: True if the churn is large (`Costs.thrashing_above`).
     """
 
     growth: float
@@ -302,8 +290,7 @@ def driver_time(calls: Iterable[tuple[str, int, int]], costs: Costs) -> float:
 def read_costs(path: str | os.PathLike[str]) -> Costs:
     """Return the costs of a JSON file: an object whose keys are fields of `Costs`.
 
-    Fields that are not in the file have their defaults.  Raises ConfigError with the file and the
-    key for other contents.
+    Fields that are not in the file have their defaults.
     """
     name = os.fspath(path)
     try:

@@ -56,7 +56,6 @@ class Recommendation:
     """Recommendation for the devices of one program.
 
     baseline: replay under the recorded settings.
-    best: recommended setting; None if there is none.
     why_not: reason if `best` is None.
     offers: settings that were replayed and that PyTorch accepts.
     needs: PyTorch releases that read the best setting as the replay did, such as "PyTorch 2.11 or
@@ -121,9 +120,6 @@ def recommend(
 ) -> Recommendation:
     """Return the recommendation for devices of one program that were replayed under `setting`.
 
-    Candidates are replayed with the device memory of the baseline.
-
-    cases: devices with their replays under `setting`.
     confs: candidates.  None for `proposals`, followed by `rescues` if every proposal fails.
     insists: True to replay candidates even if the baseline differs from the recording.
     in_full: False to end replays that can no longer win.  The recommendation is the same, but
@@ -275,10 +271,7 @@ def choose(
 
 
 def helps(baseline: Offer, offer: Offer) -> bool:
-    """Return True if an offer avoids an error, saves retries, or saves 1 % of the peak memory.
-
-    baseline: replay under the recorded settings.
-    """
+    """Return True if an offer avoids an error, saves retries, or saves 1 % of the peak memory."""
     if not offer.goes_through:
         return False
     if not baseline.goes_through:
