@@ -75,13 +75,12 @@ def unstarted_drive(
 ) -> tuple[Drive, int | None, list[str]]:
     """Prepare a replay without starting it.
 
-    Return three results: the replay, the device's memory in bytes (None for an unlimited device),
-    and notes, which are sentences on inferred facts.
+    Returns the replay, the device's memory in bytes (None for an unlimited device), and sentences
+    on inferred facts.
     is_stepwise: run the steps one by one instead of in batches, and compare nothing.
     proves: compare with the recording although `setting` differs, because it is equivalent to the
         recorded setting.
     make: class of the returned replay.
-    The other parameters and the errors are those of `replay`.
     """
     is_same = prepared.is_recorded(setting) and not prepared.is_edited
     is_as_recorded = is_same and is_recorded_device(prepared, device_memory) and not host_spill
@@ -135,10 +134,9 @@ def unstarted_drive(
 
 
 def is_recorded_device(prepared: Prepared, device_memory: int | None) -> bool:
-    """Return True if the recording can have been made on a device of this size.
+    """Return True if the recording can have been made on a device of `device_memory` bytes.
 
-    device_memory: bytes of the device; None for the recorded size, known or not.  The result is
-        then True.
+    The result is True for None, which stands for the recorded size, known or not.
     """
     plan = prepared.plan
     if prepared.named_memory is not None:
@@ -150,18 +148,11 @@ def is_recorded_device(prepared: Prepared, device_memory: int | None) -> bool:
 
 
 def device_of(prepared: Prepared) -> tuple[int | None, list[str]]:
-    """Return the memory of the baseline's device and notes on how it is known.
-
-    The memory is in bytes; None if the device is unlimited.
-    """
+    """Return the baseline's device memory in bytes (None if unlimited), and notes on its source."""
     return _device_memory(prepared, None, is_as_recorded=True)
 
 
 def memory_of(prepared: Prepared, device_memory: int | None) -> int | None:
-    """Return the device memory of a what-if in bytes; None if unlimited.
-
-    device_memory: requested bytes; None to use the recorded size, if it is known.
-    """
     return _device_memory(prepared, device_memory, is_as_recorded=False)[0]
 
 
@@ -206,9 +197,8 @@ _ROUNDS = 8
 def parting_of(prepared: Prepared) -> Parting | None:
     """Return the first difference of the baseline from the recording; None if it is exact.
 
-    The baseline is the replay under the recorded settings.  The first call for `prepared` replays
-    it, and later calls return the cached result.
-    If the modelled release cannot have written the recording, return None without a replay.
+    The first call for `prepared` replays the baseline, and later calls return the cached result. If
+    the modelled release cannot have written the recording, return None without a replay.
     """
     if not prepared.is_own_release:
         return None
@@ -289,9 +279,10 @@ def run_as_proof(
 
     The proof is the comparison of the baseline with the recording.  One replay is enough if
     `setting` is equivalent to the recorded setting, since the baseline would then be equal.
-    Return three results: the finished replay, the device's memory in bytes (None if unlimited) and
-    notes.  Return None if the setting is not known to be equivalent, if the proof exists already,
-    or if the replay differs from the recording.
+
+    Returns the finished replay, the device's memory in bytes (None if unlimited) and notes; or None
+    if the setting is not known to be equivalent, if the proof exists already, or if the replay
+    differs from the recording.
     """
     if prepared.proofs or not _is_baseline_too(prepared, setting, device_memory):
         return None
@@ -360,8 +351,6 @@ def needs_probe(prepared: Prepared) -> bool:
     """Return True if the replay for the proof must also find the quiet moments.
 
     A quiet moment is a point of the recording where a call of empty_cache would have left no entry.
-    The replay must find them if the range of a what-if depends on them and the entries do not show
-    them.
     """
     return needs_quiet_moments(prepared, prepared.plan) and not entries_suffice(
         prepared.trace, prepared.plan
@@ -369,10 +358,6 @@ def needs_probe(prepared: Prepared) -> bool:
 
 
 def difference_step_by_step(prepared: Prepared, device_run: DeviceRun) -> str | None:
-    """Replay step by step, and describe a difference from `device_run`; None if there is none.
-
-    device_run: replay under the recorded settings, which ran its steps in batches.
-    """
     memory = device_run.device_memory
     recorded = memory if is_recorded_device(prepared, memory) else None
     drive, _, _ = unstarted_drive(prepared, prepared.recorded, recorded, is_stepwise=True)

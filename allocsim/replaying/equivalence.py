@@ -78,7 +78,6 @@ class RequestedSizes:
     present: tuple[int, ...]
 
     def rounded(self, config: AllocatorConfig) -> Rounded:
-        """Return the request sizes rounded under `config`, from a cache if possible."""
         rounding = config.release, config.roundup_power2_divisions
         if rounding not in self._rounded:
             each = rounded_by(config, self.sizes)
@@ -91,10 +90,7 @@ class RequestedSizes:
 
 
 def rounded_by(config: AllocatorConfig, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the block size for each request size; both are bytes (semantics 1.2).
-
-    sizes: request sizes, at least 1 byte each.
-    """
+    """Return the block size for each request size; both are bytes (semantics 1.2)."""
     starts, steps = _rounding_intervals(config, int(sizes.max(initial=1)).bit_length())
     step = steps[np.searchsorted(starts, sizes, side="right") - 1]
     return -(-sizes // step) * step
@@ -129,7 +125,6 @@ def _find_pieces(config: AllocatorConfig, n_bits: int) -> _Pieces:
 
 
 def requested_of(device: RecordedDevice) -> RequestedSizes:
-    """Return the request sizes of a recorded device and of its blocks at the start."""
     sizes = np.concatenate((distinct(sizes_in(device.trace)), sizes_at_start(device)))
     return RequestedSizes(sizes.astype(np.int64), sizes_present(device))
 
@@ -173,11 +168,10 @@ _PLAIN = tuple(OPTIONS[name].field for name, rule in RULES.items() if rule is No
 
 
 def effects_on(prepared: Prepared) -> Effect:
-    """Return a function from settings to keys that compare equal if two settings are equivalent.
+    """Return a function from settings to keys that are equal if the settings have equal replays.
 
-    Equivalent settings have equal replays of the recording.  A setting that the release refuses is
-    equivalent to no other setting.  If the recorded program changed settings during the recording,
-    no two settings are equivalent.
+    A setting that the release refuses is equivalent to no other setting.  If the recorded program
+    changed settings during the recording, no two settings are equivalent.
     """
     sizes, is_limited = (requested_of(prepared),), prepared.plan.limit is not None
 
@@ -203,7 +197,6 @@ def effect_of(
 
     parts: request sizes of each device of the recording.
     is_limited: the program sets a memory limit that is inferred from the recording.
-    Raises ConfigError if the release refuses the setting.
     """
     config = setting.config(release)
     limit = _limiting_fraction(setting, config, release)
@@ -228,8 +221,8 @@ def _limiting_fraction(setting: Setting, config: AllocatorConfig, release: Relea
 def large_segments_matter(config: AllocatorConfig, rounded: Iterable[int]) -> bool:
     """Return True if large_segment_size affects requests of these rounded sizes, in bytes.
 
-    Requests of 1 to 10 MiB share segments of large_segment_size.  Expandable segments map memory
-    in handles of large_segment_size for all requests above 1 MiB.
+    Requests of 1 to 10 MiB share segments of large_segment_size.  Expandable segments map memory in
+    handles of large_segment_size for all requests above 1 MiB.
     """
     least = UNLIMITED if config.expandable_segments else MIN_LARGE_ALLOC
     return any(SMALL_SIZE < size < least for size in rounded)

@@ -109,7 +109,10 @@ def provenance_notes(made: Provenance | None) -> list[str]:
 
 
 def routing_text(routing: str) -> str:
-    """Describe how a phantom GPU chose experts of a mixture of experts, "balanced" or "skewed"."""
+    """Describe how a phantom GPU chose experts of a mixture of experts.
+
+    routing: "balanced" or "skewed".
+    """
     how = {
         "balanced": "tokens are spread evenly over the experts",
         "skewed": "all tokens choose the same experts",
@@ -118,7 +121,7 @@ def routing_text(routing: str) -> str:
 
 
 def known_notes(prepared: Prepared) -> list[str]:
-    """Return notes on how the recording was made, and on calls of the program without an entry.
+    """Return notes on how the recording was made, and on calls that leave no entry.
 
     Such calls, e.g. of empty_cache, are known from marks or from the user's hints.
     """
@@ -143,11 +146,7 @@ def known_notes(prepared: Prepared) -> list[str]:
 
 
 def address_notes(prepared: Prepared) -> list[str]:
-    """Return a note on the address policy of a what-if.
-
-    Empty if addresses are simply ascending, or if the tie-break of the release is the age of blocks
-    instead of the address.
-    """
+    """Return a note on the address policy of a what-if; empty if it cannot affect the result."""
     if prepared.release.free_block_order is not FreeBlockOrder.ADDRESS:
         return []
     found = prepared.addresses
@@ -207,10 +206,6 @@ def start_notes(prepared: Prepared, start: Start) -> list[str]:
 
 
 def peak_notes(peaks: StartPeaks) -> list[str]:
-    """Return a note if a what-if completes from only one of its two start states.
-
-    peaks: peak from each start state, None if the replay does not complete.
-    """
     how = {
         Start.KEPT: "with the initial segments kept",
         Start.REALLOCATED: "with the live blocks allocated again",
@@ -226,9 +221,9 @@ def peak_notes(peaks: StartPeaks) -> list[str]:
 
 
 def open_notes(prepared: Prepared, peaks: tuple[int, int]) -> Iterator[str]:
-    """Yield a note on each fact that the recording does not show, and one on the resulting range.
+    """Yield a note on each fact that the recording does not show, and one on the range of peaks.
 
-    peaks: the range: lowest and highest peak reserved bytes of the what-if.
+    peaks: lowest and highest peak reserved bytes of the what-if.
     """
     if has_unseen_calls(prepared, prepared.plan):
         yield (

@@ -226,11 +226,7 @@ class StateSource:
 
     torch_version: release to model.
     release_note: sentence that gives the reason for `torch_version`.
-    conf: value of PYTORCH_CUDA_ALLOC_CONF for the allocators.
-    device: number of the CUDA device.
-    device_memory: memory of the device in bytes.
     is_taken_full: the device is assumed to have no free memory, because its size was not given.
-    segments: segments of the snapshot with their blocks.
     """
 
     torch_version: str
@@ -242,7 +238,6 @@ class StateSource:
     segments: tuple[SegmentState, ...]
 
     def allocator(self) -> ReplayAllocator:
-        """Return a new allocator with the segments and blocks of the snapshot."""
         made = ReplayAllocator(
             self.device_memory, self.conf, self.torch_version, device=self.device
         )
@@ -261,10 +256,7 @@ class StateSource:
         return max(before, largest_request(made, stream))
 
     def largest_requests(self) -> dict[int, int]:
-        """Return the bytes of the largest request that would succeed, for each stream number.
-
-        The streams are the default stream, 0, and each stream with segments.
-        """
+        """Return the bytes of the largest request that would succeed, by stream."""
         streams = sorted({0, *(segment.stream for segment in self.segments)})
         return {stream: self.largest_request(stream) for stream in streams}
 
@@ -284,8 +276,6 @@ def state_source(
     conf: None for the recorded conf, or the defaults if it is not recorded.
     device_memory: bytes; None to assume a device that is as large as its segments.
     torch_version: release to model; None to choose it from the recording.
-    Raises RecordingError for segments that contradict each other, and ConfigError for an unknown
-    release or a device that is smaller than its segments.
     """
     refuse_contradictions(recording)
     if not trace.segments:
@@ -331,12 +321,9 @@ def run_as_made(
 ) -> DeviceRun:
     """Return the result of replaying a recording that the model has just made, without a replay.
 
-    No request of the recording may have failed.
-
-    allocator: the allocator that made the recording, after the last request.
+    allocator: the allocator that made the recording, after the last request; none may have failed.
     moved: change of allocated bytes at each request and free, in order.
-    peak: memory at the peak of reserved memory, a field of the result.
-    peak_device_bytes: peak memory of the device, a field of the result.
+    peak: memory at the peak of reserved memory.
     """
     trace, steps = prepared.trace, prepared.plan.steps
     memory, notes = device_of(prepared)

@@ -86,10 +86,9 @@ def may_break(device: RecordedDevice, setting: Setting) -> bool:
 
 
 def has_two_starts(device: RecordedDevice, setting: Setting) -> bool:
-    """Return True if a replay can begin in two states.
+    """Return True if a replay can keep the recorded segments or request the blocks in use again.
 
-    The recorded segments are kept, or the blocks in use are requested again.  There are two states
-    if blocks are in use at the start and `setting` is not the recorded setting.
+    This is so if blocks are in use at the start and `setting` is not the recorded setting.
     """
     return has_live_blocks(device.start) and not device.is_recorded(setting)
 
@@ -152,10 +151,7 @@ class Prepared(RecordedDevice):
 
     @property
     def capacity(self) -> int | None:
-        """Bytes of the device, if recorded, given by the user or shown by an `oom` entry.
-
-        None if the size is unknown.
-        """
+        """Bytes of the device, as recorded, given by the user or in an `oom` entry; else None."""
         return self.capacity_of(self.plan)
 
     @property
@@ -177,16 +173,15 @@ class Prepared(RecordedDevice):
     def proofs(self) -> list[Parting | None]:
         """Cache of the proof, a comparison of the baseline with the recording.
 
-        The list is empty before the baseline was replayed.  Then its only item is the first
-        difference from the recording, or None if there is no difference.
+        Empty before the baseline was replayed; then its only item is the first difference, or None.
         """
         return [None] if self.plan.is_proved or self.is_made or self.is_requests else []
 
     @cached_property
     def quiet_of_proof(self) -> list[Quiet]:
-        """Cache of the quiet moments (`Quiet`) found by the replay for the proof.
+        """Cache of the quiet moments found by the replay for the proof: one item, or none.
 
-        The list has one item, or none if the replay did not search for quiet moments.
+        A quiet moment is a point where a call of empty_cache would have left no entry.
         """
         return []
 
@@ -202,14 +197,13 @@ class Prepared(RecordedDevice):
 
     @cached_property
     def quiet(self) -> Quiet:
-        """Steps after which empty_cache would have left no entry; see `possible_calls.py`."""
+        """Steps after which empty_cache would have left no entry."""
         if self.quiet_of_proof:
             return self.quiet_of_proof[0]
         return quiet_moments(self, self.plan, self.free_plan, self.capacity or self.inferred)
 
     @cached_property
     def addresses(self) -> Addresses:
-        """Choice of segment addresses in a what-if; see `addresses.py`."""
         return super().addresses if self.written is None else self.written.addresses
 
     def drive(
@@ -231,13 +225,11 @@ class Prepared(RecordedDevice):
         device_memory: bytes; None for an unlimited device.
         skips: skip repeated steps that leave the allocator in the same state (`periods.py`); the
             timeline then does not contain them.
-        fast_path: see `ReplayAllocator`.
         folder: function that computes the statistics from the core's journal.
         start: start state; None for `start_under`.
         plan: steps to replay; None for `free_plan`.
         addresses: address policy; None for `self.addresses`.
-        Raises ConfigError as `allocator` does, and UpstreamError or UndefinedBehaviorError if
-        PyTorch would fail at a step.
+        Raises UpstreamError or UndefinedBehaviorError if PyTorch would fail at a step.
         """
         start = self.start_under(setting, device_memory) if start is None else start
         plan = self.free_plan if plan is None else plan
@@ -264,7 +256,6 @@ class Prepared(RecordedDevice):
         return drive
 
     def start_under(self, setting: Setting, device_memory: int | None) -> Start:
-        """Return the default start state of a replay under `setting`, by `choose_start`."""
         key = setting, device_memory
         if key not in self._starts:
             self._starts[key] = choose_start(self, setting, lambda: self._breaks(*key))

@@ -98,7 +98,6 @@ def replay(
 
 
 def bytes_of(size: int | str | None) -> int | None:
-    """Return a size such as "24GiB" in bytes.  Raises ConfigError for a text that is not a size."""
     try:
         return None if size is None else parse_size(size)
     except ValueError as error:
@@ -121,7 +120,7 @@ def replay_prepared(
     """Replay prepared devices of one recording.
 
     setting: None for the recorded setting.
-    The other parameters and the errors are the same as in `replay`.
+    The other parameters are those of `replay`.
     """
     devices = [prepared.on(device_memory) for prepared in devices]
     first = devices[0]
@@ -296,8 +295,7 @@ class Walk:
 
     notes: sentences on inferred facts.
     at: number of the next step.
-    parting: first difference of the whole replay from the recording; None if there is no
-        difference.
+    parting: first difference of the whole replay from the recording; None if there is none.
     """
 
     parting: Parting | None
@@ -311,14 +309,10 @@ class Walk:
 
     @property
     def allocator(self) -> ReplayAllocator:
-        """Allocator in its current state, with its history."""
         return self._drive.allocator
 
     def go_to(self, entry: int) -> None:
-        """Run all steps before the step, a request or a free, that `entry` belongs to.
-
-        Raises RecordingError if the recording has no such entry.
-        """
+        """Run all steps before the step, a request or a free, that `entry` belongs to."""
         if not 0 <= entry < len(self.prepared.trace):
             what = f"there is no such entry; expected 0 to {len(self.prepared.trace) - 1}"
             raise RecordingError(self.prepared.path, what, entry=entry)
@@ -337,10 +331,7 @@ class Walk:
         self.at = target
 
     def upcoming(self) -> tuple[int, Step] | None:
-        """Run steps up to the next malloc, free or empty_cache; return (entry, step) of the call.
-
-        Return None at the end.
-        """
+        """Run steps up to the next malloc, free or empty_cache; return its entry and step."""
         steps = self._drive.plan.steps
         while self.at < len(steps) and steps.kind[self.at] in _SILENT:
             self.take()
@@ -349,10 +340,9 @@ class Walk:
         return int(steps.entry[self.at]), next(steps.rows(self.at, self.at + 1))
 
     def address_of(self, kind: StepKind, recorded_address: int) -> int | None:
-        """Return the address in this replay of the block recorded at `recorded_address`.
+        """Return the address in this replay of the block recorded at `recorded_address`, or None.
 
         kind: FREE_COMPLETE to look only among blocks that wait for their free to complete.
-        Returns None if the block does not exist.
         """
         block = self.allocator.named_blocks.get(recorded_address)
         if kind == StepKind.FREE_COMPLETE:
@@ -361,7 +351,6 @@ class Walk:
         return None if block is None else block.ptr
 
     def take(self) -> SimulatedOom | None:
-        """Run the next step, and return its out-of-memory error, or None."""
         known = len(self._drive.ooms)
         self._drive._run_range(self.at, self.at + 1)
         self.at += 1

@@ -49,9 +49,9 @@ _FRACTION = re.compile(r"per_process_memory_fraction\s*:\s*([0-9.]+)")
 
 @dataclass(frozen=True, slots=True)
 class Smallest:
-    """Result of `find_smallest`.
+    """Smallest sufficient memory, with its replay.
 
-    steps: smallest sufficient size, in pages of 2 MiB or in hundredths of the device.
+    steps: size in pages of 2 MiB or in hundredths of the device.
     trial: results of the replay on that size.
     fails_at: entry that fails on the next smaller size; None if that size was not replayed.
     """
@@ -76,14 +76,13 @@ def find_smallest(
 ) -> Smallest | None:
     """Return the smallest memory whose trial satisfies `holds`; None if no size up to `most` does.
 
-    A trial is the result of one replay.  All sizes are numbers of one unit, which the caller
-    chooses: pages or hundredths.
+    A trial is the result of one replay.  All sizes are in one unit: pages of 2 MiB, or hundredths
+    of the device.
 
     trial: function that replays with memory of a given size.
     holds: function that returns True if the size of a trial is sufficient.
     least: lower bound of the result.
     first: size to try first.
-    most: largest size to try.
     known: trial of `first`, if it is known and satisfies `holds`.
 
     The other functions read a size from a trial, and only save replays:
@@ -163,12 +162,10 @@ class _Climb:
 class Capacity:
     """Smallest device for one setting.
 
-    device_memory: bytes of the device.
     trial: replay on this device.
     fails_at: entry that fails on a device 2 MiB smaller; None if that device is smaller than the
         allocated memory.
     unlimited: replay on an unlimited device.
-    replays: number of replays of the search.
     """
 
     device_memory: int
@@ -287,9 +284,9 @@ def smallest_fraction(
 
 
 def pages_needed(trial: Trial, context_memory: int) -> int | None:
-    """Return the smallest device on which the failed request of `trial` would succeed.
+    """Return the smallest device, in 2 MiB pages, on which a trial's failed request would succeed.
 
-    The size is in pages of 2 MiB, without the CUDA context.  None if no request failed.
+    The CUDA context is not included.  None if no request failed.
     """
     if trial.needed_bytes is None:
         return None

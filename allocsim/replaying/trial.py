@@ -77,18 +77,17 @@ class Trial:
     at_min: (retries, device allocs, device frees) on min_device_memory.
     oom_entry: entry of the first request that failed; None if no request failed.
     needed_bytes: smallest device that would have served the request at oom_entry in the same state.
-    refused_below: every device smaller than this has the same error, because it refuses all
-        driver calls that were refused up to oom_entry.
+    refused_below: every device smaller than this has the same error, because it refuses all driver
+        calls that were refused up to oom_entry.
     dropped_at: entry before which the replay was ended, because the setting could not be the best;
         None if it was not ended early.
     least_peak: lower bound of peak_reserved_bytes; 0 if unknown.
     was_compared: the replay is the baseline, and was compared with the recording.
     parts_at: entry of the first difference of the baseline, or the number of entries if only the
         final segments differ; None if the baseline is exact.
-    entries: number of replayed entries.
     skipped: number of entries that were not replayed, because they repeat earlier ones.
-    peak_kept, peak_anew: peak reserved with the start state KEPT and REALLOCATED; None if it
-        was not computed, or if that replay does not complete.
+    peak_kept, peak_anew: peak reserved with the start state KEPT and REALLOCATED; None if it was
+        not computed, or if that replay does not complete.
     error: reason why there are no numbers; None without an error.
     """
 
@@ -137,7 +136,6 @@ class Trial:
 
     @property
     def goes_through(self) -> bool:
-        """True if every request of the recording was served."""
         return self.is_whole and self.oom_entry is None
 
     @property
@@ -164,7 +162,6 @@ class Trial:
 
     @classmethod
     def from_plain(cls, conf: str, plain: dict[str, Any]) -> Trial:
-        """Restore a trial of `conf` from `plain()` data.  Raises TypeError for other data."""
         at_min = plain.get("at_min")
         at_min = None if at_min is None else tuple(at_min)
         calls = tuple(
@@ -178,7 +175,6 @@ def trial_of(
 ) -> Trial:
     """Return the trial of a replay that has ended, completely or early.
 
-    peak_device_bytes: see `Trial`.
     empties: the program calls empty_cache, so memory may be returned without a refused request.
     """
     stats, ooms = drive.allocator.statistics(), drive.ooms
@@ -308,7 +304,6 @@ class Trials:
         return _as_of(setting, trial)
 
     def add(self, setting: Setting, device_run: DeviceRun) -> None:
-        """Add a finished replay to the cache."""
         memory = device_run.device_memory
         key = self._key(setting, memory)
         self._known[key] = trial_of_run(setting.conf, device_run)

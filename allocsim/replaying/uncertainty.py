@@ -48,11 +48,10 @@ _NO_RUN = (ConfigError, UndefinedBehaviorError, UpstreamError)
 
 
 def moments_of_calls(prepared: Prepared, setting: Setting) -> Sequence[int] | None:
-    """Return the numbers of the steps after which the program may have called empty_cache unseen.
+    """Return the steps after which the program may have called empty_cache unseen.
 
-    They are steps of `prepared.free_plan`.
-    Return None for the recorded setting, and if a call could do more than release memory, such as
-    remove a private pool.
+    They are indices into `prepared.free_plan`.  None for the recorded setting, and if a call could
+    do more than release memory, such as remove a private pool.
     """
     plan = prepared.free_plan
     has_pools = plan.pools or any(segment.pool_id != DEFAULT_POOL for segment in prepared.start)
@@ -72,10 +71,9 @@ def peaks_by_plan(
     loud: frozenset[int] | None = None,
     peak: int | None = None,
 ) -> tuple[int, int] | None:
-    """Return the lowest and highest peak reserved bytes over `prepared.open_plans`.
+    """Return the lowest and highest peak reserved bytes over programs with the same recording.
 
-    These are the plans of other programs that would have left the same recording.
-    Return None for the recorded setting, and if no replay of these plans completes.
+    Return None for the recorded setting, and if no replay of these programs completes.
 
     Two results of a finished what-if of `prepared.free_plan` save replays:
     loud: steps after which a call of empty_cache would have released memory; None if unknown.
@@ -107,8 +105,8 @@ def peaks_by_address(
 ) -> tuple[int, int] | None:
     """Return the lowest and highest peak reserved bytes over other plausible segment addresses.
 
-    Return None if the setting is the recorded setting, if the tie-break of the release is not the
-    address, if no other addresses are plausible, or if no replay completes.
+    Return None for the recorded setting, and if other addresses are not plausible, have no effect
+    in this release, or do not complete.
     """
     by_address = prepared.release.free_block_order is FreeBlockOrder.ADDRESS
     if not by_address or prepared.is_recorded(setting):
@@ -148,8 +146,7 @@ def peaks_by_start(
 ) -> StartPeaks | None:
     """Return the peaks of a what-if from both start states; None if only one state is possible.
 
-    One what-if is finished; the what-if from the other start state is replayed here.
-    shown: start state of the finished what-if.
+    shown: start state of a finished what-if; the other start state is replayed here.
     peak: peak reserved bytes of the finished what-if; None if it did not complete.
     """
     if not has_two_starts(prepared, setting):
