@@ -54,7 +54,6 @@ class DatedEvent:
     """Change that other code made to the address space before the segment at `entry`.
 
     entry: number of the entry that shows the new segment.
-    event: the change.
     """
 
     entry: int
@@ -66,7 +65,7 @@ class Addresses:
     """Placement of segments in a what-if of a recording.
 
     policy: one of `ADDRESS_POLICIES`, the ways to choose an address.
-    base: first address, see `Device`; None for the recording's first address.
+    base: address of the first segment; None for the recording's first address.
     events: changes of the address space that the recording shows, in order; only for "driver".
     n_segments: number of segments that the recording obtains by cudaMalloc.
     n_right: number of these segments that the policy places at their recorded address.
@@ -103,7 +102,6 @@ def _with_gap_and_hole_exchanged(dated: DatedEvent) -> DatedEvent:
 def read_addresses(trace: Trace, start: Sequence[SegmentState]) -> Addresses:
     """Return the address policy that places the most segments at their recorded addresses.
 
-    If no policy reproduces half of the addresses, return the policy "bump" with `is_known` False.
     start: segments before the first entry.
     """
     moves = _moves_of(trace)
@@ -143,7 +141,6 @@ def _read_driver_policy(
 class _Move:
     """Entry that obtains or releases a segment, with the segment's address range.
 
-    entry: number of the entry.
     is_alloc: True for segment_alloc, False for segment_free.
     start, end: addresses of the range [start, end), in whole pages.
     """
@@ -206,9 +203,8 @@ class _DriverReading:
     If the arena would place a segment at another address than recorded, an event that explains the
     recorded address is stored and applied to the arena.
 
-    start: segments from before the first entry.
-    shown: result of an earlier `_DriverReading` of the same segments, whose events are applied
-        here; None if there was none.
+    shown: result of an earlier reading of the same segments, whose events are applied here; or
+        None.
     """
 
     def __init__(self, start: Sequence[SegmentState], shown: Addresses | None = None) -> None:

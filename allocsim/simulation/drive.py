@@ -52,14 +52,12 @@ _DICTATE, _REQUESTS = int(StepKind.DICTATE), (int(StepKind.ALLOC), int(StepKind.
 class Drive:
     """One replay, in progress or finished.
 
-    allocator: allocator that runs the steps.
-    plan: steps to run.
     n_entries: number of entries of the recording, for `progress`.
     dictates: True to place segments at their recorded addresses.
     check_every: number of steps between checks of all invariants; 0 for no checks.
     fidelity: comparison with the recording; None for no comparison.
     progress: function called with the number of entries done and in total; None for no calls.
-    observers: objects that are called at each event of the replay (`Observer`).
+    observers: objects that are called at each event of the replay.
     folder: function that adds up the changes in the core's journal, for the statistics.
     lays_out: segments whose blocks in use are requested before the first step; empty if the
         allocator already contains the blocks from before the first entry.
@@ -67,7 +65,6 @@ class Drive:
         derives the step's entries; False to record the entries.
     address_events: changes of the driver's address space, ordered by entry.
     stops_at_difference: True to stop after the first batch that differs from the recording.
-    ooms: out-of-memory errors so far.
     stopped_at: entry of the out-of-memory error that ended the replay; None if none did.
     given_up_at: entry at which an observer ended the replay; None if none did.
     skipped: number of entries that were not replayed, because they repeat earlier ones.
@@ -146,10 +143,7 @@ class Drive:
             self.run_steps(after, len(self.plan.steps))
 
     def run_steps(self, first: int, end: int) -> None:
-        """Run steps [first, end), or stop at an out-of-memory error that the recording lacks.
-
-        For a caller that runs all steps in parts, in order, instead of calling `run` once.
-        """
+        """Run steps [first, end), or stop at an out-of-memory error that the recording lacks."""
         pause = min(PAUSE_EVERY, self.check_every or PAUSE_EVERY)
         for start in range(first, end, pause):
             if self.stopped_at is not None or self._has_enough:

@@ -32,10 +32,7 @@ class Start(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StartPeaks:
-    """Peak reserved bytes of a what-if of a recording that starts mid-run, for each start state.
-
-    The memory before the first recorded entry can be reproduced in two ways (`Start`).
-    """
+    """Peak reserved bytes of a what-if of a recording that starts mid-run, for each start state."""
 
     shown: Start
     """Start state of the replay whose results are reported."""
@@ -55,8 +52,6 @@ class StartPeaks:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Segments of one pool and stream, ordered by address."""
-
     pool_id: tuple[int, int]
     stream: int
     segments: tuple[SegmentState, ...]
@@ -67,7 +62,7 @@ class _Group:
 
 
 def has_live_blocks(segments: Sequence[SegmentState]) -> bool:
-    """Return True if any block is active: allocated, or freed and waiting for another stream."""
+    """Return True if any block is allocated, or freed and waiting for another stream."""
     return any(not segment.is_idle for segment in segments)
 
 
@@ -83,12 +78,10 @@ def _request_of(block: BlockState) -> int:
 def allocate_live_blocks(
     allocator: ReplayAllocator, segments: Sequence[SegmentState]
 ) -> dict[int, RequestedFree]:
-    """Request the blocks in use in `segments` from an empty allocator.
+    """Request the blocks in use in `segments` from an empty allocator, by address.
 
-    A snapshot does not show the order of the requests, so they are ordered by address.
-    Returns the frees that are not complete, as a dictionary from recorded address to free.
-    Afterwards, peaks, accumulated statistics and the number of driver calls are reset.
-    Raises ConfigError if the device is too small for the blocks.
+    Returns the frees that are not complete, by recorded address.  Afterwards, peaks, accumulated
+    statistics and the number of driver calls are reset.
     """
     names: list[tuple[int, str]] = []
     for group in _groups(segments):

@@ -28,7 +28,7 @@ class Observer:
     keeps_history = False
 
     def began(self, allocator: ReplayAllocator) -> None:
-        """Handle the start of a replay.  allocator: its state before the first step."""
+        """Handle the start of a replay; `allocator` is in the state before the first step."""
 
     def history(self, entries: Sequence[TraceEntry]) -> None:
         """Handle the entries since the last call; called only with `keeps_history`."""
@@ -38,8 +38,7 @@ class Observer:
     ) -> None:
         """Handle a failed request.
 
-        blocks: dictionary from recorded address to block, for the blocks that are allocated or wait
-            for a free to complete.
+        blocks: blocks that are allocated or wait for a free to complete, by recorded address.
         """
 
     def grew(self, allocator: ReplayAllocator, entry: int) -> None:
@@ -50,9 +49,7 @@ class PeakWatch(Observer):
     """Observer that keeps the memory at the first peak of reserved memory.
 
     device_bytes: peak memory in use on the device, in bytes.
-
-    It uses `ReplayAllocator.save_bytes`, which keeps one state, so an allocator can have only one
-    `PeakWatch`.
+    Only one `PeakWatch` can observe an allocator, which saves one state (`save_bytes`).
     """
 
     def __init__(self) -> None:
@@ -74,7 +71,6 @@ class PeakWatch(Observer):
 
     @property
     def state(self) -> PeakState:
-        """Memory at the peak so far."""
         saved = SavedBytes() if self._allocator is None else self._allocator.saved_bytes()
         return PeakState(
             entry=self._entry,

@@ -55,8 +55,6 @@ class Period:
     """Sequence of equal periods of a plan, usually training steps.
 
     first: number of the first step of the first period.
-    length: number of steps in one period.
-    count: number of periods.
     """
 
     first: int
@@ -65,24 +63,17 @@ class Period:
 
     @property
     def end(self) -> int:
-        """Number of the step after the last period."""
         return self.first + self.count * self.length
 
     @property
     def stride(self) -> int:
-        """Number of steps between two comparisons of the allocator's state with earlier states.
-
-        It is a multiple of `length`.
-        """
+        """Number of steps between comparisons of the allocator's state; a multiple of `length`."""
         apart = min(-(-_CHECK_EVERY // self.length), max(self.count // _LEAST_CHECKS, 1))
         return apart * self.length
 
 
 def find_period(steps: Steps) -> Period | None:
-    """Return the longest sequence of at least three equal periods, or None.
-
-    Only the likeliest lengths are tried, and none if too few request sizes repeat.
-    """
+    """Return the longest sequence of at least three equal periods, or None."""
     if not _may_repeat(steps):
         return None
     columns = _columns_without_addresses(steps)

@@ -33,11 +33,11 @@ from allocsim.state import PoolId
 
 
 class StepKind(IntEnum):
-    """Kind of a step of a plan.
+    """Kind of a step of a plan; the first five have the numbers that the core uses.
 
     ALLOC is a request, and OOM is a request that fails in the recording.  FREE is a free that
     completes at once.  FREE_REQUEST and FREE_COMPLETE are the two parts of a free that waits for
-    other streams. The first five kinds have the numbers that the core uses.
+    other streams.
     """
 
     BRIEF = BRIEF
@@ -80,7 +80,6 @@ Change = str | float
 class Steps:
     """Steps of a plan as columns; item i of each column belongs to step i.
 
-    kind: kind of the step, a `StepKind`.
     entry: number of the entry that the step comes from.
     addr: recorded address of the block or segment.
     size: bytes, or the number that `StepKind` explains.
@@ -97,28 +96,24 @@ class Steps:
         return len(self.kind)
 
     def of_program(self) -> Steps:
-        """Return the steps that the program caused.
+        """Return the steps that the program caused, without the driver's recorded answers.
 
-        The steps that repeat the driver's answers (addresses of new segments, and refusals) are
-        left out.
+        The answers are the addresses of new segments, and refusals.
         """
         return self.taken(np.flatnonzero(self.is_of_program))
 
     def taken(self, indices: NDArray[np.intp]) -> Steps:
-        """Return the steps at `indices`."""
         return Steps(*(column.take(indices) for column in self._columns()))
 
     @property
     def is_of_program(self) -> NDArray[np.bool_]:
-        """Mask of the steps that the program caused, as in `of_program`."""
+        """Mask of the steps that the program caused."""
         return ~any_of(self.kind, (StepKind.DICTATE, StepKind.ROOM, StepKind.AWAIT))
 
     def without(self, *kinds: StepKind) -> Steps:
-        """Return the steps whose kind is not in `kinds`."""
         return self.taken(np.flatnonzero(~any_of(self.kind, kinds)))
 
     def part(self, start: int, stop: int) -> Steps:
-        """Return steps [start, stop)."""
         return Steps(*(column[start:stop] for column in self._columns()))
 
     def _columns(self) -> tuple[NDArray[Any], ...]:
@@ -157,7 +152,6 @@ class Steps:
 class Plan:
     """Steps of one device, and facts about the device and the program inferred from the recording.
 
-    steps: the steps in order.
     max_reserved: highest reserved memory after any entry, in bytes.
     capacity: free plus reserved bytes at the first `oom` entry; None without such an entry.
     refused_below: lowest reserved memory, in bytes, that a seemingly refused request would have
@@ -208,10 +202,7 @@ class Plan:
 
     @property
     def inferred_capacity(self) -> int | None:
-        """Bytes of the device, inferred from the recording; None if no request seems refused.
-
-        The result is `capacity`, or else the largest size that agrees with `refused_below`.
-        """
+        """Bytes of the device, inferred from the recording; None if no request seems refused."""
         if self.capacity is not None or self.refused_below is None:
             return self.capacity
         return self.refused_below - PAGE
@@ -222,9 +213,9 @@ PlannedAt = tuple[int, Sequence[Planned]]
 
 
 def joined(steps: Steps, planned: Sequence[PlannedAt]) -> Steps:
-    """Return `steps` with the planned steps inserted at their positions.
+    """Return `steps` with additional steps, each inserted at a position of `planned`.
 
-    planned: pairs of (number of steps before the planned steps, planned steps).
+    planned: pairs of (number of steps before the additional steps, additional steps).
     """
     places, added = spread(planned)
     return Steps(
@@ -236,10 +227,9 @@ def joined(steps: Steps, planned: Sequence[PlannedAt]) -> Steps:
 
 
 def spread(planned: Sequence[PlannedAt]) -> tuple[NDArray[np.intp], list[tuple[int, ...]]]:
-    """Convert planned steps, each with its position, to columns for insertion into other steps.
+    """Return the positions of planned steps, and the steps as columns, for insertion.
 
-    Return (position of each planned step, columns); the columns are kind, entry, addr, size and
-    stream.
+    The columns are kind, entry, addr, size and stream.
     """
     columns = list(zip(*(step for _, steps in planned for step in steps), strict=True))
     places = np.repeat(

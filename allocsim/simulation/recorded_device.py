@@ -98,10 +98,6 @@ class Hints:
 
 
 def is_at_start(mark: Mark) -> bool:
-    """Return True if `mark` is a call before the first entry that sets a memory fraction.
-
-    A mark is a note that the program made a call which leaves no entry.
-    """
     return mark.kind is MarkKind.FRACTION and mark.entry == 0
 
 
@@ -118,8 +114,6 @@ def _fraction_at_start(marks: Sequence[Mark]) -> float | None:
 class RecordedDevice:
     """Device of a recording, with facts from the file, its provenance and the user.
 
-    path: file of the recording.
-    trace: entries of the device.
     release: release to model.
     release_note: sentence that gives the reason for `release`.
     recorded: recorded settings, or the defaults if the recording has none.
@@ -131,7 +125,7 @@ class RecordedDevice:
         release, or the recording notes its release, only that release.
     assumed_memory: bytes of the device from the user, if the recording does not contain them.
     hints: facts about the program from the user.
-    marks: calls of the program that are recorded as marks or given by hints.
+    marks: calls of the program that leave no entry, recorded as marks or given by hints.
     is_made: the simulated allocator made the recording, and `marks` contains every call.
     is_requests: the recording contains only requests, so there is nothing to compare with.
     file_notes: sentences about missing parts of the file and how they were completed.
@@ -158,11 +152,7 @@ class RecordedDevice:
     is_elsewhere: bool = False
 
     def capacity_of(self, plan: Plan) -> int | None:
-        """Return the bytes of the device, from file, user or an `oom` entry; None if unknown.
-
-        The value from an `oom` entry is `plan.capacity`; a value from the file or the user
-        (`named_memory`) has precedence.
-        """
+        """Return the bytes of the device, from file, user or an `oom` entry; None if unknown."""
         return self.named_memory or plan.capacity
 
     @property
@@ -172,10 +162,9 @@ class RecordedDevice:
 
     @property
     def collects_at(self) -> float | None:
-        """Value of the recorded garbage_collection_threshold, a fraction of the memory limit.
+        """Recorded garbage_collection_threshold, if the memory limit must be inferred from it.
 
-        None if the option is unset, or if the memory limit is known; otherwise the limit must be
-        inferred.
+        None if the option is unset, or if the memory limit is known.
         """
         is_marked = any(mark.kind is MarkKind.FRACTION for mark in self.marks)
         has_limit = is_marked or self.recorded.fraction(self.release) is not None
@@ -224,8 +213,7 @@ class RecordedDevice:
     def context_memory_on(self, device_memory: int | None) -> int:
         """Return the bytes that are in use outside PyTorch on a device of `device_memory` bytes.
 
-        They are those of the CUDA context and of other processes.  A device of the recorded size is
-        taken for the recorded card, with its other processes.
+        A device of the recorded size is taken for the recorded card, with its other processes.
         """
         if self.is_elsewhere and device_memory == self.named_memory and self.provenance is not None:
             return self.provenance.context_memory
@@ -233,7 +221,7 @@ class RecordedDevice:
 
     @cached_property
     def addresses(self) -> Addresses:
-        """Address policy of what-ifs, which cannot use the recorded addresses; see `addresses.py`.
+        """Address policy of what-ifs, which cannot use the recorded addresses.
 
         Recordings of the model do not show a driver's policy; their what-ifs place segments at
         ascending addresses.
@@ -269,13 +257,9 @@ class RecordedDevice:
         device_memory: bytes; None for an unlimited device.
         base_address, address_policy: see `Device`; None to take them from `addresses`.
         addresses: None for `self.addresses`.
-        record_history: keep the history of entries.
-        fast_path: see `ReplayAllocator`.
         limit: memory limit in bytes that the program sets by a call.
         start: `Start.REALLOCATED` for an empty allocator.
         host_spill: bytes of host memory that the driver provides when the device is full.
-        Raises ConfigError for a setting that the release refuses, and for a device that is smaller
-        than the segments before the first entry.
         """
         is_kept = start is Start.KEPT
         if address_policy is not None:
@@ -313,11 +297,7 @@ class RecordedDevice:
         return allocator
 
     def plan_under(self, setting: Setting, plan: Plan) -> Plan:
-        """Return `plan` for a replay under `setting`.
-
-        If `setting` has a memory fraction, the calls of the program that set a fraction are left
-        out.
-        """
+        """Return `plan`, without the program's own memory fractions if `setting` has one."""
         if not plan.changes or not self._sets_limit(setting):
             return plan
         return replace(plan, steps=plan.steps.without(StepKind.FRACTION))
@@ -332,11 +312,11 @@ class RecordedDevice:
         return has_call and str(wanted) == str(own)
 
     def limit_for(self, setting: Setting, device_memory: int | None, plan: Plan) -> int | None:
-        """Return the memory limit for a replay on a device of `device_memory` bytes, in bytes.
+        """Return the memory limit in bytes for a replay on a device of `device_memory` bytes.
 
         The inferred limit, `plan.limit`, is for the recorded device.  It is multiplied by the ratio
-        of the two device sizes, because the program sets it as a fraction of the device.
-        Return None if no limit was inferred, or if a memory fraction is known.
+        of the two device sizes, because the program sets it as a fraction of the device. Return
+        None if no limit was inferred, or if a memory fraction is known.
         """
         limit = plan.limit
         if limit is None or self.in_force(setting).fraction(self.release) is not None:

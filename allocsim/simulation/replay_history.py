@@ -67,9 +67,7 @@ class PlacedSteps:
 class PlacedRows:
     """Entries of a batch of steps, as columns.
 
-    action: code of the action of each entry.
     addr, size: address and bytes of the block or segment.
-    stream: raw handle of the CUDA stream.
     answered_ooms: indices of the `alloc` entries of requests that fail in the recording.
     """
 
@@ -86,12 +84,10 @@ class PlacedRows:
 
 
 class HistoryCheck(Protocol):
-    """Comparison of a replay with its recording, updated by a `Drive` after each batch of steps."""
+    """Comparison of a replay with its recording, updated after each batch of steps."""
 
     @property
-    def has_diverged(self) -> bool:
-        """True if an entry differed."""
-        ...
+    def has_diverged(self) -> bool: ...
 
     def exclude_last_alloc(self, pending: Sequence[TraceEntry]) -> None:
         """Leave the address of the replay's last `alloc` entry out of the comparison.
@@ -100,9 +96,7 @@ class HistoryCheck(Protocol):
         pending: entries of the replay since the last call of `history`, with this entry.
         """
 
-    def history(self, entries: Sequence[TraceEntry]) -> None:
-        """Compare the next entries of the replay."""
-
+    def history(self, entries: Sequence[TraceEntry]) -> None: ...
     def steps(
         self, steps: Steps, first: int, placed: PlacedSteps, history: Sequence[TraceEntry]
     ) -> None:

@@ -28,7 +28,6 @@ def driver_calls_of(calls: Mapping[tuple[str, int], int]) -> DriverCalls:
 class SimulatedOom:
     """Out-of-memory error of the simulated device.
 
-    entry: number of the entry whose request failed.
     requested_bytes: size before rounding; None if the recording has only the rounded size.
     rounded_bytes: size after rounding.
     tried_bytes: size that the error message gives.
@@ -64,8 +63,7 @@ class Mismatch:
     """First difference between a recording and its replay.
 
     entry: number of the entry; None if all entries are equal and the final segments differ.
-    expected: description of the entry or segment in the recording.
-    got: description of the entry or segment in the replay.
+    expected, got: description of the entry or segment in the recording and in the replay.
     """
 
     entry: int | None
@@ -81,7 +79,6 @@ class Mismatch:
 class Parting:
     """First difference of a device's baseline from its recording.
 
-    device: number of the CUDA device.
     entry: first entry that differs; None if only the final segments differ.
     """
 
@@ -89,7 +86,6 @@ class Parting:
     entry: int | None
 
     def is_before(self, entry: int) -> bool:
-        """Return True if the first difference is at `entry` or before it."""
         return self.entry is not None and self.entry <= entry
 
     def __str__(self) -> str:
@@ -134,7 +130,6 @@ class Fidelity:
         return self.first_mismatch is None
 
     def parting_of(self, device: int) -> Parting | None:
-        """Return the first difference, as a `Parting` of device number `device`; None if exact."""
         found = self.first_mismatch
         return None if found is None else Parting(device, found.entry)
 
@@ -144,7 +139,6 @@ class PeakState:
     """Memory when reserved memory first reached its peak, in bytes.
 
     entry: entry of the request that reached the peak; -1 before the first step.
-    reserved, allocated, active: as in torch.cuda.memory_stats().
     inactive_split: free bytes in segments that also have active blocks.
     """
 
@@ -156,7 +150,6 @@ class PeakState:
 
     @property
     def idle(self) -> int:
-        """Reserved bytes outside active blocks."""
         return self.reserved - self.active
 
     @property
@@ -227,14 +220,11 @@ _NOTHING = Deferred(partial(_same, None))
 class DeviceRun(Shown):
     """Replay of one device.
 
-    device: number of the CUDA device.
-    entries: number of entries of the recording.
     device_memory: bytes of the device; None if unknown, and the replay was unlimited.
     peak_device_bytes: peak memory of the device, including the CUDA context and rounding to pages.
     stats: flat dict of torch.cuda.memory_stats() at the end.
     timeline: memory after each step.
     peak: memory at the first peak of reserved memory.
-    ooms: out-of-memory errors, in order.
     fidelity: agreement with the recording; None for a what-if.
     inferred: sentences on inferred facts, without the notes of `left_open`.
     stopped_at: entry of an out-of-memory error that the recording does not contain and that would
@@ -243,8 +233,8 @@ class DeviceRun(Shown):
     peaks: peak from each start state, for a what-if of a recording that starts mid-run; else None.
     find_left_open: function that computes `left_open`, by replays at its first call.
     spill: use of host memory; None if the driver provides none.
-    refused_below: every device smaller than this, in bytes, has the same first out-of-memory
-        error, because it refuses the same driver calls.  None without an error.
+    refused_below: every device smaller than this, in bytes, has the same first out-of-memory error,
+        because it refuses the same driver calls.  None without an error.
     driver_calls: (name, bytes, number) of the driver calls of each name and size.
     """
 
@@ -354,11 +344,8 @@ class DeviceRun(Shown):
 class Run(Shown):
     """Replay of all devices of a recording, or of the requested one.
 
-    path: file of the recording.
-    conf: conf of the replay.
     torch_version: release that was modelled.
     device_memory: bytes of the first device whose size is known; None if no size is known.
-    devices: result of each device.
     notes: sentences on the recording as a whole.
     releases: releases that can have written the recording, oldest first.
     card: use of the recorded card's memory; None if unknown.

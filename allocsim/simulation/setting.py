@@ -20,7 +20,6 @@ IN_STRING = "per_process_memory_fraction"
 class Setting:
     """Conf, and memory fraction set by a call.
 
-    conf: value of PYTORCH_CUDA_ALLOC_CONF.
     call_fraction: argument of set_per_process_memory_fraction; None without a call.
     """
 
@@ -28,7 +27,6 @@ class Setting:
     call_fraction: float | None = None
 
     def config(self, release: Release) -> AllocatorConfig:
-        """Parse `conf`.  Raises ConfigError if the release refuses it."""
         return _config(self.conf, release.version)
 
     def fraction(self, release: Release) -> float | None:
@@ -69,7 +67,7 @@ def in_option_string(release: Release) -> bool:
 def releases_needed(conf: str, release: Release, possible: Sequence[str]) -> str | None:
     """Name the releases that read `conf` as `release` does, such as "PyTorch 2.11 or later".
 
-    None if all releases in `possible` read it as `release` does.
+    None if all releases in `possible` read it so.
     """
     if all(_reads_alike(conf, release, version) for version in possible):
         return None

@@ -35,8 +35,6 @@ class TimelinePoint:
     """Memory after one step of a replay.
 
     entry: entry that the step comes from.
-    allocated: allocated bytes.
-    reserved: reserved bytes.
     """
 
     entry: int
@@ -51,19 +49,14 @@ class TimelinePoint:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """Memory after each step of a replay, as columns.
-
-    entry: entry that each step comes from.
-    allocated: allocated bytes after each step.
-    reserved: reserved bytes after each step.
-    """
+    """Memory after each step of a replay, as columns; `entry` is the entry of each step."""
 
     entry: NDArray[np.int64]
     allocated: NDArray[np.int64]
     reserved: NDArray[np.int64]
 
     def at(self, is_kept: NDArray[np.bool_]) -> Timeline:
-        """Return the part of the timeline with the steps where `is_kept` is True."""
+        """Return the timeline of the steps where the mask `is_kept` is True."""
         columns = (self.entry, self.allocated, self.reserved)
         return Timeline(*(column[is_kept] for column in columns))
 
@@ -86,11 +79,9 @@ class Timeline:
 
 
 class TimelineBuilder:
-    """Builder of the timeline (`Timeline`) of a replay.
+    """Builder of the timeline of a replay.
 
     moved: change of allocated bytes at each step since the last `keep`.
-
-    Reserved memory changes rarely, so its value is stored only at the steps that change it.
     """
 
     def __init__(self, allocated: int, reserved: int) -> None:
@@ -115,7 +106,6 @@ class TimelineBuilder:
             self._reserved.append((len(self) - 1, reserved))
 
     def build(self, entry: NDArray[np.int64]) -> Timeline:
-        """Return the timeline.  entry: entry number of each step."""
         self.keep()
         moved = np.concatenate(self._kept)
         steps, values = zip(*self._reserved, strict=True)
@@ -134,22 +124,17 @@ FEW = 64
 
 
 def fold(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Add up the changes in a journal, with NumPy if that is faster.
+    """Add up the changes in a journal (core/journal.py), with NumPy if that is faster.
 
-    journal: changes of the statistics that are not applied yet (allocsim/core/journal.py).
-    Return three results, for the statistics `all`, `small_pool` and `large_pool`.  Each has the
-    change, peak and increase of seven statistics of blocks (`GroupMoves`).
+    Returns the change, peak and increase of seven statistics of blocks for each of the groups
+    `all`, `small_pool` and `large_pool`.
     """
     is_quicker = IS_COMPILED or len(journal[0]) < FEW
     return fold_records(journal) if is_quicker else fold_columns(journal)
 
 
 def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Add up the changes in a journal with NumPy.
-
-    journal: changes of the statistics that are not applied yet; must not be empty.
-    Return three results, for the statistics `all`, `small_pool` and `large_pool`, as `fold` does.
-    """
+    """Add up the changes in a journal, which must not be empty, with NumPy."""
     sizes, requested, inactive, at, waits = map(int_column, journal)
     sign = np.sign(sizes)
     is_small = inactive & 1
@@ -182,8 +167,7 @@ def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
 def fold_allocated(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
     """Add up only the changes of allocated bytes in a journal, enough for sweeps of settings.
 
-    Return three results as `fold` does.  The second and third (small and large pool) are zero, and
-    so are all statistics of the first (all pools) except allocated bytes.
+    All other statistics, and those of the small and large pool, are zero in the result.
     """
     sizes, _, _, at, waits = journal
     held = int_column(sizes)
