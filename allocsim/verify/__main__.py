@@ -68,7 +68,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run the command given by the command line `words`, and return its exit code."""
     arguments = _parser().parse_args(words)
     try:
         code: int = arguments.run(arguments)

@@ -39,8 +39,7 @@ class Difference:
 
     field: name of the field of the results, such as "addresses".
     at: index in a list or name of a statistic; None if the field as a whole differs.
-    ours: value of the model; None if missing.
-    expected: value of real PyTorch; None if missing.
+    ours, expected: value of the model and of real PyTorch; None if missing.
     """
 
     field: str
@@ -54,10 +53,7 @@ class Difference:
 
     @property
     def kind(self) -> tuple[str, str | None]:
-        """Names of the field and of the statistic that differ; the latter is None if there is none.
-
-        Minimising a script keeps both names unchanged.
-        """
+        """Names of the field and of the statistic (None if there is none) that differ."""
         return self.field, self.at if isinstance(self.at, str) else None
 
 
@@ -108,8 +104,6 @@ class Divergence:
     """Script on which the model differs from real PyTorch.
 
     release: release of PyTorch.
-    script: the script.
-    difference: first difference.
     expected: results of real PyTorch in the field that differs.
     arguments: keyword arguments of `play`, by which the model ran when it differed.
     """
@@ -157,9 +151,7 @@ class Divergence:
 
 
 def minimised(found: Divergence, judge: Judge) -> Divergence:
-    """Return a shorter script that has the same kind of difference as `found`.
-
-    The first difference stays in the same field, and in the same statistic if there is one.
+    """Return a shorter script with the same kind of difference (field and statistic) as `found`.
 
     judge: function that compares a script on the model and on real PyTorch and returns its
         divergence; None if all results are equal.
@@ -176,10 +168,7 @@ def minimised(found: Divergence, judge: Judge) -> Divergence:
 
 
 def shortest(script: Script, still_holds: Callable[[Script], bool]) -> Script:
-    """Remove ops from `script` as long as `still_holds` accepts the rest, and return the rest.
-
-    still_holds: function that returns True if a shorter script still shows the difference.
-    """
+    """Remove ops from `script` as long as `still_holds` accepts the rest, and return the rest."""
     ops = list(script.ops)
     piece = max(1, len(ops) // 2)
     while piece:
@@ -217,10 +206,7 @@ class Real(Protocol):
     torch_version: str
 
     def run(self, script: Script) -> RealAnswer:
-        """Run a script and return its results.
-
-        Raises RefusedError if PyTorch refuses the conf or its process dies.
-        """
+        """Run a script; raise RefusedError if PyTorch refuses the conf or its process dies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +327,6 @@ class CaseCheck:
 
 
 def load_case(path: Path) -> dict[str, Any]:
-    """Return the golden case in a .json.gz file.  Raises PhantomError for an invalid file."""
     try:
         with gzip.open(path, "rt") as file:
             case: dict[str, Any] = json.load(file)
@@ -372,10 +357,8 @@ def _stop(results: RealAnswer) -> str:
 def stored_difference(
     results: RealAnswer, expected: dict[str, Any], texts: list[str]
 ) -> str | None:
-    """Describe the first difference of results from the results stored in a golden case.
+    """Describe the first difference of results from those stored in a golden case; None if equal.
 
-    None if they are equal.
-    expected: results that are stored in the golden case.
     texts: texts of out-of-memory errors and refusals that are stored in the golden case.
     """
     if results.stopped:

@@ -58,7 +58,6 @@ class Tally:
 
     counts: dictionary from (kind, name) to a number of ops, such as ("feature", a feature's name);
         kind is one of `KINDS`.  For the kind "script" it is a number of scripts.
-    ops: number of all ops.
     """
 
     def __init__(self) -> None:
@@ -189,8 +188,6 @@ class Source(Protocol):
 class WheelSource:
     """Supplier of the allocator in the wheel of a release, and of scripts for it.
 
-    release: version of PyTorch, such as "2.15".
-
     `python -m allocsim.phantom fetch` must have stored the wheel in allocsim's cache.
     """
 
@@ -208,7 +205,6 @@ class CrossCheck:
     """Options of a cross-check.
 
     sources: suppliers of real PyTorch and of scripts, one for each release.
-    seed: seed of the first script.
     ops: least number of ops to compare for each release.
     conf: conf of every script, which then has no op that changes settings; None for random confs.
     jobs: number of processes.
@@ -225,7 +221,6 @@ class CrossCheck:
 class Report:
     """Result of a cross-check.
 
-    tally: counts of the compared ops.
     seeds: dictionary from release to (first seed, last seed).
     divergence: first script on which the model differs, minimised; None if there is none.
     """

@@ -125,7 +125,6 @@ _CROWDED_SLOTS = (2, 3, 3, 4, _SLOTS)
 class RandomStreams:
     """Streams of a random script of allocator calls.
 
-    numbers: stream numbers.
     handles: dictionary from stream number to `cudaStream_t` value; streams that are not keys have
         the value number * 4096.
     """

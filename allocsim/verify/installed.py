@@ -100,8 +100,8 @@ _BEFORE = re.compile(rf"of which (?:{_SIZE}) is free\. ")
 def without_processes(text: str) -> str:
     """Remove PyTorch's sentences about processes from an error text.
 
-    The sentences follow the sentence about free memory.  A text without that sentence, or with two
-    sentences about its own process, is returned unchanged.
+    A text without the sentence about free memory before them, or with two sentences about its own
+    process, is returned unchanged.
     """
     before = _BEFORE.search(text)
     if before is None:
@@ -123,11 +123,7 @@ _LONGER = 4
 
 
 class InstalledTorch:
-    """PyTorch of the interpreter `python`, on the phantom GPU or a real GPU.
-
-    Raises UnavailableError if the interpreter has no CUDA build of torch, or if the stubs cannot
-    be built.
-    """
+    """PyTorch of the interpreter `python`, on the phantom GPU or a real GPU."""
 
     def __init__(self, python: str, *, is_phantom: bool = True) -> None:
         install = find_torch(python)
@@ -266,10 +262,7 @@ def _conditions(
 
 @cache
 def opened(python: str, is_phantom: bool) -> InstalledTorch:
-    """Return the running PyTorch of the interpreter `python`; start it at the first call.
-
-    The process is kept, because importing torch takes seconds.
-    """
+    """Return the running PyTorch of the interpreter `python`; start it at the first call."""
     return InstalledTorch(python, is_phantom=is_phantom)
 
 
@@ -296,8 +289,8 @@ class InstalledSource:
     def script(self, real: Real, seed: int) -> Script:
         """Return the script of `seed`, without pools that have no_split or use_on_oom.
 
-        Such pools are MemPool objects, which choose their ids themselves.  Sizes are at most
-        2^63 - 1, because the size of a tensor is signed.
+        Such pools are MemPool objects, which choose their ids themselves.  Sizes are at most 2^63 -
+        1, because the size of a tensor is signed.
         """
         release = find_release(self.release)
         if self.is_host:

@@ -42,10 +42,6 @@ HOST_MEMORY = 1 << 46
 
 
 def play_host(script: Script, torch_version: str) -> ModelAnswer:
-    """Run a script on a model of the PyTorch release `torch_version`, and return its results.
-
-    Raises ConfigError if the script's conf is invalid.
-    """
     allocator = CachingHostAllocator(
         script.conf, torch_version, host_memory=HOST_MEMORY, record_history=True
     )
@@ -77,7 +73,6 @@ class _HostPlayer:
         }
 
     def step(self, at: int, op: Op) -> None:
-        """Run op number `at`; script.py explains the ops."""
         allocator, live = self._allocator, self._live
         match op:
             case ["a", name, size]:
@@ -156,10 +151,7 @@ class DriverTrace:
         self._entries = entries
 
     def dictate(self, allocator: CachingAllocator) -> None:
-        """Give the simulated driver the recorded address of the next request's new segment.
-
-        Do nothing if that request obtained no segment.
-        """
+        """Give the simulated driver the recorded address of the next new segment."""
         if not self._entries:
             return
         done = len(allocator.history)
@@ -213,7 +205,6 @@ def play(
     handles: dictionary from stream number to raw handle; None for the handles of the script.
     context_memory: bytes of the device that are in use outside PyTorch.
     driver_trace: history of a real GPU, with the addresses and free memory that its driver chose.
-    Raises ConfigError if the script's conf is invalid.
     """
     if script.is_host:
         return play_host(script, torch_version)
@@ -247,8 +238,8 @@ def play_defined(
 ) -> tuple[Script, ModelAnswer, UndefinedBehaviorError | None]:
     """Run a script up to the first op whose behaviour PyTorch leaves undefined.
 
-    Return three results: the ops that ran, as a script; their results; and the error of the
-    undefined op.  The error is None if the whole script ran.
+    Returns the ops that ran, as a script; their results; and the error of the undefined op, or None
+    if the whole script ran.
     """
     outcome = play(script, torch_version, **arguments)
     at, error = outcome.stopped or (0, None)
@@ -283,7 +274,6 @@ class _Player:
         }
 
     def step(self, op: Op) -> None:
-        """Run one op; script.py explains the ops."""
         allocator, live = self._allocator, self._live
         match op:
             case ["a", name, size, stream]:

@@ -48,7 +48,6 @@ class RealAllocator:
 
     torch_version: "2.15.0", or "2.15" for the default patch release.
     download: download the wheel (hundreds of MiB) if the cache lacks it.
-    Raises UnavailableError if the wheel or a compiler is missing.
     """
 
     def __init__(self, torch_version: str, *, download: bool = False) -> None:
@@ -62,11 +61,6 @@ class RealAllocator:
         self._driver = build_driver(wheel)
 
     def run(self, script: Script) -> RealAnswer:
-        """Run a script and return its results.
-
-        Raises ScriptError for an invalid script, and RefusedError if the release refuses the conf
-        or its process dies.
-        """
         answer = self._execute(script, repeats=0)
         shift = script.base_address - (script.base_address or BASE)
         number = stream_numbers(script.stream_handles())
@@ -88,11 +82,10 @@ class RealAllocator:
         )
 
     def time(self, script: Script, repeats: int = 3) -> list[float]:
-        """Measure how long the ops of a script take, and return the seconds of each pass.
+        """Return the seconds that the ops of a script take in each of `repeats` passes.
 
-        repeats: number of passes over the ops, all in one process.
         Only the loop over the parsed ops is timed, without recording a history.  Between passes all
-        blocks are freed and the cache is emptied.  Raises the same errors as `run`.
+        blocks are freed and the cache is emptied.
         """
         if repeats < 1:
             raise ScriptError(f"repeats {repeats} is not a count of passes, 1 or more")
@@ -161,10 +154,7 @@ _SOURCE = Path(__file__).with_name("driver.cpp")
 
 
 def build_driver(wheel: Wheel) -> Path:
-    """Return the path of the compiled program for the allocator in `wheel`; build it if needed.
-
-    Raises UnavailableError if it cannot be built.
-    """
+    """Return the path of the compiled program for the allocator in `wheel`; build it if needed."""
     name = digest_of(f"{wheel.torch} {wheel.cuda}", _SOURCE, Path(__file__))
     folder = wheel.folder / "build" / name
 

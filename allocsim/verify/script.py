@@ -50,9 +50,6 @@ _MAX_POOL = (1 << 31) - 1
 class Script:
     """Op script and its device.
 
-    ops: calls of the allocator, as the module explains them.
-    device_memory: bytes of the device.
-    conf: value of PYTORCH_CUDA_ALLOC_CONF.
     address_policy: "bump" (no address is reused) or "firstfit" (the lowest hole).
     base_address: address of the first segment in the results; golden cases have 0.
     handles: dictionary from stream number to raw handle; other streams have number * 4096.
@@ -73,10 +70,7 @@ class Script:
         return cls(case["ops"], case["device_memory"], case["conf"], case["address_policy"])
 
     def stream_handles(self) -> dict[int, int]:
-        """Return the raw handle of stream 0 and of each stream that an op names.
-
-        The result is a dictionary from stream number to raw handle.
-        """
+        """Return the raw handles of stream 0 and of the streams that ops name, by number."""
         letters = "rs" if self.is_host else "ars"
         numbers = {0} | {op[-1] for op in self.ops if op[0] in letters}
         if self.is_host:
@@ -126,9 +120,8 @@ class RealAnswer:
 
 @dataclass(slots=True)
 class ModelAnswer:
-    """Results of the model for a script.
+    """Results of the model for a script, in the form of golden cases (`RealAnswer`).
 
-    The fields are explained at `RealAnswer`, except one:
     stopped: (number of the op, error) if an error ended the script, else None.
     """
 
@@ -226,7 +219,7 @@ class _Encoder:
 
 
 def encode_ops(ops: Sequence[Op]) -> list[str]:
-    """Return the lines of text by which driver.cpp (real.py) reads the ops, one line per op.
+    """Return the lines of text by which driver.cpp reads the ops, one line per op.
 
     Raises ScriptError, with the number of the op, for an unknown letter or wrong arguments.
     """
@@ -250,7 +243,7 @@ Numbers = Callable[[int], int]
 
 
 def golden_stats(flat: Mapping[str, int]) -> dict[str, Any]:
-    """Return the statistics of `torch.cuda.memory_stats()` as a dictionary with one item each.
+    """Return the flat statistics of torch.cuda.memory_stats() with one item for each.
 
     A statistic has the value [current, peak, allocated, freed], and a counter a number.
     """
@@ -274,10 +267,6 @@ def golden_segment(segment: Mapping[str, Any], number: Numbers) -> dict[str, Any
 
 
 def stream_numbers(handles: Mapping[int, int]) -> Numbers:
-    """Return a function that maps a raw stream handle to its stream number.
-
-    handles: dictionary from stream number to raw handle.  The function raises KeyError for other
-        handles.
-    """
+    """Return a function that maps a raw stream handle to its stream number; KeyError for others."""
     known = {handle: number for number, handle in handles.items()}
     return known.__getitem__

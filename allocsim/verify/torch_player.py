@@ -129,7 +129,6 @@ class Player:
         self.set = _setter(c)
 
     def step(self, op: list[Any]) -> None:
-        """Run one op; script.py explains the ops."""
         letter, cuda = op[0], self.torch.cuda
         if letter == "a":
             self.allocate(*op[1:])
@@ -180,7 +179,6 @@ class Player:
 
 
 def play(torch: Any, script: dict[str, Any]) -> dict[str, Any]:
-    """Run one script and return PyTorch's results."""
     work = PhantomWork(torch, script) if script["is_phantom"] else RealWork(torch)
     torch.cuda.init()
     free, total = torch.cuda.mem_get_info(0)
@@ -239,7 +237,6 @@ class HostPlayer:
         self.is_slow = any("background_threads:True" in op[1] for op in _confs(script))
 
     def step(self, at: int, op: list[Any]) -> None:
-        """Run op number `at`; script.py explains the ops."""
         torch = self.torch
         letter = op[0]
         if letter == "a":
@@ -339,7 +336,6 @@ def _confs(script: dict[str, Any]) -> list[list[Any]]:
 
 
 def play_host(torch: Any, script: dict[str, Any]) -> dict[str, Any]:
-    """Run one script of pinned host memory and return PyTorch's results."""
     work = PhantomWork(torch, script)
     torch.cuda.init()
     player = HostPlayer(torch, work, script)
@@ -403,7 +399,6 @@ class Fork:
         return os.waitpid(self._pid, 0)[1]
 
     def end(self) -> None:
-        """End the process without a script."""
         os.close(self._asking)
         os.waitpid(self._pid, 0)
 
@@ -443,7 +438,6 @@ def run(torch: Any, reading: int, *, starts_context: bool) -> None:
 
 
 def main() -> None:
-    """Run the scripts that commands on standard input name, until standard input ends."""
     torch = importlib.import_module("torch")
     gc.freeze()
     n_ahead = int(sys.argv[1])
