@@ -1,11 +1,7 @@
 """First screen of `replay`, `explain`, `tune` and `risk`: at most 22 lines of 80 columns.
 
-The order is verdict, cause, setting to paste, and the code that holds the memory. A terminal of 24
-lines then has two left for the prompts. `compare`, `gate`, `ranks` and `top` have other layouts.
-
-Rule: a screen consists of parts, such as the verdict. If they are too long together, the least
-needed parts are left out. The last line names the options that show the rest. Every sentence is
-also in the full text, which -v prints.
+The order is verdict, cause, setting to paste, and the code that holds the memory.  If they are too
+long together, the least needed parts are left out.
 """
 
 from __future__ import annotations
@@ -54,8 +50,7 @@ class Part:
     """Lines of a screen that are shown or left out together.
 
     rank: parts with the highest number are left out first; a part with 0 is always shown.
-    starts: True for an empty line before the part.  All these empty lines are left out if the
-        screen lacks room for one of them.
+    starts: True for an empty line before the part, if the screen has room.
     """
 
     lines: Sequence[str]
@@ -66,7 +61,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Lines that a command prints first, each with the name of its colour (tone)."""
+    """Lines that a command prints first, each with its visual style."""
 
     lines: tuple[tuple[str, Tone], ...]
 
@@ -100,10 +95,7 @@ def _height(parts: Sequence[Part]) -> int:
 
 
 def owners_part(top: Top | None, rank: int = 0) -> Part:
-    """Return the three largest owners of memory at the moment of `top`, and the largest categories.
-
-    rank: parts with the highest number are left out of a long screen first; 0 is always shown.
-    """
+    """Return the three largest owners of memory in `top`, and the largest categories."""
     if top is None or not top.rows:
         return Part(())
     when = "at the error" if top.at.what == "oom" else f"at the {top.at.what}"
@@ -124,7 +116,6 @@ def owners_part(top: Top | None, rank: int = 0) -> Part:
 
 
 def most_urgent(devices: Sequence[DeviceRun]) -> list[DeviceRun]:
-    """Return at most three devices: devices with errors first, else in the recording's order."""
     return sorted(devices, key=lambda device: not device.ooms)[:_SHOWN_DEVICES]
 
 
@@ -194,7 +185,6 @@ def to_paste(
 def savings_part(savings: Sequence[Saving], missing: int | None = None) -> Part:
     """Return lines with changes of the program that save memory, and the bytes that each saves.
 
-    A saving that no replay proved is called an estimate.
     missing: bytes that the failed request lacks; None if unknown.
     """
     if not savings:

@@ -1,8 +1,4 @@
-"""Several programs on one card, as first screen, text and JSON.
-
-Rule: the verdict names the program, and the phase of its run, whose request fails; the first screen
-has at most 22 lines.
-"""
+"""Several programs on one card, as first screen, text and JSON."""
 
 from __future__ import annotations
 

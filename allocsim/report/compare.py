@@ -1,7 +1,4 @@
-"""Difference in memory between two runs, as text and as JSON.
-
-Rule: by default, the text fits 80 columns and 24 lines; the last line counts the omitted rows.
-"""
+"""Difference in memory between two runs, as text and as JSON."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Result of `allocsim convert`, as text and as JSON.
-
-Rule: keys are added, never renamed; sizes are integers in bytes.
-"""
+"""Result of `allocsim convert`, as text and as JSON."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
 """Result of a comparison of the model with real PyTorch on random scripts, as text and as JSON.
 
-A script is a list of allocator calls. The text counts the scripts and calls. If a result differs,
-the text contains a test that fails until the model is fixed.
-
-Rule: the verdict is the last line.
+If a result differs, the text contains a test that fails until the model is fixed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Explanation of out-of-memory errors in a recording: text, JSON and first screen.
-
-Rule: the name of the cause comes first. `allocsim.analysis.explain` computes all numbers. The
-answers for the text of an error or a log are in `explain_message.py`, and for a snapshot without a
-history in `explain_state.py`.
-"""
+"""Explanation of out-of-memory errors in a recording: text, JSON and first screen."""
 
 from __future__ import annotations
 
@@ -155,7 +150,6 @@ def idle_in_private_pools(kinds: Mapping[str, int]) -> str:
 
 
 def kinds_table(kinds: Mapping[str, int]) -> list[str]:
-    """Return the rows of a table: bytes of the device by kind of use, and their sum."""
     lines = [f"  {format_size(n):>{_SIZE_WIDTH}}  {KINDS[kind]}" for kind, n in kinds.items() if n]
     return [*lines, f"  {exact_size(sum(kinds.values()))} in total"]
 

@@ -1,8 +1,6 @@
 """Explanation of a text: its out-of-memory errors, or the memory sizes in a server's log.
 
-Equal consecutive errors are shown once. `allocsim.analysis.explain` computes all numbers that
-explain an error. The sizes in a log, or in a table of PyTorch, are repeated as printed, and are
-never added up. If a server refused to start, the reason comes first, with the change that helps.
+Sizes in a log, or in a table of PyTorch, are repeated as printed, and are never added up.
 """
 
 from __future__ import annotations

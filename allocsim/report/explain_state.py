@@ -1,9 +1,6 @@
 """Answer of `allocsim explain` for a snapshot without a history, as text and as JSON.
 
 It says if a request would succeed in the recorded state, and why not.
-
-Rule: success or failure comes first, with the assumptions. `allocsim.analysis.explain` computes all
-numbers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Answer of `allocsim fit`: does a model fit a card?  As text and as JSON.
-
-All sizes come from the simulated run of the model.  A size that is only known as a range is shown
-as a range.
-"""
+"""Answer of `allocsim fit`: does a model fit a card?  As text and as JSON."""
 
 from __future__ import annotations
 

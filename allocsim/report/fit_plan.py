@@ -1,7 +1,4 @@
-"""Memory of training on many cards, computed by formula, as text and as JSON.
-
-Rule: the text shows the terms of the sum and how each was computed; a range is printed as a range.
-"""
+"""Memory of training on many cards, computed by formula, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -56,7 +53,6 @@ def document(
 def text(training: Training, gpu: Gpu, found: Sharded | GpuCount, assumed: str = "") -> str:
     """Return the text of training on many cards.
 
-    training: model, optimizer and layout (the ways of parallelism and their sizes).
     found: memory of one layout, or the layouts that `allocsim fit --plan` tried.
     assumed: sentence on the assumptions that a run of the program would not make; "" if none.
     """

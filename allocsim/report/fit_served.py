@@ -1,7 +1,6 @@
 """Answer of `allocsim fit --server`: does a served model fit a card?  As text and as JSON.
 
-Rule: an unknown size is shown as a range with its reason. The JSON has the keys that `fit` writes
-for any model. If such a key has a single number, it is the upper end of the range.
+An unknown size is shown as a range; the JSON keys that `fit` has for any model have its upper end.
 """
 
 from __future__ import annotations
@@ -37,10 +36,6 @@ def text(answers: Sequence[Served]) -> str:
 
 
 def screen(answers: Sequence[Served]) -> Answer:
-    """Return the first screen of `allocsim fit --server`.
-
-    A table of several cards is never shortened.
-    """
     if len(answers) > 1:
         return Answer(tuple((line, Tone.PLAIN) for line in _of_cards(answers).splitlines()))
     return answer_of(_parts(answers[0]), "-v: the reason of each range; --json: for programs")

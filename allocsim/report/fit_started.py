@@ -1,9 +1,7 @@
 """Answer of `allocsim fit --server ENGINE --engine program`, as text and as JSON.
 
-An engine is an inference server such as vLLM.  The command starts the real engine on a phantom GPU.
-
-Rule: sizes are those that the engine printed.  The JSON has the same keys as the answer by formula,
-which `fit` gives without --engine program.  Each range in it has two equal ends.
+The command starts a real inference server, such as vLLM, on a phantom GPU; sizes are those that it
+printed.
 """
 
 from __future__ import annotations

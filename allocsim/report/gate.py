@@ -1,8 +1,4 @@
-"""Result of `allocsim gate`, a check of memory limits, as text and as JSON.
-
-Rule: the verdict comes first, then every check, then the lines of code that hold the memory. By
-default, the text fits 80 columns and 24 lines; the last line counts the omitted rows.
-"""
+"""Result of `allocsim gate`, a check of memory limits, as text and as JSON."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Growth of pinned host memory, as text and as JSON.
-
-Rule: the text fits 22 lines of 80 columns.
-"""
+"""Growth of pinned host memory, as text and as JSON."""
 
 from __future__ import annotations
 

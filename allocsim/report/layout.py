@@ -1,7 +1,4 @@
-"""Layout of plain text of 80 columns, and JSON objects that several commands share.
-
-Rule: the text does not depend on the terminal; control characters are escaped.
-"""
+"""Layout of plain text of 80 columns, and JSON objects that several commands share."""
 
 from __future__ import annotations
 
@@ -69,8 +66,7 @@ def unproved(parting: Parting | None, entry: int | None = None) -> str:
     """Return the prefix of a statement about a replay: "unproved: " if the replay differs, else "".
 
     parting: first difference between replay and recording; None if they are equal.
-    entry: entry that the statement is about; later differences do not matter.  None if the
-        statement is about the whole run.
+    entry: entry that the statement is about; None if it is about the whole run.
     """
     if parting is None or (entry is not None and not parting.is_before(entry)):
         return ""
@@ -78,7 +74,6 @@ def unproved(parting: Parting | None, entry: int | None = None) -> str:
 
 
 def known_text(oom: SimulatedOom) -> str:
-    """Return "as recorded" or "not in the recording" for an out-of-memory error of a replay."""
     return "as recorded" if oom.is_recorded else "not in the recording"
 
 
@@ -88,10 +83,7 @@ def parting_document(parting: Parting | None) -> dict[str, Any] | None:
 
 
 def card_document(card: CardMemory | None) -> dict[str, Any] | None:
-    """Return the use of the recorded GPU's memory, by this process and by others, as JSON.
-
-    card: None if it is unknown; the result is then None.
-    """
+    """Return the use of the recorded GPU's memory, by this process and by others, as JSON."""
     if card is None:
         return None
     return {
@@ -108,7 +100,6 @@ def shown_of(picture: Picture | Still) -> tuple[str, ...]:
 
 
 def when(instant: Instant) -> str:
-    """Describe the moment that a chart shows, e.g. "after entry 26,059"."""
     if instant.entry is None:
         return "as the snapshot was taken"
     return f"after entry {instant.entry:,}"
@@ -134,10 +125,7 @@ def paragraph(text: str, indent: int = LABEL) -> list[str]:
 
 
 def table(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> list[str]:
-    """Return the lines of a table, with the first column left-aligned and all others right-aligned.
-
-    A first cell that is too wide for its column has a separate line.
-    """
+    """Return the lines of a table; all columns but the first are right-aligned."""
     lines = []
     for first, *others in rows:
         cells = "".join(f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True))
@@ -161,15 +149,11 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
 
 
 def with_status(status: str, text: str) -> str:
-    """Return `text` after a status of "new" or "gone", e.g. "new: gradients", else alone.
-
-    An owner of memory is new or gone if it has memory in only one of two compared runs.
-    """
+    """Return `text` after a status of "new" or "gone", e.g. "new: gradients", else alone."""
     return f"{status}: {text}" if status in ("new", "gone") else text
 
 
 def and_more(hidden: int) -> str:
-    """Return the last line of a shortened table, with the number of hidden rows."""
     return f"… and {hidden:,} more (-n 0)"
 
 

@@ -1,8 +1,4 @@
-"""Findings of `allocsim lint`, as text and as JSON.
-
-Rule: the verdict is the first row. Each finding has its place in the file, the value found there,
-and the effect on a replay.
-"""
+"""Findings of `allocsim lint`, as text and as JSON."""
 
 from __future__ import annotations
 

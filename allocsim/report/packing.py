@@ -1,10 +1,6 @@
 """Layout of all segments at one moment in rows, pool by pool, as words are laid out in lines.
 
-The segments of a pool are placed one after another, and continue in the next row at the end of a
-row.  A row has `WIDTH` units, which are pixels on a wide screen.
-
-Rule: every segment has a place. The width of a segment is proportional to its bytes, except that
-the smallest segments have a minimum width.
+The width of a segment is proportional to its bytes, with a minimum.  A row has `WIDTH` units.
 """
 
 from __future__ import annotations
@@ -86,7 +82,6 @@ SEGMENT_HEADS = ("size", "allocated", "waiting", "free", "largest free block", "
 
 
 def segment_cells(segment: SegmentState) -> tuple[str, ...]:
-    """Return the row of a segment in a table with the columns `SEGMENT_HEADS`."""
     held = map(segment.held, (ALLOCATED, PENDING, INACTIVE))
     sizes = (segment.total_size, *held, segment.largest_free)
     return *map(format_size, sizes), segment_pool(segment)

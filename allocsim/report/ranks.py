@@ -1,8 +1,4 @@
-"""Memory of all ranks (processes) of a distributed job, as text and as JSON.
-
-Rule: the rank that needs the most memory comes first. By default, the text fits 80 columns and 24
-lines; the last line counts the omitted ranks.
-"""
+"""Memory of all ranks (processes) of a distributed job, as text and as JSON."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Recommended setting as text and as JSON, with the same words in every command.
 
-Rule: a statement that was not confirmed by a replay is called unproved. The line to paste, which
-sets the option in a shell or program, is never wrapped.
+A statement that was not confirmed by a replay is called unproved.
 """
 
 from __future__ import annotations
@@ -40,10 +39,7 @@ def paste_line(found: Recommendation) -> list[str]:
 
 
 def paste_setting(setting: Setting) -> list[str]:
-    """Return report lines with the label "To paste" and the bash command that applies `setting`.
-
-    A command that is too long to follow the label is on the next line.
-    """
+    """Return report lines with the label "To paste" and the bash command that applies `setting`."""
     line = paste_lines(setting)["bash"]
     if len(line) <= WIDTH - LABEL:
         return [f"{'To paste':{LABEL}}{line}"]
@@ -79,7 +75,6 @@ def paste_notes(
 def ends_after(entries_left: int, what: str) -> str:
     """Return a clause such as "the recording ends 3 entries after that one".
 
-    entries_left: number of entries after an error.
     what: words for the error, e.g. "that one".
     """
     if not entries_left:
@@ -145,14 +140,14 @@ def recommendation_document(found: Recommendation | None) -> dict[str, Any] | No
 
 
 def trial_document(trial: Trial) -> dict[str, Any]:
-    """Return a trial (the replay of one setting) as JSON; keys are added, never renamed."""
+    # Keys are added, never renamed.
     return fields(trial, _TRIAL) | range_document(trial)
 
 
 def range_document(trial: Trial) -> dict[str, int | None]:
-    """Return the peaks of two replays in bytes, as JSON, if the recording starts mid-run; else {}.
+    """Return the range of a trial's peak as JSON if the recording starts mid-run, else {}.
 
-    One replay keeps the addresses of blocks from before entry 0, and one places them again.
+    One end keeps the addresses of blocks from before entry 0, and one places them again.
     """
     if trial.peak_range is None:
         return {}
@@ -160,7 +155,7 @@ def range_document(trial: Trial) -> dict[str, int | None]:
 
 
 def peak_text(trial: Trial) -> str:
-    """Return the peak of reserved memory in a trial, as one size or as a range.
+    """Return the peak of reserved memory in a trial (the replay of one setting), or its range.
 
     The peak is a range if it depends on the addresses of blocks from before entry 0.
     """
@@ -171,7 +166,7 @@ def peak_text(trial: Trial) -> str:
 
 
 def range_sentence(trial: Trial) -> str | None:
-    """Return a sentence if blocks from before entry 0 affect the result of a trial, else None."""
+    """Return a sentence if blocks from before entry 0 affect the peak of a trial, else None."""
     if trial.peak_range is None:
         return None
     low, high = trial.peak_range

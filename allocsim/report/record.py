@@ -1,7 +1,4 @@
-"""Result of `allocsim record`: the files written, and the next command to run.
-
-Rule: keys are added, never renamed; sizes are integers in bytes; what is unknown is null.
-"""
+"""Result of `allocsim record`: the files written, and the next command to run."""
 
 from __future__ import annotations
 

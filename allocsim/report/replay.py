@@ -1,7 +1,6 @@
 """Result of `allocsim replay` (input, proof, memory, verdict): full text, JSON, first screen.
 
-The proof is the comparison of the replay with the recording. `allocsim.replaying` and
-`allocsim.analysis.explain` compute all numbers.
+The proof is the comparison of the replay with the recording.
 """
 
 from __future__ import annotations

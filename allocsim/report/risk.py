@@ -1,7 +1,6 @@
 """Result of `allocsim risk`, how close a run came to running out of memory: text, JSON, screen.
 
-`allocsim.analysis.risk` computes all numbers. A full bar is the memory of the device, or the peak
-of the run if that memory is unknown.
+A full bar is the memory of the device, or the peak of the run if that memory is unknown.
 """
 
 from __future__ import annotations

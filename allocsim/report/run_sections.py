@@ -1,9 +1,6 @@
 """Parts of the answer about a replay that several commands share, as text and as JSON.
 
-They are the verdict, the driver calls with their estimated time, edits of the program, and device
-memory that the driver keeps in host memory when the card is full. Such memory is called spilled.
-Its bytes come from a replay on a card enlarged by host memory. The slowdown of the program is
-estimated as a range, because no recording contains times on such a card.
+Spilled memory is device memory that the driver keeps in host memory when the card is full.
 """
 
 from __future__ import annotations
@@ -123,10 +120,7 @@ def driver_document(run: DeviceRun) -> dict[str, Any]:
 
 
 def costs_document(costs: Costs) -> dict[str, Any]:
-    """Return the time of each kind of driver call as JSON.
-
-    Calls whose time depends on the size are given for 20 MiB.
-    """
+    """Return the time of each kind of driver call as JSON, for 20 MiB if it depends on the size."""
     times = {
         "cuda_malloc": costs.of_call("malloc", _USUAL),
         "cuda_free": costs.of_call("free", _USUAL),
@@ -220,10 +214,9 @@ _CATEGORIES = 4
 
 
 def slowdown(device: DeviceRun, spill: Spill) -> tuple[float, float]:
-    """Return the lowest and highest factor by which a training step becomes slower.
+    """Return the lowest and highest factor by which spilled memory makes a training step slower.
 
-    The lowest factor is 1, for a step that does not use the spilled memory. The highest is for a
-    step that only reads every byte once, with the spilled bytes read over the slowest link.
+    The highest is for a step that only reads every byte once, over the slowest link.
     """
     held = max(device.peak_device_bytes, 1)
     return 1.0, 1 + spill.most_bytes / held * (SLOWER[1] - 1)
@@ -233,7 +226,6 @@ def spill_rows(device: DeviceRun, top: Top | None = None) -> list[str]:
     """Return lines on the bytes that the driver moved to the host: number, time, slowdown.
 
     top: code that requested memory after the card was full; None if it is listed elsewhere.
-    Returns [] for a device without host memory.
     """
     spill = device.spill
     if spill is None:
@@ -289,10 +281,7 @@ class Loan:
 
 
 def tuning_spill_rows(tuning: Tuning, loan: Loan | None) -> list[str]:
-    """Return lines with the bytes in host memory under the recorded and the best setting.
-
-    Returns [] if `loan` is None.
-    """
+    """Return lines with the bytes in host memory under the recorded and the best setting."""
     if loan is None:
         return []
     base = format_size(loan.spilled(tuning, tuning.baseline))
@@ -303,7 +292,7 @@ def tuning_spill_rows(tuning: Tuning, loan: Loan | None) -> list[str]:
 
 
 def tuning_spill_document(tuning: Tuning, loan: Loan | None) -> dict[str, Any]:
-    """Return the bytes in host memory under every setting as JSON; {} if `loan` is None."""
+    """Return the bytes in host memory under every setting as JSON."""
     if loan is None:
         return {}
     return {

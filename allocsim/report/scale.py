@@ -1,8 +1,4 @@
-"""Result of `allocsim scale`: memory of a program at sizes not recorded, as text and as JSON.
-
-Rule: the text says if no further recording checked the law, and if a size is outside the recorded
-sizes.
-"""
+"""Result of `allocsim scale`: memory of a program at sizes not recorded, as text and as JSON."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Summary of a recording, as text (ten lines for one device) and as JSON.
-
-Rule: missing data is reported as "not recorded". `allocsim.analysis.stats` computes all numbers.
-"""
+"""Summary of a recording, as text (ten lines for one device) and as JSON."""
 
 from __future__ import annotations
 

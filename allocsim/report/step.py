@@ -1,7 +1,7 @@
 """Decision of the allocator on one request: rules, statistics, and segments drawn in characters.
 
-In a drawing of a segment, each character is an equal share of its bytes and shows the state of most
-of them. The requested or freed block is drawn as `@`, at least once.
+Each character is an equal share of a segment's bytes and shows the state of most of them.  The
+requested or freed block is drawn as `@`.
 """
 
 from __future__ import annotations

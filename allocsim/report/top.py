@@ -1,8 +1,6 @@
 """Owners of the memory at a moment, as text, as JSON and for flame graph viewers.
 
 An owner is a line of code, a stack or a category, with the bytes of its blocks.
-
-Rule: by default, the text fits 80 columns and 24 lines; the last line counts the omitted rows.
 """
 
 from __future__ import annotations
@@ -147,8 +145,7 @@ def document(top: Top) -> dict[str, Any]:
 def collapsed_text(top: Top) -> str:
     """Return the memory as collapsed stacks: frames from outermost to innermost, then the bytes.
 
-    This is the input format of flamegraph.pl. If the owners are categories, the category is the
-    outermost frame. Characters that end a frame or a line are escaped.
+    This is the input format of flamegraph.pl. Of categories, each is the outermost frame.
     """
     found: dict[str, int] = {}
     for holding in top.holdings:

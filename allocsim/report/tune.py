@@ -1,7 +1,6 @@
 """Result of `allocsim tune`, the search for the best setting: full text, JSON, first screen.
 
-Rule: bytes and calls were counted in replays. Times come from a cost model and are called
-estimates.
+Bytes and calls were counted in replays; times are estimates of a cost model.
 """
 
 from __future__ import annotations

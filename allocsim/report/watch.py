@@ -1,7 +1,4 @@
-"""Report of `allocsim watch` on a new recording: a line, and the verdict if its program failed.
-
-Rule: the report on a file is complete before its first character is printed.
-"""
+"""Report of `allocsim watch` on a new recording: a line, and the verdict if its program failed."""
 
 from __future__ import annotations
 

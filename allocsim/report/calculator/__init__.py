@@ -1,8 +1,6 @@
-"""Calculator page with embedded laws, models, cards and scripts.
+"""Calculator page with embedded laws, models, cards and scripts; it loads nothing from outside.
 
-The page loads nothing from outside, and its content security policy forbids it.  Its scripts, in
-allocsim/report/calculator, compute all sizes from the embedded laws.  The compression of laws is
-lossless: a column holds the numbers of all laws, one after another, and equal laws are stored once.
+The scripts, in allocsim/report/calculator, compute all sizes from the embedded laws.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
 """Charts of answers that `allocsim tune` and `allocsim fit` stored.
 
-They show the reserved memory and driver calls of each setting, the memory needed on each card, and
-the largest sizes that fit. A setting with a failed request is drawn as a cross, and is never on the
-Pareto front (`recommend/offer.py`). All cards share one scale; memory that a card lacks is drawn
-too. A size is drawn as the largest only if the next larger value was computed and does not fit.
-Nothing is interpolated between points.
+A setting with a failed request is drawn as a cross.  Nothing is interpolated between points.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Common parts of charts: colours, title, axes, caption and output file.
 
-Every axis has a label with its unit. Text from a recording is never parsed as a formula, and never
-extends beyond the image. Equal charts give equal files: no dates, and no random ids in SVG.
-
-Categories use the colours of Okabe and Ito, which are distinct with any common colour blindness.
-Sizes use steps of viridis. Source: Okabe and Ito, "Color Universal Design" (2008).
+Text from a recording is never parsed as a formula.  Equal charts give equal files.
 """
+
+# Categories use the colours of Okabe and Ito, which are distinct with any common colour blindness;
+# sizes use steps of viridis. Source: Okabe and Ito, "Color Universal Design" (2008).
 
 from __future__ import annotations
 
@@ -39,18 +38,15 @@ SKY, VERMILION, YELLOW = "#56B4E9", "#D55E00", "#F0E442"
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """Colours by meaning.
+    """Colours of a chart by meaning.
 
-    page: background.
-    ink: text and axes.
-    faint: grids.
     free: reserved memory that is not allocated.
     reserved, allocated, requested, ideal: curves of memory over the run.  Ideal is the
         memory that an allocator without fragmentation would reserve.
     alarm: out-of-memory errors.
     kinds: categories of memory, in order; the last colour is for all other categories.
     sizes: block sizes, from small to large.
-    phases: phases of a training step, in the order of `Course.phases`; the first is "no phase".
+    phases: phases of a training step; the first colour is for "no phase".
     """
 
     page: str
@@ -180,7 +176,6 @@ def unit_of(most: int) -> tuple[int, str]:
 
 
 def whole_numbers(axis: Axis) -> None:
-    """Label an axis with integers and thousands separators."""
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter  # noqa: PLC0415
 
     axis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 2.5, 5, 10], integer=True))
@@ -242,7 +237,6 @@ def points(text: str, size: float = _SMALL) -> float:
 
 
 def caption(figure: Figure, theme: Theme, title: str, *notes: str) -> None:
-    """Add the title above the chart, and the notes below it."""
     left: dict[str, Any] = {"color": theme.ink, "x": 0.01, "ha": "left", "parse_math": False}
     figure.suptitle(textwrap.fill(printable(title), _TITLE_LETTERS), fontsize=11, **left)
     text = textwrap.fill(" ".join(note for note in notes if note), _CAPTION_LETTERS)

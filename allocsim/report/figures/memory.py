@@ -1,8 +1,6 @@
 """Charts over a run: memory curves with errors and driver calls, and the map of addresses.
 
-If the run has more entries than the image has columns, a curve is drawn by its minimum and maximum
-in each column, and the caption says so. A pixel of the map covers several entries and addresses;
-its colour shows the share of them that is in use (`allocsim/analysis/picture/address_map.py`).
+A pixel covers several entries; a curve shows their minimum and maximum, a map the share in use.
 """
 
 from __future__ import annotations

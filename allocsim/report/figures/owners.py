@@ -1,8 +1,7 @@
 """Charts of the owners of memory: a flame graph of one moment, and the changes between two runs.
 
-Widths in a flame graph are proportional to bytes. A name is truncated to the width of its box, and
-left out if too little of it fits; the caption has the number of frames that are not drawn. The bars
-of changes add up to the difference in allocated memory; the last bar is the sum of all other lines.
+Widths in a flame graph are proportional to bytes.  The bars of changes add up to the difference in
+allocated memory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Charts of one moment: a bar for each segment, divided into its blocks, and sizes of blocks.
 
-Segments up to 2 MiB are in one panel, larger segments in another; each panel has one scale. If
-there are too many bars, the segments of each pool are placed one after another in rows. The sizes
-of blocks are two histograms, one below the other, with the same bins: powers of two.
+Segments up to 2 MiB are in one panel, larger segments in another; each panel has one scale.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Writers of recordings in the formats of other tools, chosen by file name.
-
-A file name with an unknown ending is refused. Files are written atomically, and equal recordings
-give equal bytes.
-"""
+"""Writers of recordings in the formats of other tools, chosen by file name."""
 
 from __future__ import annotations
 
@@ -35,12 +31,11 @@ _PACKED = ".gz"
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Output format.
+    """Output format of a recording.
 
     name: value of --to.
     suffixes: file name endings, before .gz.
     what: description, with the name of the tool that opens such files.
-    write: function that writes a recording to an open file.
     needs: optional package that `write` imports; "" if it needs none.
     """
 
@@ -52,10 +47,7 @@ class Format:
 
 
 def write_speedscope(recording: Recording, file: BinaryIO) -> None:
-    """Write the stacks that hold memory at the error, or at the peak, as a profile per device.
-
-    Raises RecordingError for a recording without devices.
-    """
+    """Write the stacks that hold memory at the error, or at the peak, as a profile per device."""
     if not recording.devices:
         raise RecordingError(recording.path, "holds neither segments nor entries, and so no stacks")
     tops = [top(recording, device=trace.device) for trace in recording.devices]

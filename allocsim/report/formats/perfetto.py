@@ -1,13 +1,11 @@
 """Write the memory of a recording as trace events, the JSON that ui.perfetto.dev opens.
 
-Each device is a process of the trace.  Its counters are bytes after each entry, and every block and
-segment is a slice.  Times are the recording's microseconds.  If it has no times, entry n is at
-microsecond n, and `otherData` says so; `otherData` also counts the omitted blocks of a long
-recording.
-
-Lifetimes overlap, but slices of a thread must nest, so blocks are asynchronous slices (phases "b"
-and "e").  The blocks of one line of code share a name, so the viewer shows them in one track.
+Each device is a process, with counters of bytes after each entry, and a slice for every block and
+segment.  Without recorded times, entry n is at microsecond n.
 """
+
+# Lifetimes overlap, but slices of a thread must nest, so blocks are asynchronous slices (phases "b"
+# and "e"). The blocks of one line of code share a name, so the viewer shows them in one track.
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
 """Write a recording as a table with a row per entry: CSV, JSON Lines and Parquet.
 
-A column is named after PyTorch's key, such as `addr`, and has its values.  A missing value is
-empty, never 0.  `load` reads requests and frees back from CSV and JSON Lines.  Segments and
-settings are left out.
-
-The table for MiniMalloc, a packer of buffers, has a row per block instead.
+A column is named after PyTorch's key, such as `addr`.  The table for MiniMalloc, a packer of
+buffers, has a row per block instead.
 """
 
 from __future__ import annotations
@@ -33,7 +30,6 @@ _Row = tuple[Any, ...]
 
 
 def write_csv(recording: Recording, file: BinaryIO) -> None:
-    """Write CSV in UTF-8 with a header line."""
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
     table = csv.writer(text, lineterminator="\n")
     table.writerow(COLUMNS)
@@ -144,8 +140,7 @@ def write_minimalloc(recording: Recording, file: BinaryIO) -> None:
     """Write the blocks of a device as a problem for MiniMalloc, in CSV: id, lower, upper, size.
 
     A buffer is live in [lower, upper).  Times are entry numbers plus 1; blocks from before the
-    first entry begin at 0.  Sizes are requests rounded up to 512 bytes.  The id is the entry of the
-    request.
+    first entry begin at 0.  Sizes are requests rounded up to 512 bytes.
     Raises RecordingError for a recording of several devices.
     """
     trace = recording.only_device()

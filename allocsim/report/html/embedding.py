@@ -1,11 +1,10 @@
 """Numbers embedded in a report's page: compressed columns, and a dictionary that describes them.
 
 Sizes and addresses are multiples of 512 bytes, and are embedded in that unit to fit in 32 bits.
-
-The compression is lossless: differences of neighbours in the smallest integer type, all columns
-concatenated, compressed by gzip and encoded as base64.  Numbers above 2**53 are refused, because
-JavaScript cannot represent them.
 """
+
+# Differences of neighbours in the smallest integer type, all columns concatenated, compressed by
+# gzip and encoded as base64. JavaScript cannot represent numbers above 2**53.
 
 from __future__ import annotations
 
@@ -37,7 +36,6 @@ _ALIGNMENT = 8
 def embedded(picture: Picture, answers: StackAnswers | None = None) -> tuple[dict[str, Any], str]:
     """Return (description for JSON, compressed columns) of a device's history.
 
-    The key "columns" of the description has the offset and length of each column.
     answers: steps, phases and categories of the program; None if unknown.
     """
     course = None if answers is None else answers.course

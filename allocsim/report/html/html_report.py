@@ -1,8 +1,6 @@
 """Report of a recording as one HTML file that needs no network and no server.
 
-The page loads nothing from outside, and its content security policy forbids it.  Tables repeat the
-numbers that scripts draw.  The scripts and styles, including uPlot (MIT) with its licence, are in
-allocsim/report/html.
+Tables repeat the numbers that scripts draw.
 """
 
 from __future__ import annotations
@@ -45,8 +43,6 @@ _NO_OWNERS = (
 class DevicePage:
     """Contents of a page for one device.
 
-    picture: history of the device.
-    shortages: explained out-of-memory errors of the device.
     explanation: remedies and recommended setting; None if no other settings were tried.
     runs: replays under other settings; empty if none were tried.
     answers: memory by line of code and by category; None for a what-if replay.

@@ -1,10 +1,7 @@
 """Parts of a page that need no script: escaped text, tables, memory curves, strips of segments.
 
-All text from a recording must pass through `text` or `json_text`.
-
-A strip shows the segments of a pool one after another, with the allocated share of each pixel.
-Allocated memory is visible however small it is; strip.js draws the same strips. If a run has many
-entries, each point of its curve is the maximum of several entries.
+All text from a recording must pass through `text` or `json_text`.  A strip shows the segments of a
+pool one after another, with the allocated share of each pixel.
 """
 
 from __future__ import annotations
@@ -85,7 +82,6 @@ def table(
 
 
 def sizes_table(caption: str, sizes: Mapping[str, int], total: int) -> str:
-    """Return a table of memory sizes in bytes by name, with their sum as its last row."""
     rows = [[text(name), text(format_size(size))] for name, size in sizes.items()]
     return table(caption, ("memory", "size"), [*rows, ["total", text(format_size(total))]])
 
@@ -131,7 +127,6 @@ def sparkline(extremes: Extremes, top: int, length: int) -> str:
 def staircase(values: Sequence[int], width: float, bottom: int, scale: float) -> str:
     """Return the points of an SVG polyline with one horizontal step for each value.
 
-    width: width of the whole line.
     bottom: y of the value 0; y grows downwards.
     scale: image units per unit of the values.
     """

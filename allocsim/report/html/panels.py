@@ -1,6 +1,6 @@
 """Panels of a report: verdict and setting to paste, tables of memory owners, flame graph.
 
-All rows and boxes are in the HTML. Scripts only sort, hide and move them.
+All rows and boxes are in the HTML; scripts only sort, hide and move them.
 """
 
 from __future__ import annotations
@@ -35,10 +35,7 @@ def labelled(label: str, *sentences: str) -> str:
 
 
 def device_tabs(pictures: Sequence[Picture]) -> str:
-    """Return the HTML of a tab for each device; the first device with an error is selected.
-
-    Return "" for a single device.
-    """
+    """Return the HTML of a tab for each of several devices; the first with an error is selected."""
     if len(pictures) == 1:
         return ""
     chosen = next((each for each in pictures if each.device_run.ooms), pictures[0])
@@ -59,8 +56,7 @@ def _tab(device_run: DeviceRun, *, is_chosen: bool) -> str:
 def to_paste(explanations: Sequence[DeviceExplanation]) -> str:
     """Return the HTML of the setting to paste with a copy button, or the reason for having none.
 
-    explanations: explanation of each device; all have the same recommendation. Empty if other
-        settings were not tried.
+    explanations: explanation of each device; empty if other settings were not tried.
     """
     if not explanations:
         return labelled("To paste", _UNASKED)

@@ -1,7 +1,6 @@
 """Pages without scripts: differences between two runs, and the ranks of a distributed job.
 
-All curves of a page have one scale. The rows of the differences add up exactly to the difference in
-allocated memory. Files of a job that could not be read are listed too.
+All curves of a page have one scale.
 """
 
 from __future__ import annotations
@@ -89,7 +88,6 @@ class Scale:
 
 
 def scale_of(outlines: Sequence[Outline]) -> Scale:
-    """Return a scale on which the highest and the longest of the curves fit."""
     top = max(max(outline.reserved) for outline in outlines)
     return Scale(top, max(outline.entries for outline in outlines))
 

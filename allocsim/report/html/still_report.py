@@ -1,6 +1,5 @@
 """Report of a snapshot without a history, as one HTML file.
 
-The page loads nothing from outside, and uses scripts only for its flame graph and tables of owners.
 All sizes are recorded, except for the largest request that fits, which the model computes.
 """
 
