@@ -12,10 +12,8 @@ Exit codes of every command:
     141  the reader of standard output closed the pipe
 
 Each command is a module with two functions: `add_to` adds the command and its options to a parser,
-and `run` carries it out and returns the exit code. Nothing that only a running command needs is
-imported before, so that --help answers at once. If the first word is the name of a command, only
-the parser of that command is built, because building the parsers of all commands takes longer than
-loading a small recording.
+and `run` carries it out and returns the exit code.  What only a running command needs is imported
+by `run`, so that --help answers at once.
 """
 
 from __future__ import annotations
@@ -94,8 +92,7 @@ def _run(argv: Sequence[str] | None) -> int:
 def import_numpy() -> None:
     """Import numpy without starting the threads of its linear algebra, which allocsim does not use.
 
-    On two cores, starting the threads takes 0.1 s of processor time. The environment variable is
-    removed afterwards, because programs that a command runs may need the threads.
+    On two cores, starting the threads takes 0.1 s of processor time.
     """
     if _BLAS_THREADS in os.environ:
         return
@@ -151,8 +148,6 @@ _FILES = ("FILE", "FILE|KIND", "TEXT|FILE|-")
 
 
 class _Help(argparse.HelpFormatter):
-    """Help formatter whose column of command names is as wide as the longest name."""
-
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=16)
 
@@ -207,9 +202,8 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 def build_parser(word: str | None = None) -> Parser:
     """Return the parser of the whole command line.
 
-    The parser of a command sets `arguments.run` to the function that carries it out.
-
-    word: first word of the command line; if it names a command, only that command is added.
+    word: first word of the command line; if it names a command, only that command is added, because
+        building all parsers takes longer than loading a small recording.
     """
     parser = Parser(
         prog="allocsim",

@@ -1,7 +1,4 @@
-"""`allocsim colocate`: replay several recorded programs on one card.
-
-Rule: the whole answer is computed before its first character is printed.
-"""
+"""`allocsim colocate`: replay several recorded programs on one card."""
 
 from __future__ import annotations
 

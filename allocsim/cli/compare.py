@@ -1,7 +1,4 @@
-"""`allocsim compare`: report the differences in memory between two runs, and their causes.
-
-Rule: the whole answer is computed before its first character is printed.
-"""
+"""`allocsim compare`: report the differences in memory between two runs, and their causes."""
 
 from __future__ import annotations
 

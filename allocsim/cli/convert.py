@@ -1,8 +1,6 @@
 """`allocsim convert`: write a recording, or a what-if replay of it, in the format of another tool.
 
-Rule: the input is never overwritten, and the output is written completely or not at all. The names
-of the formats are repeated here so that --help needs no NumPy; a test compares them with
-`report/formats/__init__.py`.
+The names of the formats are repeated here so that --help needs no NumPy.
 """
 
 from __future__ import annotations
@@ -75,7 +73,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _format(output: str, to: str | None) -> Format:
-    """Return the format to write; raise UsageError for an unknown ending or a missing package."""
     from allocsim.report.formats import endings, format_of
 
     chosen = format_of(output, to)

@@ -1,7 +1,6 @@
 """`allocsim crosscheck`: run random calls of the allocator in the model and in real PyTorch.
 
-Rule: exit code 1 always means that the model and PyTorch differ; exit code 2 means that PyTorch
-could not be run.
+Exit code 1 always means that they differ; exit code 2 means that PyTorch could not be run.
 """
 
 from __future__ import annotations

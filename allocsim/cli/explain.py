@@ -1,8 +1,4 @@
-"""`allocsim explain`: explain why a request failed, from an error's text or a recording.
-
-The argument is the name of an existing file (a recording or a log), "-" for standard input, or the
-error text itself. Without an argument, standard input is read.
-"""
+"""`allocsim explain`: explain why a request failed, from an error's text or a recording."""
 
 from __future__ import annotations
 

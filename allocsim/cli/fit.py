@@ -1,8 +1,4 @@
-"""`allocsim fit`: report if a model fits a card.
-
-Rule: the whole answer is computed before its first character is printed. The exit code is 3 if the
-model does not fit.
-"""
+"""`allocsim fit`: report if a model fits a card."""
 
 from __future__ import annotations
 

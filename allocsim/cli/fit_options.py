@@ -1,10 +1,6 @@
 """Options of `allocsim fit`: which of them affect each kind of answer, and the task they describe.
 
-The answer comes from a run of the program, from laws (formulas fitted to recordings), from other
-formulas, or from a serving engine that `fit` starts; `Way` lists all kinds.
-
-Rule: every option has a row in `EFFECTS`. An option without effect on the answer is refused, never
-ignored. A test tries every option with every `Way`.
+An option without effect on the answer is refused, never ignored.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Options of `allocsim fit` for training on many cards, which is computed by formulas.
-
-Rule: `fit` uses formulas if one of these options is given. The exception is --tensor-parallel with
---server, which is an option of serving.
-"""
+"""Options of `allocsim fit` for training on many cards, which is computed by formulas."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Options of `allocsim fit` for serving engines such as vLLM, and the answers about an engine.
-
-Rule: `fit_options.py` decides which options have an effect on a serving engine.
-"""
+"""Options of `allocsim fit` for serving engines such as vLLM, and the answers about an engine."""
 
 from __future__ import annotations
 
@@ -47,10 +44,7 @@ def add_serving(parser: Parser) -> None:
 
 
 def set_server(arguments: argparse.Namespace) -> None:
-    """Choose the server from the suffix of a weights file given as MODEL, e.g. llama.cpp for .gguf.
-
-    A server that the user gave is kept.
-    """
+    """Choose the server by the suffix of a weights file, unless the user chose one."""
     words = arguments.words
     if arguments.server is None and len(words) == 1:
         endings = {".gguf": "llama.cpp", ".safetensors": "transformers"}
@@ -129,7 +123,6 @@ def run_started(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
 
 
 def refuse_out(out: Path) -> None:
-    """Raise UsageError unless a recording can be written to `out`."""
     if out.suffix != ".pickle" or not out.absolute().parent.is_dir():
         raise UsageError(f"{out} cannot be a recording; expected a .pickle in an existing folder")
 

@@ -1,8 +1,4 @@
-"""`allocsim gate`: check a recording's memory against limits or a baseline.
-
-Rule: the exit code is 0 if every check passes, and 1 if a check fails. The baseline file is written
-only with --update.
-"""
+"""`allocsim gate`: check a recording's memory against limits or a baseline."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""`allocsim lint`: report what is wrong or notable with a recording before it is used.
-
-Rule: the exit code is 2 for an unreadable file, as in every command, and 1 for a readable file with
-errors in its contents.
-"""
+"""`allocsim lint`: report what is wrong or notable with a recording before it is used."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Parser of the command line, types of option values, and arguments that several commands share.
 
-Rule: an argument has the same meaning in every command; only its help text may differ. The
-supported releases are imported only when a help text is printed.
+An argument has the same meaning in every command; only its help text may differ.
 """
 
 from __future__ import annotations
@@ -41,9 +40,6 @@ class UsageError(Exception):
 class Parser(argparse.ArgumentParser):
     """Argument parser that raises UsageError instead of exiting, and suggests similar options.
 
-    argparse suggests commands and choices from Python 3.14 on, but no options; this parser gives
-    the same sentences on every version.
-
     with_dashes: options whose value may begin with a dash.
     """
 
@@ -72,7 +68,7 @@ class Parser(argparse.ArgumentParser):
         return joined
 
     def error(self, message: str) -> NoReturn:
-        """Raise UsageError; argparse calls this with a sentence about the first wrong argument."""
+        # argparse calls this with a sentence about the first wrong argument.
         raise UsageError(f"{message}{self._meant(message)} (see {self.prog} --help)")
 
     def _meant(self, message: str) -> str:
@@ -208,7 +204,6 @@ def processes(text: str) -> int:
 
 
 def is_there(name: str) -> bool:
-    """Return True if a file or folder has this name."""
     try:
         return Path(name).exists()
     except (OSError, ValueError):  # a name that is too long, or contains NUL
@@ -367,8 +362,7 @@ def add_shared(parser: Parser, *names: str, text: str | None = None) -> None:
 def dask_executor(address: str, stack: ExitStack) -> Executor:
     """Return an executor that runs calls on the workers of the Dask scheduler at `address`.
 
-    The connection is closed with `stack`. Raises UsageError if Dask is not installed, or no
-    scheduler answers.
+    The connection is closed with `stack`.
     """
     from importlib import import_module
 

@@ -1,13 +1,11 @@
 """Standard streams of the process, the progress bar, and output to a terminal, a pipe or a file.
 
-Rule: a character that the encoding of the output lacks, or that a terminal would interpret, is
-written as an escape. No output overwrites an input, since a recording cannot be made again.
-
-Rule: a command always has three streams. A closed standard input reads as empty. Text for a closed
-standard error is dropped. Printing to a closed standard output raises UsageError, because nobody
-can read the result. A closed descriptor (0 to 2) is opened on the null device. Otherwise the next
-opened file would get its number, and libraries and child processes would write into that file.
+A character that the output lacks, or that a terminal would interpret, is written as an escape.  No
+output overwrites an input.
 """
+
+# A closed descriptor (0 to 2) is opened on the null device. Otherwise the next opened file would
+# get its number, and libraries and child processes would write into that file.
 
 from __future__ import annotations
 
@@ -130,7 +128,7 @@ def versioned(document: object) -> object:
 
 
 def write_json(document: object, *, indent: int | None = 2) -> None:
-    """Write a JSON document of allocsim to standard output.
+    """Write a JSON document of allocsim, with `schema_version`, to standard output.
 
     indent: spaces per level; None for a single line.
     """
@@ -154,10 +152,6 @@ _STYLES = {"good": "bold green", "failure": "bold red", "paste": "bold cyan"}
 
 
 def write_screen(answer: Answer) -> None:
-    """Write a first screen to standard output, in colour if that is a terminal.
-
-    `rich` handles NO_COLOR, TERM=dumb and the like.
-    """
     if not sys.stdout.isatty():
         write(str(answer))
         return
@@ -196,7 +190,6 @@ def writing(output: str | Path) -> Iterator[None]:
 
 
 def save_page(page: str, output: str) -> None:
-    """Write an HTML page to the file `output`, which `refuse_output` has checked."""
     with writing(output):
         Path(output).write_text(page, encoding="utf-8")
 
@@ -204,7 +197,6 @@ def save_page(page: str, output: str) -> None:
 def refuse_output(output: str, read: Iterable[str] = (), suffixes: tuple[str, ...] = ()) -> None:
     """Raise UsageError if a command must not write the file `output`.
 
-    This is called before the command reads its files.
     read: files that the command will read.
     suffixes: allowed endings of `output`; () for any ending.
     """
@@ -231,7 +223,6 @@ def refuse_name(output: str, read: Iterable[str] = ()) -> None:
 
 
 def save_recording(recording: Recording, output: str) -> None:
-    """Write a recording to the file `output`, which `refuse_name` has checked."""
     from allocsim.workload import write_recording
 
     with writing(output):
@@ -239,7 +230,6 @@ def save_recording(recording: Recording, output: str) -> None:
 
 
 def refuse_input(output: str, read: str) -> None:
-    """Raise UsageError if writing to `output` would overwrite the file `read`."""
     try:
         is_same = Path(output).samefile(read)
     except (OSError, ValueError):  # one of the files does not exist, or its name is impossible

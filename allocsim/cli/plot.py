@@ -1,7 +1,4 @@
-"""`allocsim plot`: draw a chart of a recording, or of the settings tried on a recording.
-
-Rule: the file is written only after the whole chart was drawn.
-"""
+"""`allocsim plot`: draw a chart of a recording, or of the settings tried on a recording."""
 
 from __future__ import annotations
 

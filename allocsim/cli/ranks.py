@@ -1,7 +1,4 @@
-"""`allocsim ranks`: compare the memory of all ranks of a job, and name the rank that needs most.
-
-Rule: the whole answer is computed before its first character is printed.
-"""
+"""`allocsim ranks`: compare the memory of all ranks of a job, and name the rank that needs most."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`allocsim record`: record the memory history of an unmodified program, with or without a GPU.
 
-Rule: the exit code is that of the program; if the program cannot be started, it is 2.
+The exit code is that of the program.
 """
 
 from __future__ import annotations

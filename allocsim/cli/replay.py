@@ -1,8 +1,4 @@
-"""`allocsim replay`: replay a recording and report the result.
-
-Rule: the whole answer is computed before its first character is printed, so that an error leaves
-standard output empty.
-"""
+"""`allocsim replay`: replay a recording and report the result."""
 
 from __future__ import annotations
 
@@ -112,8 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _compare_strictly(devices: Sequence[Prepared], result: Run) -> None:
     """Replay again without shortcuts, one step at a time, and compare with `result`.
 
-    Raises InvariantError at the first difference, and UsageError if `result` is a what-if replay or
-    the recording has no addresses to compare.
+    Raises InvariantError at the first difference.
     """
     from allocsim.replaying import difference_step_by_step
 

@@ -1,7 +1,4 @@
-"""`allocsim report`: write a recording as one interactive HTML page.
-
-Rule: the file is written once, after the whole page was built.
-"""
+"""`allocsim report`: write a recording as one interactive HTML page."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`allocsim risk`: report how close a run comes to running out of memory.
-
-Rule: the whole answer is computed before its first character is printed.
-"""
+"""`allocsim risk`: report how close a run comes to running out of memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`allocsim scale`: predict a program's memory at a size from recordings at other sizes.
-
-Rule: all recordings are read before anything is printed or written.
-"""
+"""`allocsim scale`: predict a program's memory at a size from recordings at other sizes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`allocsim stats`: summarize a recording in ten lines.
-
-Rule: nothing is replayed, so that the command answers for every readable file.
-"""
+"""`allocsim stats`: summarize a recording in ten lines, without a replay."""
 
 from __future__ import annotations
 

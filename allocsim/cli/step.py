@@ -1,9 +1,5 @@
 """`allocsim step`: process one request at a time, and explain every decision of the allocator.
 
-The argument is the name of an existing file (a recording or an op script), or a kind of
-`allocsim synth`. Without an argument, requests are read from standard input.
-
-Rule: a line is parsed completely before anything is requested, so a wrong line changes nothing.
 Blocks are numbered from 1 in the order of the requests; a failed request also takes a number.
 """
 
@@ -246,10 +242,7 @@ class Session:
         self._blocks: list[int | None] = []
 
     def ask(self, line: str) -> Decision:
-        """Send the request of a line such as "malloc 2MiB" to the allocator; return its decision.
-
-        Raises UsageError for a wrong line.
-        """
+        """Send the request of a line, such as "malloc 2MiB", and return the decision."""
         from allocsim.analysis.step import step
 
         try:
@@ -318,7 +311,6 @@ def lines_of(ops: list[list[Any]]) -> list[str]:
 
     ops: allocator calls of an op script, such as ["a", "x", 2097152, 0]: allocate block x of 2 MiB
         on stream 0. Stream n of a script is the stream with the raw handle n * 4096.
-    Raises UsageError for an operation that a session does not have.
     """
     numbers: dict[object, int] = {}
     n_mallocs = 0

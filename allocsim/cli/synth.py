@@ -1,8 +1,7 @@
 """`allocsim synth`: write a recording of a synthetic program.
 
-Rule: the options of a kind of program are the parameters of its function in allocsim.workload, with
-the same names and defaults. They are repeated here so that --help needs no NumPy; a test compares
-them with the functions.
+The options of a kind of program are the parameters of its function in allocsim.workload.  They are
+repeated here so that --help needs no NumPy.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ _ENTRIES: Option = ("entries", None, "stop after this number of entries instead"
 class SynthKind:
     """Kind of synthetic program.
 
-    summary: description in one line.
     shows: behaviour of the allocator that the recording demonstrates, for --help.
     options: options that other kinds do not have.
     """

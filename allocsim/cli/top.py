@@ -1,7 +1,4 @@
-"""`allocsim top`: report the owners of the memory at one moment.
-
-Rule: the whole answer is computed before its first character is printed.
-"""
+"""`allocsim top`: report the owners of the memory at one moment."""
 
 from __future__ import annotations
 

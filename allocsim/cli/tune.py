@@ -1,7 +1,4 @@
-"""`allocsim tune`: find the best setting for recordings.
-
-Rule: the whole answer is computed before its first character is printed.
-"""
+"""`allocsim tune`: find the best setting for recordings."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""`allocsim watch`: report recordings as they arrive, and explain out-of-memory errors.
-
-Rule: the command polls a folder; it runs no server and writes no file. An unreadable file does not
-end it.
-"""
+"""`allocsim watch`: report recordings as they arrive, and explain out-of-memory errors."""
 
 from __future__ import annotations
 
