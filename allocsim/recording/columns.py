@@ -1,14 +1,12 @@
 """Convert the entries of one device to columns of numbers.
 
-Readers return entries in three forms.  PyTorch writes a list of dictionaries (`EntryRows`).
-`allocsim fit` writes a dictionary of lists (`Columns`), which needs a third of the time and space:
-item i of every list belongs to entry i, and is None where the entry lacks the field.  `Packed` is
-read directly from the bytes of a pickle.
-
-Each column is converted in one pass that assumes valid values.  If the pass fails, the entries are
-checked one by one to name the invalid one.  Repeated objects (stacks, pool ids) are looked up by
-identity first, since a pickle shares them, and by value second, since JSON does not.
+Entries are a list of dictionaries, as PyTorch writes them, a dictionary of lists, as `allocsim fit`
+writes them in a third of the time, or `Packed`, read directly from the bytes of a pickle.
 """
+
+# Each column is converted in one pass that assumes valid values. If the pass fails, the entries are
+# checked one by one to name the invalid one. Stacks and pool ids are looked up by identity first,
+# since a pickle shares them, and by value second, since JSON does not.
 
 from __future__ import annotations
 
@@ -39,7 +37,6 @@ def read_trace(
 
     path: file name for error messages.
     segments: segments of the device after the last entry.
-    stacks: reader that numbers the stacks of all devices.
     """
     where = f"the entry of device {device}"
     reader = (

@@ -1,8 +1,7 @@
 """Write recordings as PyTorch snapshots, and files that are complete or not changed at all.
 
-A snapshot is a pickle of plain values in protocol 4, the latest that PyTorch's viewer reads. It has
-the fields of the source file, so that the same PyTorch releases are detected from it. Data that a
-`Recording` does not store (host memory, block history of 2.0) is written as empty lists.
+A snapshot is a pickle in protocol 4, the latest that PyTorch's viewer reads.  It has the fields of
+the source file, so that the same PyTorch releases are detected from it.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from allocsim.recording.trace import Action, Trace
 def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Yield a temporary file in the same folder; it replaces `path` when the `with` statement ends.
 
-    After an error `path` is unchanged and the temporary file is deleted.  If `path` is a symbolic
-    link, the file that it points to is replaced.  Raises OSError if writing fails.
+    After an error `path` is unchanged.  If `path` is a symbolic link, the file that it points to is
+    replaced.  Raises OSError if writing fails.
     """
     place = Path(path).resolve()
     beside = place.with_name(f".{place.name[:200]}.{os.getpid()}.part")
@@ -65,10 +64,7 @@ Frames = Callable[[int], object]
 
 
 def write_snapshot(recording: Recording, path: str | os.PathLike[str]) -> None:
-    """Write `recording` as a pickled snapshot; compress it if `path` ends in .gz.
-
-    Equal recordings give equal bytes.
-    """
+    """Write `recording` as a pickled snapshot; compress it if `path` ends in .gz."""
     with packed_file(path) as file:
         dump_snapshot(recording, file)
 

@@ -1,7 +1,6 @@
 """Checked access to the values of an untrusted file.
 
-Each method checks the type and range of a value and raises RecordingError with one sentence.  A
-message shows type and length of a list or dictionary instead of its items, which may be huge.
+Each method checks the type and range of a value and raises RecordingError with one sentence.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ def describe(value: object) -> str:
 class Fields:
     """A dictionary read from a file, with its position for error messages.
 
-    path: file name.
     where: position of the dictionary as words, e.g. "segments[3]".
     entry: number of the entry; None if the dictionary is not an entry.
     """
@@ -55,7 +53,6 @@ class Fields:
         return [key for key in self._values if isinstance(key, str)]
 
     def refuse(self, what: str) -> NoReturn:
-        """Raise RecordingError with the path, the entry and the sentence `what`."""
         raise RecordingError(self.path, what, entry=self.entry)
 
     def value(self, name: str, expected: str) -> object:
@@ -68,7 +65,6 @@ class Fields:
         return cast(object, self._values[name])
 
     def wrong(self, name: str, value: object, expected: str) -> NoReturn:
-        """Raise RecordingError because field `name` has `value` instead of `expected`."""
         self.refuse(f"{self.where} has {name} {describe(value)}, expected {expected}")
 
     def integer(self, name: str, low: int, high: int) -> int:
@@ -112,7 +108,6 @@ class Fields:
         return value[0], value[1]
 
     def items(self, name: str) -> list[object]:
-        """Return a field that is a list or tuple; its items are not checked."""
         value = self.value(name, "a list")
         if not isinstance(value, list | tuple):
             self.wrong(name, value, "a list")

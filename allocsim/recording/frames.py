@@ -1,12 +1,7 @@
 """Tables of the distinct stack frames and stacks of a recording.
 
-A recording of a million entries has a few hundred distinct stacks and a few thousand frames, so an
-entry stores the number of its stack.  Stack i is `flat[offsets[i]:offsets[i + 1]]`, innermost frame
-first, as PyTorch writes it.
-
-In a pickle, equal stacks and frames are mostly one object, so a reader looks them up by identity
-first.  JSON repeats them, so it then looks them up by value.  A reader visits at most as many
-frames as the file has bytes, even if the file refers to one long stack a million times.
+A recording of a million entries has a few hundred distinct stacks, so an entry stores the number of
+its stack.
 """
 
 from __future__ import annotations
@@ -25,8 +20,6 @@ _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame: file name, function name and line."""
-
     filename: str
     name: str
     line: int
@@ -45,7 +38,7 @@ class FrameTable:
     offsets: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
 
     def __len__(self) -> int:
-        """Return the number of stacks."""
+        # The number of stacks, not of frames.
         return len(self.offsets) - 1
 
     def stack(self, index: int) -> tuple[Frame, ...]:

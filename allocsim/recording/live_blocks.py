@@ -1,20 +1,17 @@
 """Live blocks at any entry of a recording: their sizes, and that no two of them overlap.
 
-`live_before` undoes all allocations and frees from an entry on at once. At one address the entries
-alloc, free_requested and free_completed alternate, so sorting by address brings the entries of each
-block together. `start_state.py` undoes the entries one by one, which takes longer and gives the
-same result. If entries contradict each other, only `start_state.py` finds the wrong entry.
-
-A block that existed before the recording has only its requested size in the recording. The
-addresses behind it, up to the next live block, are slack or free space; slack is at most 1 MiB
-(semantics 1.7). If allocations begin at these addresses while the block is live, the first one
-shows the end of the block: the allocator merges adjacent free blocks and allocates from their
-front. Without such an allocation, the addresses are slack if they are few enough, else free space.
-
-`never_overlap` divides the entries into groups of consecutive entries. In each group, it sorts the
-blocks that are live at any of its entries by address. Only blocks that follow each other in this
-order can overlap, so few pairs are compared.
+`live_before` undoes all allocations and frees from an entry on at once.  `start_state.py` undoes
+them one by one, which takes longer but names the wrong entry if entries contradict each other.
 """
+
+# At one address the entries alloc, free_requested and free_completed alternate, so sorting by
+# address brings the entries of each block together.
+# A block that existed before the recording has only its requested size in the recording. The
+# addresses behind it, up to the next live block, are slack or free space; slack is at most 1 MiB
+# (semantics 1.7). If allocations begin at these addresses while the block is live, the first one
+# shows the end of the block: the allocator merges adjacent free blocks and allocates from their
+# front. Without such an allocation, the addresses are slack if they are few enough, else free
+# space.
 
 from __future__ import annotations
 
@@ -39,9 +36,8 @@ _LAST_ADDRESS = (1 << 64) - 1
 
 @dataclass(slots=True)
 class Live:
-    """Block that is live before the entry given to `live_before`.
+    """Block that is live before a given entry.
 
-    requested_size: bytes.
     size: bytes after rounding; None if only the requested size is known.
     state: "active_allocated" or "active_pending_free".
     frames: stack number; -1 without a stack.
@@ -93,7 +89,7 @@ def true_size(
     landed: int | None,
     never_split: bool = False,
 ) -> tuple[int, bool]:
-    """Return the size in bytes of the block at `address`, for which only the request is known.
+    """Return the size of the block at `address`, for which only the request is known.
 
     Also return True if this is only the least size: the block may be up to 1 MiB larger.
 
@@ -205,7 +201,6 @@ class _Lives(NamedTuple):
     """All blocks that were ever live, sorted by address, then by time.
 
     low: address, relative to the lowest block.
-    size: bytes.
     born: entry of the allocation; -1 if the block existed before the first entry.
     died: entry of the completed free; the number of entries if the block was not freed.
     """

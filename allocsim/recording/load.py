@@ -1,16 +1,7 @@
 """Read recordings of PyTorch's memory history, in the layout of any release.
 
-Rule 1: a file is untrusted.  None of it is executed, and every value that is used is checked.  An
-invalid value raises RecordingError.  Unknown keys are ignored.
-Rule 2: the size of the file bounds the work.  A file with more entries, segments, blocks or frames
-than bytes is refused, because it must refer to one object many times.
-
-Layouts (semantics 6.5): a dictionary with `segments` and `device_traces`, or a list of segments, as
-`memory_snapshot()` returns it. Blocks of 2.0 have `history` and no address. Each layout can be a
-pickle or JSON, plain or compressed. `load_host` reads pinned host memory, which PyTorch records
-from 2.14 on in the layout of a device, with -1 for its number (semantics 13.7). Pickles of 1 MiB or
-more are read by `straight.py`, others by `unpickle.py`. Files that contain only requests have their
-own readers (`requests/`). docs/reference/formats.md lists all formats.
+A file is untrusted: none of it is executed, every used value is checked, and its size bounds the
+work.  docs/reference/formats.md lists all formats.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Memory sizes in start-up logs of serving engines and in tables of memory_summary().
 
-Rule: every number was printed by the engine, for the device that the same line of the log names.
-Numbers are never added. A later number with the same name and device replaces an earlier one. All
-units are powers of 1,024, whatever their names: vLLM and SGLang print GB and mean GiB.
-
-The supported formats are those of vLLM 0.6 to 0.33, SGLang 0.4 to 0.5, llama.cpp of 2024 to 2026
-and Ollama.
+Numbers are never added; a later number with the same name and device replaces an earlier one.
 """
+
+# All units are powers of 1,024, whatever their names: vLLM and SGLang print GB and mean GiB. The
+# supported formats are those of vLLM 0.6 to 0.33, SGLang 0.4 to 0.5, llama.cpp of 2024 to 2026 and
+# Ollama.
 
 from __future__ import annotations
 

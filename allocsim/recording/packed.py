@@ -1,12 +1,7 @@
 """Entries of one device as columns, read from a pickle's bytes without creating dictionaries.
 
-An integer field, such as the size, is a column of its integers.  Any other field, such as the
-stack, is a column of codes: indices into a list of the objects that `pickle` would create.  Equal
-lists of frames have one code; other equal objects may have several.
-
-`PackedReader` converts the codes to the numbers that a trace stores.  If it raises an exception for
-an invalid value, the caller reads the file again as Python objects, to name the entry in the error
-message.
+An integer field is a column of its integers.  Any other field is a column of codes: indices into a
+list of the objects that `pickle` would create.
 """
 
 from __future__ import annotations
@@ -204,10 +199,7 @@ class Packed:
 
 
 class PackedReader:
-    """Converter of `Packed` columns to the columns of a trace.
-
-    The conversion overwrites the columns, so each field can be read only once.
-    """
+    """Converter of columns of a pickle to those of a trace; each field can be read only once."""
 
     __slots__ = ("names", "_entries", "_path", "_where")
 

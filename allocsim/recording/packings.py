@@ -1,11 +1,7 @@
-"""Unpack compressed files piece by piece, up to a size limit.
-
-The unpacked data is written to a temporary file, not to memory.  The tables that a decompressor
-allocates are limited too, so that a small file cannot use much memory.  A zip archive must contain
-one file, whose name is never used as a path.
+"""Unpack compressed files piece by piece to a temporary file, up to a size limit.
 
 A web page that `python -m torch.cuda._memory_viz trace_plot` wrote contains a snapshot as base64
-text under the key "base64".  The page is not executed; the text is decoded to a temporary file.
+text; the page is not executed.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
-"""Read many entries of a pickled snapshot at once, column by column.
+"""Read many entries of a pickled snapshot at once, column by column, as NumPy arrays.
 
-Nearly all entries are dictionaries with the same keys in the same order, so their bytes in the
-pickle are the same short sequence of operations; only the arguments differ. This module finds all
-positions where such a sequence may begin, and reads the arguments of all entries together, as NumPy
-arrays. Bytes within a text or number may look like an entry, so the caller uses only entries that
-begin where an operation ends.
-
-`Window` reads pickles of protocol 4 or 5 in pieces of 1 MiB, without frame headers. Python's
-pickler divides a pickle into frames, each with its length in front, and no operation may cross the
-start of a frame. A file that Python's pickler would not write raises `OtherForm`, and `unpickle`
-decides whether it is valid.
+Nearly all entries are dictionaries with the same keys in the same order, so they are the same short
+sequence of pickle operations; only the arguments differ.
 """
+
+# Bytes within a text or number may look like an entry, so the caller uses only entries that begin
+# where an operation ends. Python's pickler divides a pickle into frames, each with its length in
+# front, and no operation may cross the start of a frame.
 
 from __future__ import annotations
 
@@ -147,6 +143,8 @@ class Made(NamedTuple):
 class RowBatch:
     """Columns of entries that have the same fields, in file order; arrays have one item per entry.
 
+    A memo number is the pickle's name for an object.
+
     begin, end: byte offsets in the window where the entry begins and ends.
     memos: number of memo numbers that the entry assigns.
     last: index of the last entry that follows this one without other data between the entries.
@@ -165,9 +163,9 @@ class RowBatch:
 
 
 def read_shape(window: Window, at: int, name_of: Callable[[int], object]) -> RowShape | None:
-    """Return the names and forms of the fields of the entry that begins at `at` in the window.
+    """Return the names and forms of the fields of the pickled entry that begins at byte `at`.
 
-    name_of: function from a memo number to the name of a field.
+    name_of: function from a memo number (the pickle's name for an object) to the name of a field.
     Returns None if no entry begins there, or an entry that `read_batch` does not support.
     """
     data = window.data

@@ -1,21 +1,13 @@
-"""Data that allocsim adds to the snapshots that it records: provenance and marks.
+"""Data that allocsim adds to the snapshots that it records, under the key "allocsim".
 
-`allocsim record` and `allocsim.capture` write both under the key "allocsim".  A snapshot without
-this key, or without some of its values, can still be read.
-
-Provenance describes the program and its GPU.  `card_memory` computes from it how much of the GPU's
-memory each process held.  Recorded numbers are used unchanged.  If they are missing, the usual size
-of a CUDA context is subtracted from the memory in use outside PyTorch, which gives a range for the
-other processes.  A CUDA context with its libraries took 526 MiB to 870 MiB on an H200 (driver 580,
-CUDA 13): it is smallest before the first kernel, and largest with cuSOLVER and a fused optimizer.
-Smaller GPUs need less.
-
-Marks are calls that PyTorch's history does not contain, such as empty_cache(), and the beginnings
-of training steps and phases, which only `allocsim.capture` stores, if the program reports them.
-The position of a mark is the number of entries recorded before it.  Annotations are ranges that the
-program names, such as an optimizer step.  PyTorch writes two for each range, START and END
-(semantics 6.5), and allocsim keeps them unchanged.
+Provenance describes the program and its GPU.  Marks are calls that PyTorch's history lacks, such as
+empty_cache(), and the beginnings of training steps and phases.
 """
+
+# If the memory of other processes is not recorded, the usual size of a CUDA context is subtracted
+# from the memory in use outside PyTorch. A context with its libraries took 526 MiB to 870 MiB on an
+# H200 (driver 580, CUDA 13): it is smallest before the first kernel, and largest with cuSOLVER and
+# a fused optimizer. Smaller GPUs need less.
 
 from __future__ import annotations
 
@@ -57,7 +49,7 @@ _REPLACING = (MarkKind.STEP, MarkKind.PHASE)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One mark of a device.
+    """Call that PyTorch's history lacks, or beginning of a step or phase, on one device.
 
     entry: number of entries of the device before the mark.
     value: the fraction (0 to 1) of FRACTION, the conf of SETTINGS, the pool id of POOL_CREATED and
@@ -138,7 +130,7 @@ def _value(row: Fields, kind: MarkKind) -> _Value:
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """Begin or end of an annotated range.
+    """Begin or end of a range that the program named, such as an optimizer step.
 
     stage: "START" or "END".
     time_us: microseconds, by the same clock as the times of entries.
@@ -154,7 +146,7 @@ class Annotation:
 
 
 def read_annotations(top: Fields, size: int) -> tuple[Annotation, ...]:
-    """Return the annotations of a snapshot; an empty tuple if it has none.
+    """Return the annotations (named ranges) of a snapshot; an empty tuple if it has none.
 
     size: bytes of the file, which limit the number of annotations.
     """
@@ -183,11 +175,9 @@ class Provenance:
     """Origin of a recording.  An empty text means that the value does not apply or is unknown.
 
     torch_version: version of PyTorch, e.g. "2.15.0+cu130".
-    device_name: name of the GPU.
     device_memory: bytes of the GPU; 0 if unknown.
     context_memory: bytes held by the CUDA context and other processes; 0 if unknown.
     is_phantom: True if recorded on a phantom GPU.
-    command: command line of the program.
     rank: rank of the process in a distributed job.
     oom_text: out-of-memory error that ended the program.
     stopped_by: limit of allocsim that ended the program.
@@ -195,13 +185,12 @@ class Provenance:
     guessed: libraries whose workspace sizes on a phantom GPU are guesses.
     routing: how a phantom GPU distributed tokens to experts, "balanced" or "skewed", if sizes of
         requests or values on the host depend on it.
-    captured: text that says why `allocsim.capture` wrote the recording, such as an error, and which
-        part of the history is missing; "" for other recordings.
+    captured: why `allocsim.capture` wrote the recording, such as an error, and which part of the
+        history is missing; "" for other recordings.
     free_memory, reserved_memory: free bytes of the GPU, and bytes reserved by this program's
         PyTorch, when the recording was written; None if unknown.
     process_memory: bytes of GPU memory of this process, from NVML; None if unknown.
     other_memory, other_processes: GPU memory and number of other processes; None if unknown.
-    exit_code: exit code of the program; None if unknown.
     conf_at_start: conf at the start of the program; None if it did not change until the end.
     """
 
@@ -317,12 +306,7 @@ class CardMemory:
 
     @property
     def is_shared(self) -> bool:
-        """True if other processes hold much of the GPU's memory.
-
-        Much memory is at least the smaller of 1 GiB and 5 % of the GPU if the number was recorded,
-        and at least the larger of the two if it is estimated, because libraries such as NCCL also
-        hold memory outside PyTorch.
-        """
+        """True if other processes hold much of the GPU's memory: about 1 GiB or 5 %."""
         limits = _NOTABLE_BYTES, int(_NOTABLE_SHARE * self.total)
         return self.others_low >= (max(limits) if self.is_estimated else min(limits))
 
@@ -348,9 +332,9 @@ class CardMemory:
 
 
 def card_memory(made: Provenance | None) -> CardMemory | None:
-    """Return the GPU's memory, and its use by other processes and by the program's CUDA context.
+    """Return the GPU's memory when the recording was written, and its use by other processes.
 
-    The use is from when the recording was written. None if the recording does not contain it.
+    None if the recording does not contain it.
     """
     if made is None or not made.device_memory:
         return None

@@ -1,15 +1,12 @@
 """Contents of one file for all devices, and the release and build of PyTorch that wrote it.
 
-A marker is a field or action that PyTorch writes since some release; `LAYOUTS` lists the new
-markers of each release. If a file has a marker, no older release wrote it. If a file lacks a marker
-that a release and all newer ones always write, an older release wrote it. An empty part of a file
-shows nothing: without entries, the fields of entries are unknown.
-Sources: semantics 6.3, 6.5 and 9; recordings show that 2.11.0 writes no pool_id.
-
-Names in stacks or the sizes of blocks show the build: CUDA, XPU, ROCm or Ascend NPU. The
-differences of the allocators are from their source code of 2025 and 2026. No XPU or ROCm recording
-was available to check them, and the message for the user says so.
+A release is found by its markers: fields or actions that PyTorch writes since that release.  Names
+in stacks or the sizes of blocks show the build: CUDA, XPU, ROCm or Ascend NPU.
 """
+
+# Sources: semantics 6.3, 6.5 and 9; recordings show that 2.11.0 writes no pool_id. The differences
+# of the builds are from their source code of 2025 and 2026; no XPU or ROCm recording was available
+# to check them, and the message for the user says so.
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
-    """Markers that one release of PyTorch introduced."""
+    """Fields and actions that one release of PyTorch introduced."""
 
     release: str
     markers: tuple[Marker, ...] = ()
@@ -96,11 +93,10 @@ def markers_in(where: str) -> tuple[str, ...]:
 
 
 def layout_releases(present: Set[str]) -> tuple[str, ...]:
-    """Return the releases that can have written a file with these markers, oldest first.
+    """Return the releases that can have written a file, oldest first; empty if none can.
 
-    present: names of the markers in the file, and of its parts that are not empty ("segments",
-        "entries", "snapshot", "settings").
-    The result is empty if the markers contradict each other.
+    present: names of the fields and actions in the file that identify releases, and of its parts
+        that are not empty ("segments", "entries", "snapshot", "settings").
     """
     lowest, highest = 0, len(LAYOUTS) - 1
     for since, layout in enumerate(LAYOUTS):

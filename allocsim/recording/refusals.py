@@ -1,12 +1,11 @@
 """Reasons for which a serving engine did not start, read from its log, and options that would help.
 
-Rule: the reason repeats the engine's own numbers. The advice is the smallest change of one option
-that suffices according to these numbers. If no single option suffices, the advice names options
-that reduce the need.
-
-Sources: vLLM's `request_memory`, its planning of the cache, and `raise_if_cache_size_invalid` of
-older releases; SGLang's model runner; llama.cpp's `ggml_backend_cuda_buffer_type_alloc_buffer`.
+The reason repeats the engine's own numbers; the advice is the smallest change of one option that
+suffices, or options that reduce the need.
 """
+
+# Sources: vLLM's `request_memory`, its planning of the cache, and `raise_if_cache_size_invalid` of
+# older releases; SGLang's model runner; llama.cpp's `ggml_backend_cuda_buffer_type_alloc_buffer`.
 
 from __future__ import annotations
 

@@ -1,23 +1,16 @@
 """Segments, blocks and allocator settings of a snapshot, and the pool of each entry.
 
-Since PyTorch 2.1 a block has an address and frames.  In 2.0 its address follows from the sizes of
-the blocks before it in the segment, and its frames are in the first item of its `history`.
-
-The settings are those in effect when the snapshot was written.  PyTorch does not store all options:
-max_non_split_rounding_mb, segment size, memory fraction and reserves are missing.  They are known
-only from the conf in the snapshot (semantics 6.5).
-
-Since PyTorch 2.12 entries store the pool id.  In an older recording, an entry belongs to the pool
-of the final segment that contains its address (semantics 6.6).  If that segment was obtained only
-after the entry, the address belonged to another segment, and the entry is assigned to the default
-pool.
-
-`reservations_of` finds the entries that obtained expandable segments.  Such a segment first maps
-memory at its base, and later only at or before the end of its mapped part.  It is destroyed when no
-memory is mapped (semantics 4.1, 4.2, 4.6).  So a mapping at any other address begins a new segment.
-If a segment has mapped memory before the first entry, it is assumed to exist during the whole
-recording, because parts of it may have been unmapped without an entry.
+PyTorch does not store all settings, and entries have a pool id only since 2.12; in an older
+recording it follows from the final segments (semantics 6.5, 6.6).
 """
+
+# Since PyTorch 2.1 a block has an address and frames. In 2.0 its address follows from the sizes of
+# the blocks before it in the segment, and its frames are in the first item of its `history`.
+# An expandable segment first maps memory at its base, and later only at or before the end of its
+# mapped part. It is destroyed when no memory is mapped (semantics 4.1, 4.2, 4.6). So a mapping at
+# any other address begins a new segment. If a segment has mapped memory before the first entry, it
+# is assumed to exist during the whole recording, because parts of it may have been unmapped without
+# an entry.
 
 from __future__ import annotations
 
@@ -86,7 +79,6 @@ class SegmentReader:
     stack: function that returns the stack number of a block or segment from its fields.
     file_size: bytes of the file, which limit the number of segments and blocks.
     markers: fields of segments that not all releases of PyTorch write.
-    wrong_sums: fields of segments that differ from the sums over the blocks.
     """
 
     __slots__ = ("path", "markers", "wrong_sums", "_stack", "_budget", "_size")

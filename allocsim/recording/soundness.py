@@ -1,8 +1,6 @@
 """Find the defects of a recording and describe them in sentences for the user.
 
-A defect of severity "error" means that the recording cannot be replayed or contradicts itself.  A
-"note" describes a recording that can be replayed.  Equal defects of several entries are one defect
-whose text has the number of entries.
+Equal defects of several entries are one defect whose text has the number of entries.
 """
 
 from __future__ import annotations
@@ -75,8 +73,7 @@ def refuse_unsound(recording: Recording) -> dict[int, Rewound]:
 def refuse_contradictions(recording: Recording) -> None:
     """Raise RecordingError if the recording contradicts itself.
 
-    Recordings that are consistent but cannot be replayed are allowed, such as segments without
-    entries.
+    A consistent recording that cannot be replayed is allowed, such as segments without entries.
     """
     for defect in find_defects(recording):
         if defect.text.startswith(_CONTRADICTS):

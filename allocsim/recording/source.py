@@ -1,9 +1,7 @@
 """Open recordings, and logs that a user gives in place of a recording.
 
-The format is detected from the first bytes.  The memory used is small and does not depend on the
-file: no recording is read as a whole, and compressed files are unpacked to a temporary file
-(`packings.py`).  A log is read as text, up to `LONGEST_LOG` bytes after unpacking.  A pipe is read
-only once, because it cannot be rewound.
+The format is detected from the first bytes.  Compressed files are unpacked to a temporary file; a
+log is read as text.
 """
 
 from __future__ import annotations
@@ -194,7 +192,7 @@ class FileForm:
 
     size: bytes on disk.
     sha256: digest of the bytes on disk, in hexadecimal.
-    kind: value of a `Kind`, such as "pickle".
+    kind: format, such as "pickle".
     packing: compression, "gzip", "xz", "zstd" or "zip"; "" for an uncompressed file.
     protocol: protocol of a pickle; None for other kinds of file.
     """
@@ -239,10 +237,7 @@ _PACKED = (".gz", ".xz", ".zst", ".zip")
 
 
 def recordings_in(folder: Path) -> list[Path]:
-    """Return the paths of the recordings in `folder` and its subfolders, sorted.
-
-    The list is empty if the folder does not exist.
-    """
+    """Return the recordings in `folder` and its subfolders, sorted; [] if there is no folder."""
     found = [
         path
         for path in folder.rglob("*")

@@ -1,16 +1,14 @@
 """Reconstruct the segments before an entry by undoing it and all later entries.
 
-Undoing a free_completed makes a block pending, undoing a free_requested makes it allocated, and
-undoing an alloc makes it free space.  Undoing a segment_alloc removes the segment, and undoing a
-segment_free adds it as one free block; segment_map and segment_unmap are undone in the same way.
-For a recording that began on an empty device the result is empty.  A contradiction raises
-RecordingError with the entry.
-
-The entry of a free has the requested size of its block, not the size after rounding.  For a block
-that was live at the start and freed later, `true_size` infers the size after rounding.  The rest of
-the result is exact, except in a recording without pool_id.  There, a freed segment is assigned to
-the default pool, and to the small pool if it has at most 2 MiB.
+The result is empty for a recording that began on an empty device.  It is exact, except for pools in
+a recording without pool_id.
 """
+
+# Undoing a free_completed makes a block pending, undoing a free_requested makes it allocated, and
+# undoing an alloc makes it free space. Undoing a segment_alloc removes the segment, and undoing a
+# segment_free adds it as one free block; segment_map and segment_unmap are undone in the same way.
+# In a recording without pool_id, a freed segment is assigned to the default pool, and to the small
+# pool if it has at most 2 MiB.
 
 from __future__ import annotations
 
@@ -129,8 +127,7 @@ def start_state(
 class Rewound:
     """Live blocks and segments of a device before an entry, computed by undoing the later entries.
 
-    Undoing takes most of the time and does not depend on settings.  So the object is kept, and
-    `state` computes the exact sizes of the blocks for given settings.
+    The object does not depend on settings; `state` computes the sizes of blocks for given settings.
 
     Raises RecordingError, naming the entry, if the entries do not lead to the final segments.
     """

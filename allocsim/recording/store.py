@@ -1,18 +1,12 @@
 """Read and write column files, which have one array per column (.npz), and cache large recordings.
 
-The file contains no pickles, and arrays of objects are refused.  The arrays are stored without
-compression, so that loading needs no more memory than the file has bytes, and no more time than
-reading it.
-The array `0.size` is the column `size` of device 0.  Frames, texts, segments and settings are in
-one JSON text, `recording`.  It uses the keys of PyTorch's snapshots, so that the same code checks
-both.
-
-The cache has a column file of each large recording, so that a second load takes less time.  The
-file is used only if the source still has the size, modification time and SHA-256 that it stores,
-and the reader code is unchanged.  In every other case the source is read again.  An error of the
-cache is never raised.  The cache is in the user's own folder, because a folder of recordings may be
-untrusted, watched or read-only.  The least recently used files are deleted first (`_MOST_BYTES`).
+The array `0.size` is the column `size` of device 0; everything else is in one JSON text,
+`recording`, with the keys of PyTorch's snapshots.
 """
+
+# A cached file is used only if the source still has the size, modification time and SHA-256 that it
+# stores, and the reader code is unchanged. An error of the cache is never raised. The cache is in
+# the user's own folder, because a folder of recordings may be untrusted, watched or read-only.
 
 from __future__ import annotations
 
@@ -65,7 +59,6 @@ _Columns = dict[str, NDArray[Any]]
 
 
 def write_npz(recording: Recording, path: str | os.PathLike[str]) -> None:
-    """Write `recording` as a column file, replacing any file at `path`."""
     with whole_file(path) as file:
         dump_npz(recording, file)
 

@@ -1,14 +1,7 @@
 """Read a pickled snapshot directly to columns, without creating an object per entry.
 
-Nearly all entries have the same fields in the same order and are read many at once
-(`pickle_rows.py`).  The rest of the pickle is read operation by operation, which gives the same
-objects as `pickle`.
-
-Rule 1: nothing is executed; only operations for plain values are supported.
-Rule 2: the result equals the result of `unpickle`.  For a file that this module cannot read,
-`OtherForm` is raised, and the caller calls `unpickle`, which also reports errors.
-Rule 3: the number of operations that are read one at a time is limited, so that an attempt that
-fails takes little time.
+The result equals that of `unpickle`, which reads a file that this module cannot read and reports
+errors.  Nothing is executed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,6 @@
 """Recorded history of one device as columns: item i of every column is entry i.
 
-`trace[i]` returns entry i as an `Entry`. All columns are read-only and have the same length. Files
-store the codes of `Action`, so an existing code must never change (semantics 6.1).
-
-PyTorch records a free as two entries, free_requested and free_completed. Nearly always they are
-adjacent in the recording, and `ByAddress` then counts them as one free. At one address allocations
-and frees alternate, so sorting by address puts each free directly after its allocation.
+Files store the codes of `Action`, so an existing code must never change (semantics 6.1).
 """
 
 from __future__ import annotations
@@ -69,10 +64,7 @@ class Turn(IntEnum):
 
 
 def completes_at_once(action: NDArray[np.uint8], addr: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return True for each free_completed entry that directly follows its free_requested entry.
-
-    action, addr: columns of all entries; `action` has codes of `Action`.
-    """
+    """Return True for each free_completed entry that directly follows its free_requested entry."""
     at_once = any_of(action, (Action.FREE_COMPLETED,))
     at_once[:1] = False
     at_once[1:] &= any_of(action[:-1], (Action.FREE_REQUESTED,)) & (addr[1:] == addr[:-1])
@@ -84,7 +76,6 @@ class ByAddress:
     """Allocations and frees sorted by address; at one address they keep the recorded order.
 
     entry: entry number; for a FREE, the number of its free_completed.
-    addr: address of the block.
     kind: code of `Turn`.
     goes_on: True if the next item has the same address.
     """
@@ -132,7 +123,6 @@ class ByAddress:
 class Tiles:
     """Blocks of all segments as columns, in order of their addresses; each has one item per block.
 
-    address, size: address and bytes of the block.
     requested_size: bytes before rounding.
     is_active: True if allocated or waiting for a free to complete.
     is_pending: True if waiting for a free to complete.

@@ -1,21 +1,12 @@
 """Read a pickle of plain values as Python objects, without executing it.
 
-`straight.py` reads snapshots of 1 MiB or more in less time, because it creates no objects.  This
-module reads the smaller snapshots and those that `straight.py` does not support.
-
-Rule 1: no name is imported and no class is instantiated: `find_class` and `persistent_load` always
-raise.  Before unpickling, a pickle is refused if it has an operation that dictionaries, lists,
-tuples, text, numbers, booleans and None do not need.
-Rule 2: the size of the file bounds the memory.  Before unpickling, a pickle is refused if a length
-or frame exceeds the file, if the number by which it refers to an earlier value (memo) exceeds the
-file's bytes, if an integer has more than 72 bits, or if there are more containers per byte than in
-any recording.
-Rule 3: the only tuples are pairs of integers (pool ids).  Hashing tuples nested a million deep
-would overflow the interpreter's stack.
-
-The scan takes 0.7 s for a million entries (88 MB), because one regular expression matches many
-operations at once, and Python code runs only for texts.
+Before unpickling, a pickle is refused if it has an operation that plain values do not need, or if
+it would need too much memory for the size of the file.
 """
+
+# The only tuples are pairs of integers (pool ids), since hashing tuples nested a million deep would
+# overflow the interpreter's stack. The scan takes 0.7 s for a million entries (88 MB), because one
+# regular expression matches many operations at once, and Python code runs only for texts.
 
 from __future__ import annotations
 

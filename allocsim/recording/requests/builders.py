@@ -1,12 +1,7 @@
 """Builders of recordings that contain only requests: columns of a trace, and call stacks.
 
-If a file frees a block that it never requested, the block existed before the file began.  Its
-request is then inserted before the first request of the file.  If a free does not name its block by
-address or id, it frees the most recently requested live block of its size.
-
-A profiler trace has begin and duration of each call.  The stack of a thread at a moment consists of
-the calls that had begun and not ended, innermost first.  A call of an operator has a name, and
-neither file nor line.
+If a file frees a block that it never requested, a request is inserted before its first request.  If
+a free does not name its block, it frees the most recently requested live block of its size.
 """
 
 from __future__ import annotations
@@ -142,7 +137,6 @@ class RequestColumns:
     ) -> Trace:
         """Return the trace of the requests and frees.
 
-        frame_table: table to which the stack numbers refer.
         has_times: True if the times are recorded ones.
         before: stack number of the blocks that existed before the file began.
         """

@@ -1,14 +1,7 @@
 """Read requests and frees from traces of PyTorch's profiler (Kineto, Chrome format).
 
-Rule 1: each event is decoded, checked and dropped, so that reading takes little more memory than
-the text.
-
-Rule 2: events are sorted by (ts, Ev Idx), the order of the calls of the allocator. In this order,
-`Total Allocated` changes by exactly the bytes of each event.
-
-A `[memory]` event has `Bytes` (negative for a free), `Device Type` and `Device Id`. Since PyTorch
-1.11 it also has `Addr`, `Total Allocated` and `Total Reserved`. Bytes are sizes of blocks. A trace
-contains no streams, pools or segments.
+Events are sorted by (ts, Ev Idx), the order of the calls of the allocator.  Bytes are sizes of
+blocks; a trace contains no streams, pools or segments.
 """
 
 from __future__ import annotations
@@ -125,8 +118,7 @@ def read_profiler_trace(path: str, data: bytes) -> Recording:
 def _device_numbers(moved: list[_Moved]) -> dict[tuple[str, int], int]:
     """Return the device number in the recording of each (process, device) in the trace.
 
-    Each process has a separate allocator, so its devices need separate numbers. The first process
-    keeps its device numbers. A device of a later process gets an unused number if its own is used.
+    Each process has a separate allocator, so its devices need separate numbers.
     """
     pairs = list(dict.fromkeys((each.process, each.device) for each in moved))
     free = 1 + max(device for _, device in pairs)

@@ -1,18 +1,15 @@
 """Read requests and frees from rows: CSV or JSON that users write, and PyTorch's memory timeline.
 
-A row that a user writes identifies its block by `addr` (a number, decimal or 0x…) or `id` (any
-text). Columns are found by name, in any order. Necessary columns are action (alloc, free,
-free_requested or free_completed), size or bytes, and addr or id. Optional columns are device,
-stream, time_us, name (label of the request) and, in JSON, frames. Unknown columns are ignored, and
-so are rows with actions of the allocator, such as `segment_alloc`.
-
-A raw row of `export_memory_timeline` is [nanoseconds, action, bytes, category]. Actions are 1
-(existed before the timeline), 2 (created), 3 (changed its category) and 4 (destroyed). Nanoseconds
-are -1 for action 1, and bytes are negative for released memory. The rows do not identify blocks, so
-a free is assigned to the most recently requested live block of its category and size. A change
-of category has two rows: a release in the old category, and a request in the new one. The tensor
-keeps its block.
+A user's row identifies its block by `addr` or `id`; columns are found by name, in any order
+(docs/reference/formats.md).
 """
+
+# A raw row of `export_memory_timeline` is [nanoseconds, action, bytes, category]. Actions are 1
+# (existed before the timeline), 2 (created), 3 (changed its category) and 4 (destroyed).
+# Nanoseconds are -1 for action 1, and bytes are negative for released memory. The rows do not
+# identify blocks, so a free is assigned to the most recently requested live block of its category
+# and size. A change of category has two rows: a release in the old category, and a request in the
+# new one. The tensor keeps its block.
 
 from __future__ import annotations
 
