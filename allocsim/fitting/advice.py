@@ -76,10 +76,8 @@ class Advice:
 def advise(found: Fit | Estimate, **how: Any) -> Advice:
     """Find changes of the task or the card with which the task fits.
 
-    found: result of `fit` or `estimate`.
+    found: result of `fit` or `estimate`; ConfigError if it is about a user's own program.
     how: the arguments `conf`, `python`, `torch_version` and `transformers` of `fit`.
-
-    Raises ConfigError for a result about a user's own program.
     """
     task = found.task
     if task is None:
@@ -112,12 +110,11 @@ def fewest_checkpointed(
 ) -> tuple[Task, str]:
     """Find the fewest layers of a model to checkpoint with which `task` fits a card.
 
-    gpus: the card, alone in a sequence; ConfigError for several.
-    watch: function that is called with a text before each run.
-    engine, how: arguments of `fit`.
-
     Return the task with these layers checkpointed, and a sentence with their number. If no number
     suffices, all layers are checkpointed, and the sentence says so.
+
+    gpus: the card, alone in a sequence; ConfigError for several.
+    engine, how: arguments of `fit`.
     """
     if len(gpus) > 1:
         raise ConfigError("the fewest layers to checkpoint are those of one card; expected one")

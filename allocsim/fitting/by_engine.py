@@ -62,10 +62,9 @@ class RunOptions(TypedDict, total=False):
 
 
 def missing_package(engine: str, python: str | None, task: Task) -> Missing | None:
-    """Return the package that the program of `task` lacks here.
+    """Return the package that the program of `task` lacks here; None if it can run.
 
-    None if the program can run, or if `engine` is not "auto". Raises UnavailableError if the
-    interpreter `python` was requested and has no PyTorch.
+    Raises UnavailableError if the interpreter `python` was requested and has no PyTorch.
     """
     if engine != "auto":
         return None
@@ -89,15 +88,11 @@ def engine_for(
     gpu: Gpu,
     by_law: RunsByLaw | None = None,
 ) -> tuple[str, str]:
-    """Choose the engine that answers whether `task` fits `gpu`.
-
-    Return its name, and a sentence on why the engines before it cannot answer, or "".
+    """Return the engine that answers whether `task` fits `gpu`, and why earlier engines cannot.
 
     engine: requested engine, or "auto".
     missing: package without which the program cannot run; None if it can.
     by_law: cache of the task's runs by law; None for a new one.
-
-    Raises UnavailableError if no engine can answer.
     """
     if engine != "auto":
         return engine, ""
@@ -133,7 +128,6 @@ def run_exactly(
     """Run `task` on `gpu` by PyTorch (engine "program") or formulas for requests ("laws").
 
     how: arguments of `run_program`; with laws, all but `conf` and `keep` are ignored.
-    transformers: intended release of transformers; only for laws.
     """
     if engine == "laws":
         return run_by_law(task, gpu, conf=how.get("conf"), keep=how.get("keep"))
@@ -236,10 +230,7 @@ def fit_command(
     host_spill: int = 0,
     values: bool = True,
 ) -> Fit:
-    """Run the program of a command line on `gpu` and report whether it fits.
-
-    command: words of the command line. The other arguments are those of `fit`.
-    """
+    """Run a command line on `gpu` and report whether it fits; other arguments are as in `fit`."""
     run = partial(run_program, command, conf=conf, values=values)
     how = RunOptions(conf=conf, torch_version=torch_version)
     return _answer(shlex.join(command), _Setup(run, gpu, how, keep, host_spill, values))

@@ -95,12 +95,10 @@ class Estimate(Shown):
 
     @property
     def peak_reserved_bytes(self) -> int:
-        """Upper end of the reserved bytes at the peak."""
         return self.needed_bytes
 
     @property
     def peak_allocated_bytes(self) -> int:
-        """Upper end of the allocated bytes at the peak."""
         return self.needed_bytes - sum(part.high for part in self.parts if part.name == _OVERHEAD)
 
     def headline(self) -> str:
@@ -117,22 +115,17 @@ class Estimate(Shown):
 
 
 def estimate(task: Task, gpu: Gpu, reason: str = "", conf: str | None = None) -> Estimate:
-    """Return the memory that `task` needs on `gpu`, by formula.
+    """Return the memory that `task` needs on `gpu`, by formula; ConfigError without a formula.
 
     reason: sentence on why program and law could not answer, or "".
-    conf: value of PYTORCH_CUDA_ALLOC_CONF, which has no effect; a note reports that.
-
-    Raises ConfigError for a model that no formula describes.
+    conf: has no effect; a note reports that.
     """
     parts, source = _trained(task, gpu) if task.is_training else _served(task, gpu)
     return Estimate(task, gpu, parts, source, reason, tuple(_left_out(task, gpu, conf)))
 
 
 def training_of(task: Task) -> Training:
-    """Convert a task of training to the input of the training formulas.
-
-    Raises ConfigError for a model that the formulas do not describe.
-    """
+    """Convert a task of training to the input of the training formulas; ConfigError without one."""
     shape = shape_of(task.model)
     if task.checkpoint_layers:
         raise ConfigError("formulas checkpoint all layers or none; some of them need the program")
@@ -236,10 +229,7 @@ _NORMS = dict.fromkeys(("gemma2", "gemma3_text", "glm4"), 4) | dict.fromkeys(_PA
 
 
 def shape_of(model: Model) -> TransformerShape:
-    """Return the sizes of `model` for the training formulas.
-
-    Raises ConfigError for a model that the formulas do not describe.
-    """
+    """Return the sizes of `model` for the training formulas; ConfigError without a formula."""
     kind = model.config["model_type"] if isinstance(model, Configured) else "function"
     if not isinstance(model, Configured) or kind not in KNOWN_TYPES:
         raise ConfigError(
@@ -287,12 +277,9 @@ _ADAPTED = {
 def with_adapters(
     shape: TransformerShape, model: Model, rank: int, targets: Sequence[str] = ()
 ) -> TransformerShape:
-    """Add LoRA adapters to a model's sizes for the training formulas.
+    """Add LoRA adapters of a rank to a model's sizes for the training formulas.
 
-    rank: rank of the adapters.
     targets: names of the modules with adapters; empty for all linear modules of a layer.
-
-    Raises ConfigError for an unknown module.
     """
     unknown = sorted(set(targets) - set(_ADAPTED))
     if unknown:

@@ -60,9 +60,6 @@ def run_by_law(
 ) -> Ran:
     """Compute the requests of a task by formulas (its law), without PyTorch, and replay them.
 
-    The result equals that of `run_program`, which runs the task's program on `gpu`.
-
-    conf: value of PYTORCH_CUDA_ALLOC_CONF.
     keep: file to which the recording is written.
     requests: the task's requests, if they are known.
 
@@ -89,7 +86,6 @@ def run_by_law(
 
 
 def why_no_law(task: Task, gpu: Gpu) -> str:
-    """Return a sentence on why no law gives the requests of a task on a card; "" if one does."""
     return RunsByLaw(task).why_none(gpu)
 
 
@@ -142,16 +138,11 @@ class RunsByLaw:
 
 
 def card_of(gpu: Gpu) -> Card:
-    """Return the properties of a GPU that determine the sizes of requests."""
     return Card(gpu.capability, gpu.multiprocessors, gpu.limits.threads)
 
 
 def mask_unit(task: Task) -> int:
-    """Return the multiple to which the length of each row of the attention mask is padded.
-
-    It is 8 for fused attention, 1 for eager attention, and 0 if the program has no mask. With fused
-    attention, there is a mask only with checkpointing, or if the sequence fills a sliding window.
-    """
+    """Return the multiple to which each row of the attention mask is padded; 0 without a mask."""
     if task.attention == "eager":
         return 1
     window = _sizes_of(task.model).get("window", 0)
@@ -161,10 +152,7 @@ def mask_unit(task: Task) -> int:
 
 
 def laws_name(task: Task) -> ProgramName:
-    """Return the name under which the formulas (laws) for a task's requests are stored.
-
-    Raises ConfigError for a model or an option without laws.
-    """
+    """Return the name under which the laws of a task's program are stored."""
     config = config_of(task.model)
     family = family_of(config)
     head = task.model.head if isinstance(task.model, Configured) else ""
@@ -211,11 +199,7 @@ def _without_law(task: Task) -> Iterator[str]:
 
 
 def nearest_law(name: str) -> str | None:
-    """Return the most similar name among the programs with laws, or None.
-
-    A training program is compared only with training programs, a serving program only with serving
-    programs. Programs of the same model family are preferred.
-    """
+    """Return the most similar name among the programs with laws, of the same kind, or None."""
     alike = [each for each in known_laws() if _serves(each) == _serves(name)]
     family = f"{name.partition('_')[0]}_"
     candidates = [each for each in alike if each.startswith(family)] or alike
@@ -242,7 +226,6 @@ def is_fused(task: Task) -> bool:
 
 
 def serving_of(task: Task, gpu: Gpu) -> Serving:
-    """Return the serving workload of a task, as the formulas for its requests need it."""
     return Serving(
         sizes=_sizes(task),
         card=card_of(gpu),
@@ -289,12 +272,7 @@ def _refuse_without_law(task: Task, laws: Laws, names: Iterable[str]) -> None:
 
 
 def requests_by_law(task: Task, gpu: Gpu, laws: Laws | None = None) -> Requests:
-    """Compute the requests and frees of a task on a card by formulas (its law), without PyTorch.
-
-    laws: laws of the task's program; default: those in the package.
-
-    Raises ConfigError if the task has no law.
-    """
+    """Compute the requests and frees of a task on a card by its law; ConfigError without one."""
     laws = laws or _laws(task)
     refuse_card_without_law(gpu)
     sizes, card = _sizes(task), card_of(gpu)
@@ -346,8 +324,6 @@ def peak_by_law(task: Task, gpu: Gpu, *, needs_peak: bool = True) -> tuple[int, 
 
     needs_peak: False to end without a replay if more than `gpu` has is in use at once; the result
         is then the sum of the requests in use.
-
-    Raises ConfigError if the task has no law.
     """
     laws = _laws(task)
     requests = requests_by_law(task, gpu, laws)

@@ -152,7 +152,6 @@ def page_laws(family: str) -> PageLaws:
 
 
 def law_model(model: Model) -> LawModel:
-    """Return the properties of `model` that the calculator needs; ConfigError if it has no laws."""
     config = config_of(model)
     family = family_of(config)
     if family is None:
@@ -195,8 +194,7 @@ def law_cards() -> dict[str, Gpu]:
 def opening_at(task: Task, gpu: Gpu) -> Opening:
     """Return the question that a calculator page shows first: `task` on `gpu`.
 
-    Raises ConfigError for an option that the calculator does not have, and for a model or card
-    without laws.
+    Raises ConfigError for an option that the calculator does not have, or without laws.
     """
     name = laws_name(task)
     if task.start != "clean" or not _is_on_page(name):

@@ -178,18 +178,12 @@ class ReadFront:
 
 
 def read_answers(path: str) -> tuple[Answered, ...]:
-    """Return the answers in the file at `path`, one for each card.
-
-    Raises ConfigError if the file holds no answer.
-    """
+    """Return the answers of `fit` in a JSON file, one for each card."""
     return _read(path, lambda document: tuple(map(_answered, document.get("cards", [document]))))
 
 
 def read_frontier(path: str) -> ReadFront | None:
-    """Return the answer of `fit --find` with two sizes; None if the file has another answer.
-
-    Raises ConfigError if the file holds no answer.
-    """
+    """Return the answer of `fit --find` with two sizes in a JSON file; None for another answer."""
     return _read(path, lambda document: _frontier(document) if "frontier" in document else None)
 
 

@@ -81,10 +81,7 @@ class ReadConfig:
 
 
 def read_config(path: str | Path) -> ReadConfig:
-    """Return the options of `fit` that a JSON or YAML configuration gives.
-
-    Raises ConfigError for a file that cannot be read, and for one without a known key.
-    """
+    """Return the options of `fit` in a JSON or YAML configuration; ConfigError if it has none."""
     file = Path(path)
     flat = dict(flattened(_parsed(file)))
     reader = _Reader(flat)

@@ -96,10 +96,7 @@ _QUANTISED: dict[str, dict[str, Any]] = {
 
 
 def published_format(name: str) -> str | None:
-    """Return the format of the weights published as `name`, or None for 16 bits.
-
-    A suffix of the name, such as "-AWQ", gives the format; without one, the preset gives it.
-    """
+    """Return the format of the weights published as `name`, or None for 16 bits."""
     words = set(_words(name.rsplit("/", 1)[-1]))
     unsloth = "nf4-double" if name.lower().startswith("unsloth/") else "nf4"
     for word, quantised in (("awq", "awq-int4"), ("bnb", unsloth)):
@@ -127,12 +124,11 @@ def published_quantization(name: str) -> dict[str, Any]:
 
 
 def hub_name(preset: str) -> str:
-    """Return the Hugging Face repository from which a preset's configuration was read."""
     return str(PRESETS[preset]["hub"]) if preset in PRESETS else preset
 
 
 def encoder_parameters(preset: str) -> int:
-    """Return the number of parameters of the image encoder that a preset's files include, or 0."""
+    """Return the number of parameters of the preset's image encoder, or 0."""
     return int(PRESETS.get(preset, {}).get("encoder", 0))
 
 

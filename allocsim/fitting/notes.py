@@ -86,10 +86,7 @@ def _lacks_cudnn(task: Task, gpu: Gpu) -> bool:
 
 
 def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:
-    """Yield notes on values that the program read from the device, and on guessed workspaces.
-
-    made: description of how the recording was made; None if unknown.
-    """
+    """Yield notes on values that the program read from the device, and on guessed workspaces."""
     if made is None:
         return
     if made.reads_back and (task is None or isinstance(task.model, UserModel)):
@@ -102,10 +99,7 @@ def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:
 
 
 def notes_of_law(ran: Ran, transformers: str | None = None) -> Iterator[str]:
-    """Yield notes on the releases with which the formulas for a task's requests were recorded.
-
-    transformers: requested release of transformers; None for the installed one.
-    """
+    """Yield notes on the releases with which the formulas for a task's requests were recorded."""
     if ran.engine != "laws":
         return
     yield (
@@ -123,10 +117,7 @@ def notes_of_law(ran: Ran, transformers: str | None = None) -> Iterator[str]:
 
 
 def release_note(requested: str | None, installed: str) -> Iterator[str]:
-    """Yield a note if the requested release of PyTorch differs from the installed one.
-
-    Raises ConfigError for a release that is not modelled.
-    """
+    """Yield a note if the requested release of PyTorch differs from the installed one."""
     if requested is None:
         return
     wanted, ran = find_release(requested), ".".join(installed.split(".")[:2])
@@ -155,10 +146,7 @@ def notes_of_speed(ran: Ran, keeping_up: Ran | None) -> Iterator[str]:
 
 
 def notes_of_routing(ran: Ran, skewed: Ran | None) -> Iterator[str]:
-    """Yield a note if reserved memory depends on the experts that the tokens choose.
-
-    ran, skewed: run with evenly used experts, and run with all tokens on the same experts.
-    """
+    """Yield a note if reserved memory depends on the experts that the tokens choose."""
     if skewed is None:
         return
     if ran.is_out_of_memory or skewed.is_out_of_memory:

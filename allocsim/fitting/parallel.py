@@ -118,19 +118,13 @@ class Sharded(Shown):
 
 
 def fits_in(memory: int, process: tuple[int, int]) -> bool | None:
-    """Return whether a process fits in `memory` bytes; None if only its lower end does.
-
-    process: range (low, high) of the bytes that the process uses.
-    """
+    """Return True if a process of (low, high) bytes fits in `memory`, None if only `low` does."""
     low, high = process
     return high <= memory or (None if low <= memory else False)
 
 
 def shard(training: Training, gpu: Gpu) -> Sharded:
-    """Compare the peak of the worst rank of `training` with the memory of `gpu`.
-
-    Raises ConfigError for a layout that the model cannot have.
-    """
+    """Compare the peak of the worst rank of `training` with the memory of `gpu`."""
     return Sharded(training, gpu, training.worst())
 
 

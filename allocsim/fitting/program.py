@@ -45,7 +45,7 @@ class Missing:
 
 
 def libraries_of(task: Task) -> tuple[str, ...]:
-    """Return the names of the packages, besides torch, that a task's program imports."""
+    """Return the packages, besides torch, that a task's program imports."""
     found = {
         "transformers": isinstance(task.model, Configured),
         "torchvision": isinstance(task.model, Classifier),

@@ -113,8 +113,6 @@ def find_install(python: str | None = None, torch_version: str | None = None) ->
 
     python: the interpreter; default: this one, or the one on the PATH.
     torch_version: preferred release of PyTorch.
-
-    Raises UnavailableError with a reason for each interpreter.
     """
     places = [python] if python is not None else [sys.executable, shutil.which("python3")]
     found, wrong = [], []
@@ -147,8 +145,7 @@ def run_program(
     model: model whose configuration error messages name; default: that of the task.
     options: `conf`, `work`, `values` and `routing` of `RecordedProgram`.
 
-    Raises UnavailableError if PyTorch is missing. Raises ConfigError if the program does not use
-    the GPU, or ends with an error other than out of memory.
+    Raises ConfigError if the program ends with an error other than out of memory.
     """
     began = time.perf_counter()
     if isinstance(program, Task):
@@ -192,8 +189,7 @@ def record_in(
     """Run a command on a phantom of `gpu`; return its recordings and the text that it printed.
 
     folder: folder for the recordings.
-    keep: file to which the caller will copy the recording, which PyTorch's viewer must be able to
-        read; None if only allocsim reads it.
+    keep: None if only allocsim reads the recording, and not PyTorch's viewer.
     options: further fields of `RecordedProgram`.
     """
     log = folder / "log"
@@ -251,10 +247,7 @@ def ran_of(
 def ran_on(gpu: Gpu, ran: Ran) -> Ran:
     """Return the result of a run on a card of the same model with less memory, by replay.
 
-    gpu: card with less memory.
-    ran: run that was not ended by a memory limit.
-
-    The result equals a run of the program on `gpu` if the program does not react to free memory.
+    It equals a run of the program on `gpu` if the program does not react to free memory.
     """
     held = ran.device_run.peak_device_bytes
     if held <= gpu.memory and not ran.prepared.recorded.conf:
@@ -277,7 +270,6 @@ def beside_context(ran: Ran, context_memory: int) -> Ran:
 
 
 def replay_on(gpu: Gpu, ran: Ran, host_spill: int = 0) -> DeviceRun:
-    """Replay the requests of a run on `gpu`, with up to `host_spill` bytes of host memory."""
     prepared = ran.prepared
     memory = gpu.room + prepared.context_memory
     (found,) = replay_prepared(
@@ -335,9 +327,8 @@ _UNKNOWN_HEAD = "Unrecognized configuration class"
 
 
 def why_it_failed(log: str, exit_code: int, when: str, model: Model | None = None) -> str:
-    """Return a sentence on why a program failed, from the last error that it printed.
+    """Return a sentence on why a program failed, from the last error that it printed to `log`.
 
-    log: output and errors of the program.
     when: progress of the program, such as "before its end".
     model: model that the program was to run; None for a user's own program.
     """

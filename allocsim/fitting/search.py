@@ -192,10 +192,8 @@ def _tried(value: int, ran: Ran | Estimate, *, is_limited: bool) -> TriedSize:
 def full_at(runs: Mapping[int, Ran], room: int) -> int | None:
     """Estimate the largest value of a size with which a program fits in `room` bytes.
 
-    The peaks of two runs are extrapolated. None if no memory grows with the size, or if the runs
-    differ too much in length.
-
-    runs: two runs, by the value of the size.
+    The peaks of two runs, given by the value of the size, are extrapolated. None if no memory grows
+    with the size.
     """
     # Memory of each part grows linearly, at its own rate; the first line to reach the limit
     # decides. At a small batch the fullest part is the optimizer; at a large one usually another.

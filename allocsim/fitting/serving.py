@@ -141,11 +141,8 @@ def held_of(text: str, server: str, weights: str | None = None) -> ServedMemory:
     text: text that `model_of` accepts, a .gguf or .safetensors file, or a folder of .safetensors
         files with their config.json.
     server: one of `SERVERS`.
-    weights: a format of `FORMATS`. Default: the format of the file, else the quantization_config of
-        the configuration, else the format that the model's name gives, by a suffix such as "-AWQ"
-        or by the preset, else 16 bits. For llama.cpp and Ollama the default is Q4_K_M.
-
-    Raises ConfigError or RecordingError for any other text.
+    weights: a format of `FORMATS`. Default: that of the file, of the configuration, or of the
+        model's name, such as "-AWQ"; else 16 bits, for llama.cpp and Ollama Q4_K_M.
     """
     place = Path(text)
     if place.suffix == ".gguf":

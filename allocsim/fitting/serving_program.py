@@ -185,8 +185,7 @@ def start(
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
     keep: file to which the recording is written; ranks have files with their numbers.
 
-    Raises UnavailableError if the interpreter lacks the engine, ConfigError for a model that is no
-    language model, and for arguments that the engine does not know.
+    Raises UnavailableError if the interpreter lacks the engine.
     """
     began = time.perf_counter()
     found = model_of(model)

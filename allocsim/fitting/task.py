@@ -251,10 +251,7 @@ def usual_lengths(model: Model, decode: int = 64) -> dict[str, int]:
 
 
 def most_of(task: Task, size: str) -> int:
-    """Return the largest possible value of a size of `task`.
-
-    size: name of the field, such as "seq"; learned positions limit the number of tokens.
-    """
+    """Return the largest possible value of a field of `task`, such as "seq"."""
     most = most_positions(task.model) or _MOST
     if size == "seq":
         return most
@@ -278,8 +275,6 @@ def lengths_of(text: str, count: int) -> tuple[int, ...]:
 
     text: "uniform:LOW:HIGH", "lognormal:MEDIAN:SIGMA" (SIGMA of the logarithm), or the name of a
         file of whole numbers.
-
-    Raises ConfigError for any other text.
     """
     found = _DRAWN.fullmatch(text)
     if found is None:

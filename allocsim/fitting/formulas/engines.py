@@ -106,9 +106,8 @@ def static_fraction(
 
     memory: bytes of the card.
     cards: number of cards that share each layer.
-    chunk: tokens of a prefill chunk; the default depends on the memory of the card.
-    captured: largest number of sequences with a CUDA graph; the default depends on the memory of
-        the card.
+    chunk: tokens of a prefill chunk; None for the card's default.
+    captured: largest number of sequences with a CUDA graph; None for the card's default.
     """
     mib = memory / MIB
     table = ((20, 2048, 8), (35, 2048, 24), (60, 4096, 32), (90, 8192, 256), (160, 8192, 256))
@@ -230,12 +229,7 @@ _SOURCE = "llama.cpp, src/llama-model.cpp and src/llama-context.cpp"
 
 
 def compute_buffer(work: ServingWork) -> tuple[int, int]:
-    """Return the range (low, high) of the size of llama.cpp's compute buffer, in bytes.
-
-    With flash attention (`low`) the buffer holds the logits and inputs of one batch. Without it
-    (`high`), it also has room for the attention scores of all heads and the mask. Both ends are
-    equal if the options say whether flash attention is used.
-    """
+    """Return the bytes of llama.cpp's compute buffer, with and without flash attention."""
     sizes, rows = work.sizes, work.options.chunk or _BATCH
     with_flash = 4 * rows * (sizes.vocabulary + sizes.width)
     scores = 4 * rows * (_cells(work) * (sizes.heads + 1) + 4 * sizes.width)
@@ -252,10 +246,7 @@ def _cells(work: ServingWork) -> int:
 
 
 def llama_cpp(work: ServingWork) -> Needs:
-    """Estimate the memory of llama-server or llama-cli.
-
-    The context of each sequence holds its prompt and decoded tokens, unless -c is given.
-    """
+    """Estimate the memory of llama-server or llama-cli."""
     gpu_layers, layers = _gpu_layers(work), work.sizes.layers
     parts = _parts(work, *gpu_layers)
     total, whole = work.weights.size, _cache(work, layers)

@@ -82,10 +82,7 @@ NUMBERS = {
 
 
 def bytes_in(kind: str, weights: int) -> int:
-    """Return the bytes that `weights` numbers take in ggml's type `kind`, such as "Q4_K".
-
-    Raises ConfigError if `weights` is no multiple of the type's block.
-    """
+    """Return the bytes that `weights` numbers take in ggml's type `kind`, such as "Q4_K"."""
     block = BLOCKS[kind]
     if weights % block.weights:
         raise ConfigError(f"{weights:,} weights of {kind} are not a multiple of {block.weights}")
@@ -158,8 +155,6 @@ def kind_of(recipe: str, shape: Shape, sizes: ModelSizes, *, has_imatrix: bool =
 
     recipe: a key of `BASES`, such as "Q4_K_M".
     has_imatrix: True if the file was made with an importance matrix, which changes a few tensors.
-
-    Raises ConfigError for an unknown recipe.
     """
     base = BASES.get(recipe)
     if base is None:

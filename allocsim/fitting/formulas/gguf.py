@@ -57,11 +57,9 @@ class Gguf:
 
 
 def read_gguf(path: Path) -> Gguf:
-    """Return the header of the GGUF file at `path`.
+    """Return the header of a GGUF file.
 
-    If the model is split over several files, such as "m-00001-of-00003.gguf", the result has the
-    metadata of the first file and the tensors of all. Raises RecordingError, with the byte offset
-    and what was expected there, if a file is not a GGUF file.
+    A model in several files, such as "m-00001-of-00003.gguf", has the tensors of all of them.
     """
     found = _PART.fullmatch(path.name)
     if found is None or not 1 < int(found[3]) <= _MOST_PARTS:
@@ -215,12 +213,7 @@ class _Reader:
 
 
 def gguf_sizes(path: Path, file: Gguf) -> ModelSizes:
-    """Return the sizes of the model that a GGUF header describes.
-
-    path: the file, for error messages.
-
-    Raises RecordingError if a key is missing.
-    """
+    """Return the sizes of the model that a GGUF header describes; errors name `path`."""
     family = file.metadata.get("general.architecture")
     if not isinstance(family, str):
         raise RecordingError(str(path), "has no general.architecture; expected a model")

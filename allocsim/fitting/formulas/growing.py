@@ -214,14 +214,10 @@ def grow(
 ) -> Grown:
     """Simulate transformers' `generate()` on a card without a memory limit, and return its peaks.
 
-    Activations and cache have 32-bit elements if the weights are fp32, else 16-bit elements.
-
     batch: sequences that are generated at a time.
     prompt, decode: tokens of each prompt, and tokens generated after it.
     requests: number of calls of `generate()`, one after another.
     workspace: bytes of cuBLAS's workspace.
-
-    Raises ConfigError if the batch is more than any card could hold.
     """
     run = _Run(sizes, 4 if weights.name == "fp32" else 2, workspace)
     try:

@@ -86,11 +86,7 @@ class Logged:
     options: ServerOptions = DEFAULTS
 
     def refuse_other(self, a_token: int, name: str) -> None:
-        """Raise ConfigError if the log is of another model, judged by its cache bytes per token.
-
-        a_token: bytes per token of KV cache in the expected model.
-        name: name of the expected model, for the error message.
-        """
+        """Raise ConfigError if the log's cache bytes per token are not those of model `name`."""
         found, is_part = self.bytes_a_token, self.compute_buffer is not None
         if found is None or not self.cache_tokens:
             return
@@ -108,10 +104,10 @@ class Logged:
         return self.cache / self.cache_tokens if self.cache and self.cache_tokens else None
 
     def applied(self, given: ServerOptions) -> tuple[Logged, ServerOptions]:
-        """Return the logged sizes that hold for a server with `given` options, and its options.
+        """Return the logged sizes that hold for a server with `given` options, and all its options.
 
         An option that `given` lacks is taken from the log. `pool` and `room` are set only if no
-        option differs from the log. Raises ConfigError if the number of cards differs.
+        option differs from the log.
         """
         known = self.options.cards or 1
         if given.cards not in (None, known):
@@ -144,12 +140,9 @@ NOTHING_LOGGED = Logged()
 
 
 def logged_in(figures: LogFigures | None, engine: str) -> Logged:
-    """Return the sizes in a start-up log of `engine`.
+    """Return the sizes in a start-up log of `engine`; ConfigError for a log of another engine.
 
     figures: numbers read from the log; None if the text is no start-up log.
-
-    Raises ConfigError for a text that is no log of `engine`, and for a log of llama.cpp with
-    several cards.
     """
     kind = _LOGS.get(engine)
     if kind is None:

@@ -43,10 +43,7 @@ def _rows(sizes: ModelSizes, kind: str) -> int:
 
 
 def bytes_a_token(sizes: ModelSizes, kind: str) -> int:
-    """Return the bytes of one token's keys and values on all layers.
-
-    kind: type of their elements, one of `KV_TYPES`.
-    """
+    """Return the bytes of one token's keys and values, of a type in `KV_TYPES`, on all layers."""
     return sizes.keeping * _rows(sizes, kind)
 
 
@@ -223,10 +220,7 @@ class Needs:
 
 
 def biggest_matrix(weights: Weights) -> int:
-    """Return the number of elements of the largest quantised matrix.
-
-    An engine that converts a matrix to 16 bits before a product needs room for it.
-    """
+    """Return the number of elements of the largest quantised matrix."""
     found: Iterable[int] = (
         each.shape.elements // max(each.shape.dims[0] if len(each.shape.dims) > 2 else 1, 1)
         for each in weights.tensors
@@ -240,7 +234,6 @@ _COMMUNICATION = 30 * MIB, 310 * MIB
 
 
 def context_part(work: ServingWork) -> MemoryPart:
-    """Return the memory of the CUDA context, from the log or as a range."""
     why = "range of driver, kernels and libraries in out-of-memory messages"
     beside = work.logged.beside_torch or 0
     # Some releases log the whole context, others only its growth after the measurement began.
@@ -255,10 +248,7 @@ def weights_part(work: ServingWork) -> MemoryPart:
 
 
 def cache_part(work: ServingWork, block: int) -> MemoryPart:
-    """Return the memory of the keys and values of all sequences that are served at a time.
-
-    block: tokens per block of a paged cache; a sequence takes whole blocks.
-    """
+    """Return the memory of the KV cache; each sequence takes whole blocks of `block` tokens."""
     kind = work.computed_in
     low, high = kv_range(work.sizes, work.tokens, kind, block=block)
     why = f"{work.batch} x {work.tokens:,} tokens in {kind}"
@@ -268,10 +258,7 @@ def cache_part(work: ServingWork, block: int) -> MemoryPart:
 
 
 def forward_bytes(work: ServingWork, rows: int) -> tuple[int, int]:
-    """Return the range (low, high) of a forward pass's peak of activation bytes, without logits.
-
-    rows: tokens that are computed at a time.
-    """
+    """Return the range of activation bytes of a forward pass over `rows` tokens, without logits."""
     sizes = work.sizes
     inner = 3 * sizes.inner
     if sizes.experts:
@@ -295,9 +282,8 @@ def parallel_option(work: ServingWork, option: str) -> str:
 
 
 def room_of(work: ServingWork, pool: tuple[int, int], block: int) -> tuple[int, int]:
-    """Return the range (low, high) of the number of tokens that fit a KV cache.
+    """Return the range of the number of tokens in a KV cache of `pool` bytes (low, high).
 
-    pool: range (low, high) of the size of the cache, in bytes.
     block: tokens per block of a paged cache; only whole blocks count.
     """
     each = bytes_a_token(work.sizes, work.computed_in) * block

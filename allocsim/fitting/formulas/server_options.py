@@ -87,11 +87,7 @@ def version_of(text: str) -> tuple[int, int]:
 
 
 def options_in(text: str, server: str) -> ServerOptions:
-    """Return the options in the command line `text` of a server.
-
-    Raises ConfigError for an option that the formula of `server` does not use, and for a value that
-    the option cannot have.
-    """
+    """Return the options in the command line of a server; ConfigError for one without a formula."""
     table = _OPTIONS.get(server)
     if table is None:
         raise ConfigError(f"the formula of {server} has no server options; omit them")
@@ -213,9 +209,8 @@ _OPTIONS: dict[str, dict[str, tuple[str, str]]] = {
 def of_vllm(
     options: ServerOptions, memory: int, card: str = "", capability: tuple[int, int] = (8, 0)
 ) -> ServerOptions:
-    """Replace each None in `options` by vLLM's default on a card.
+    """Replace each None in `options` by vLLM's default on a card of `memory` bytes.
 
-    memory: bytes of the card.
     card: name of the card; an A100 has the defaults of smaller cards.
     capability: compute capability; below 8.0, releases up to 0.9 run the V0 engine.
     """
@@ -247,11 +242,7 @@ def of_vllm(
 
 
 def options_again(options: ServerOptions, server: str) -> str:
-    """Return the given options as command-line text, each word after a space.
-
-    The text lacks `fraction`, `longest`, `sequences`, `cards` and `gpu_layers`, which the caller
-    adds.
-    """
+    """Return the given options as command-line text, without those that the caller adds."""
     own = ("fraction", "longest", "sequences", "cards", "gpu_layers")
     names: dict[str, tuple[str, str]] = {}
     for option, (name, read) in _OPTIONS[server].items():

@@ -83,11 +83,7 @@ class Linear:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of one sequence's state in one layer.
-
-        The state is the last inputs of the convolution, in 16 bits, and a matrix for each value
-        head, in 32 bits.
-        """
+        """Bytes of one sequence's state in one layer."""
         matrices = 4 * self.value_heads * self.key * self.value
         return 2 * (self.kernel - 1) * self.mixed + matrices
 
@@ -177,10 +173,7 @@ class ModelSizes(DecoderSizes):
 
     @property
     def grown(self) -> tuple[int, int]:
-        """(elements of keys, elements of values) that transformers caches per token in one layer.
-
-        Unlike servers, transformers does not cache the compressed form of latent attention.
-        """
+        """(elements of keys, elements of values) per token in one layer of transformers' cache."""
         if self.latent is not None:
             indexed = self.indexer[1] if self.indexer else 0
             keys = self.heads * (self.head + self.latent.turning) + indexed
@@ -189,10 +182,7 @@ class ModelSizes(DecoderSizes):
 
 
 def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
-    """Return the sizes in a Hugging Face configuration.
-
-    Raises ConfigError for an unsupported model_type, and for missing or invalid sizes.
-    """
+    """Return the sizes in a Hugging Face configuration; ConfigError for an unsupported one."""
     family = config.get("model_type")
     if family not in KNOWN_TYPES:
         known = ", ".join(KNOWN_TYPES)

@@ -54,12 +54,7 @@ class StoredTensor:
 
 
 def read_safetensors(place: Path) -> tuple[StoredTensor, ...]:
-    """Return the tensors of a file, or of all files in a folder or index.
-
-    place: a .safetensors file, a folder of such files, or an index of transformers.
-
-    Raises RecordingError for a file that is not a safetensors file.
-    """
+    """Return the tensors of a .safetensors file, or of all files in a folder or index."""
     if not place.is_dir():
         return _in_file(place)
     index = place / INDEX
@@ -194,10 +189,7 @@ _OF_MODULE = re.compile(r"\.(\w+)\.(?:weight|qweight)$")
 
 
 def weights_in(tensors: Iterable[StoredTensor], name: str) -> Weights:
-    """Return the shape and the stored bytes of each tensor of a file; values are not read.
-
-    name: name of the format, such as "bf16".
-    """
+    """Return the stored bytes of each tensor of a file in format `name`, such as "bf16"."""
     return Weights(name, tuple(map(_stored, tensors)))
 
 
@@ -236,10 +228,7 @@ _LISTS = ("modules_to_not_convert", "llm_int8_skip_modules", "ignored_layers")
 
 
 def unconverted_in(config: Mapping[str, Any]) -> Callable[[Shape], bool]:
-    """Return a function that is True for tensors that a quantised model keeps in 16 bits.
-
-    They belong to the modules that `quantization_config` in `config` excludes from quantization.
-    """
+    """Return a function that is True for tensors that a quantised model keeps in 16 bits."""
     found = config.get("quantization_config")
     names = {
         name

@@ -107,10 +107,7 @@ class PagedCache:
         return max(size, 0) // (self._block * self.a_token * self._groups[0])
 
     def tokens(self, low: int, high: int) -> tuple[int, int]:
-        """Return the range of the number of tokens that vLLM prints for the cache.
-
-        low, high: range of the size of the cache, in bytes.
-        """
+        """Return the range of tokens that vLLM prints for a cache of `low` to `high` bytes."""
         _, whole, others = self._groups
         if not others:
             return self._pool(low) * self._block, self._pool(high) * self._block

@@ -116,10 +116,7 @@ class Weights:
 
 
 def format_in(config: Mapping[str, Any]) -> str | None:
-    """Return the name of the format in a configuration's quantization_config, or None without one.
-
-    Raises ConfigError for a quantization method that has no formula here.
-    """
+    """Return the name of the format in a configuration's quantization_config, or None."""
     found = config.get("quantization_config")
     if not isinstance(found, Mapping):
         return None
@@ -154,8 +151,6 @@ def weights_of(
 
     has_imatrix: True if a GGUF file was made with an importance matrix.
     is_unconverted: True for each tensor that stays in 16 bits; GGUF formats ignore it.
-
-    Raises ConfigError for an unknown format.
     """
     plain = name.lower()
     if plain in _PLAIN:
@@ -238,10 +233,7 @@ _SCALES_OF_ROWS = ("int8", "fp8-rows")
 
 
 def sizes_of_rank(sizes: ModelSizes, ranks: int) -> ModelSizes:
-    """Return the sizes of the model part that one of `ranks` tensor parallel cards stores.
-
-    Raises ConfigError if heads or inner features cannot be divided evenly.
-    """
+    """Return the sizes of the model part that one of `ranks` tensor parallel cards stores."""
     counts: tuple[tuple[str, int], ...] = (
         ("attention heads", sizes.heads),
         ("inner features", sizes.inner),
@@ -274,12 +266,7 @@ def sizes_of_rank(sizes: ModelSizes, ranks: int) -> ModelSizes:
 
 
 def weights_of_rank(weights: Weights, sizes: ModelSizes, ranks: int) -> Weights:
-    """Return the part of `weights` that one of `ranks` tensor parallel cards stores.
-
-    sizes: sizes of the whole model.
-
-    Raises ConfigError if heads or inner features cannot be divided evenly.
-    """
+    """Return the part of `weights` that one of `ranks` tensor parallel cards stores."""
     part = sizes_of_rank(sizes, ranks)
     tensors = []
     owner = ""

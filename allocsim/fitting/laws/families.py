@@ -53,11 +53,7 @@ class Family:
     norms_heads: bool = False
 
     def sizes_of(self, config: Mapping[str, Any]) -> dict[str, int]:
-        """Return the sizes of a model by name, such as `layers`; 0 for a size that it lacks.
-
-        Raises ConfigError for a missing or invalid size, for heads that do not divide the width,
-        and for a value that the laws do not support.
-        """
+        """Return the sizes of a model by name, such as `layers`; ConfigError if it has no laws."""
         for key, values in self.usual.items():
             value = config.get(key, values[0])
             if value not in values:
@@ -90,10 +86,7 @@ class Family:
         return found
 
     def adapted(self, targets: Collection[str]) -> str:
-        """Return a name for a set of modules with LoRA adapters, whatever their order.
-
-        The name is empty for all modules of `linear`, which peft calls "all-linear".
-        """
+        """Return a name for a set of modules with LoRA adapters; "" for all linear modules."""
         named = set(targets) or set(self.linear)
         known = [name for name in self.linear if name in named]
         return "" if named == set(self.linear) else "-".join(known + sorted(named - set(known)))

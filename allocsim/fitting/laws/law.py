@@ -152,8 +152,6 @@ class Law:
         """Return the requests and frees for a model of `layers` layers at given sizes.
 
         variables: number for each name in `VARIABLES`, such as the batch size.
-
-        Raises ConfigError for fewer layers than were recorded, and for an incomplete period.
         """
         least = self.layers - self.period
         if layers < least:
@@ -200,10 +198,7 @@ def requests_of(
 
     names: name of each part; parts of the same name differ only in the bytes of requests.
     reset: row at which the program resets PyTorch's peak counters, -1 if it never does.
-    layers: number of layers, for the error message.
-    stretches: value of `Requests.stretches` in the result.
-
-    Raises ConfigError if a free has no matching block.
+    stretches: rows where steps begin, and the number of all rows; empty if unknown.
     """
     alive, links, blocks = Alive(), dict[str, Links](), list[NDArray[np.int64]]()
     for name, rows in zip(names, parts, strict=True):

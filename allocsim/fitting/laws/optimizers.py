@@ -331,9 +331,6 @@ def steps_of(
 
     values: number for each name in `VARIABLES`.
     base: index of the optimizer's first stack in the program's table of stacks.
-
-    Raises ConfigError for an optimizer without a law, and for a matrix so large that Adafactor's
-    kernel splits it.
     """
     if optimizer not in _MAKERS:
         raise ConfigError(f"there is no law for optimizer {optimizer!r}")

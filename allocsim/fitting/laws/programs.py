@@ -76,10 +76,7 @@ class Serving:
 
     @property
     def names(self) -> list[tuple[str, int]]:
-        """Name of each part of the program, such as "end.default", and tokens in its attention.
-
-        Raises ConfigError for too many generated tokens.
-        """
+        """Name of each part of the program, such as "end.default", and tokens in its attention."""
         # Listing the parts of an enormous workload would itself take too long.
         refuse_too_long(self.requests * self.decode * _FEWEST_ROWS)
         prompt = self.sizes["length"]
@@ -102,9 +99,7 @@ class Serving:
     def program(self, laws: Mapping[str, Law], layers: int) -> Requests:
         """Return the requests and frees of the workload, for a model of `layers` layers.
 
-        laws: formulas for the requests of each part of the program, by the names in `names`.
-
-        Raises ConfigError for too many generated tokens and for a number of layers without a law.
+        laws: formulas for the requests of each part of the program, by its name.
         """
         names = self.names
         refuse_too_long(sum(laws[name].n_rows(layers) for name, _ in names))
@@ -117,10 +112,7 @@ class Serving:
         )
 
     def variables(self, name: tuple[str, int]) -> dict[str, int]:
-        """Return the number for each variable in the formulas of one part, such as "length".
-
-        name: an element of `names`: name of the part, and tokens that attention covers.
-        """
+        """Return the number for each variable in the formulas of one part, given as in `names`."""
         stretch, length = name
         is_step = stretch.startswith((STEP, AFTER))
         return variables_of({**self.sizes, "length": length}, self.card, is_step=is_step)
@@ -139,10 +131,7 @@ DROP = "drop"
 
 
 def made_by(regime: str) -> str:
-    """Return the name of the law for creating a model before it is trained.
-
-    regime: name of the kernels that run in training, as from `regime_of`.
-    """
+    """Return the name of the law for creating a model, from the name of its kernels in training."""
     narrow = ".narrow"  # few enough positions for one block to check them
     return MAKE + narrow if regime.endswith(narrow) else MAKE
 
@@ -181,8 +170,6 @@ class Training:
 
         laws: formulas for the requests of each part of the program except the optimizer's.
         optimizer: formulas for the requests of the optimizer.
-
-        Raises ConfigError for too many steps and for a number of layers without a law.
         """
         names, variables = self.names, variables_of(self.sizes, self.card)
         own = optimizer.by_name

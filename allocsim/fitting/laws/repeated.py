@@ -70,8 +70,7 @@ class Repeated:
     def with_copies(self, copies: int) -> Unrolled:
         """Return the program where each range in `parts` occurs `copies` times.
 
-        Raises ConfigError if the program is too long. Raises LookupError with the row if a free
-        has no matching block.
+        Raises LookupError with the row if a free has no matching block.
         """
         row, value = self.rows_with(copies)
         flags = self.is_request[row], self.is_free[row], self.is_end[row]
@@ -82,10 +81,7 @@ class Repeated:
         return Unrolled(row, value, block)
 
     def rows_with(self, copies: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return `row` and `value` of the result of `with_copies`, in less time than with blocks.
-
-        Raises ConfigError if the program is too long.
-        """
+        """Return only `row` and `value` of the result of `with_copies`, which takes less time."""
         row, copy = self._rows(copies)
         return row, self.value[row] + self.by_copies[row] * (copies - 1) + self.by_copy[row] * copy
 
@@ -125,8 +121,7 @@ def blocks_of(  # noqa: PLR0917  (columns)
 ) -> NDArray[np.int64]:
     """Return for each row the index of the request that allocated the row's block.
 
-    The arrays, fields of `Repeated` by meaning, have one element per row: a request, a free or
-    another call. Raises LookupError with the row if a free has no matching block.
+    The arrays are those of `Repeated`. Raises LookupError with the row if a free has no block.
     """
     alive: defaultdict[int, list[int]] = defaultdict(list)
     alive[BEFORE] = list(range(-n_before, 0))
@@ -223,10 +218,6 @@ class Alive:
         """Append a part of the program; return for each request and free the number of its block.
 
         Blocks are numbered from 0 in order of their requests in the whole program.
-
-        links: links from the frees of the part to the freed requests.
-
-        Raises LookupError with the row if a free has no matching block.
         """
         found = np.where(links.is_own, self._count + links.block, 0)
         for row, group, depth in links.older:

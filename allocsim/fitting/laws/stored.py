@@ -83,11 +83,7 @@ class ProgramName(NamedTuple):
 
     @property
     def part(self) -> str:
-        """Name of the array in the family's file, such as "bf16.checkpointing" or "serve.16-bit".
-
-        The array has the laws for the forward and backward passes of training, or all laws for
-        serving.
-        """
+        """Name of the array of laws in the family's file, such as "bf16.checkpointing"."""
         first = (SERVE, self.dtype) if self.work == SERVE else (self.dtype,)
         return ".".join((*first, *self.options))
 

@@ -42,10 +42,6 @@ INDEXED: Final = (1 << 31) - 1
 
 
 def columns_of_a_block(rows: int) -> int:
-    """Return the number of matrix columns that one thread block of a reduction sums.
-
-    rows: rows of threads in the thread block.
-    """
     return 512 // rows
 
 
@@ -53,7 +49,6 @@ def partial_sums(summed: int, columns: int, card: Card, rows: int) -> int:
     """Return the number of partial sums for each column of a matrix that is summed over its rows.
 
     summed: rows of the matrix.
-    columns: columns of the matrix.
     rows: rows of threads in a thread block.
     """
     return max(
@@ -62,20 +57,12 @@ def partial_sums(summed: int, columns: int, card: Card, rows: int) -> int:
 
 
 def filling(columns: int, card: Card, rows: int) -> int:
-    """Return the smallest number of partial sums per column with which thread blocks fill the GPU.
-
-    columns: columns of the matrix.
-    rows: rows of threads in a thread block.
-    """
+    """Return the smallest number of partial sums per column whose thread blocks fill the GPU."""
     return -(-card.blocks(32 * rows) // max(-(-columns // columns_of_a_block(rows)), 1))
 
 
 def parts_of(numbers: int, blocks: int) -> int:
-    """Return the number of parts into which a sum is split, one for each block of 512 threads.
-
-    numbers: elements to sum.
-    blocks: number of thread blocks that fill the GPU.
-    """
+    """Return the number of parts into which a kernel splits a sum of `numbers` elements."""
     values = -(-numbers // 512)
     return max(min(blocks, -(-values // 16)), -(-values // 256))
 
@@ -119,10 +106,7 @@ def factored_variables(sizes: Mapping[str, int], card: Card) -> dict[str, int]:
 
 
 def factored_way(sizes: Mapping[str, int]) -> str:
-    """Return a name that identifies how Adafactor's kernels sum a model's matrices.
-
-    sizes: sizes of the model by name; `factored` has the bytes of one element of a parameter.
-    """
+    """Return a name that identifies how Adafactor's kernels sum a model's matrices."""
     known = {"positions": 0, **sizes}
     names = [name for name in MATRICES if known["positions"] or name not in _WITH_LEARNED_POSITIONS]
     shapes = {name: _shape(name, known) for name in names}
@@ -145,8 +129,8 @@ def _shape(name: str, sizes: Mapping[str, int]) -> tuple[int, int]:
 def in_two_passes(rows: int, columns: int, card: Card, copies: int = 1) -> tuple[int, int]:
     """Return the bytes of partial sums that PyTorch's kernel stores for `matrix.sum(dim=0)`.
 
-    The second number in the result is the number of thread blocks that share a row. Both numbers
-    are 0 if the kernel needs no second pass over partial sums.
+    The second number is that of the thread blocks that share a row. Both are 0 if one pass
+    suffices.
 
     copies: number of such matrices in one tensor.
     """

@@ -122,8 +122,6 @@ _HOPPER = 9
 def variables_of(sizes: Sizes, card: Card, *, is_step: bool = False) -> dict[str, int]:
     """Return the number for each name in `VARIABLES`; 0 for a size that a model family lacks.
 
-    sizes: sizes of the model and its input, such as `batch` and `hidden`.
-    card: GPU that runs the program.
     is_step: True for one serving step that generates a token; the size `length` is then the number
         of tokens in the cache.
     """
@@ -275,7 +273,6 @@ def prompt_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = 
     """Return the name of the kernels that run in the forward pass over a prompt in serving.
 
     is_fused: True if attention is FlashAttention.
-    is_eager: True if attention is eager, without a fused kernel.
     """
     is_fused = is_fused and served_window(sizes, is_eager=is_eager) != "filled"
     splits = attention_splits(sizes, card.multiprocessors) if is_fused else 1
@@ -289,7 +286,6 @@ def step_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = Fa
 
     sizes: sizes of the model; `length` is the number of tokens in the cache.
     is_fused: True if attention is FlashAttention.
-    is_eager: True if attention is eager, without a fused kernel.
     """
     is_fused = is_fused and served_window(sizes, is_eager=is_eager) != "filled"
     splits = attention_splits(sizes, card.multiprocessors, is_step=True) if is_fused else 1
@@ -297,10 +293,7 @@ def step_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = Fa
 
 
 def served_window(sizes: Sizes, *, is_eager: bool) -> str:
-    """Return "filled" if the tokens fill a model's sliding window, "window" if not, "" without one.
-
-    Eager attention always has a mask, with which a window makes no difference: the result is "".
-    """
+    """Return "filled" if the tokens fill a sliding window, "window" if not, "" without one."""
     window = 0 if is_eager else sizes.get("window", 0)
     return ("filled" if sizes["length"] >= window else "window") if window else ""
 
@@ -328,9 +321,6 @@ def attention_splits(sizes: Sizes, multiprocessors: int, *, is_step: bool = Fals
 
     Source: flash-attention's split-key heuristic, with tiles of 64 queries and 64, 128 or 256 keys
     depending on the size of a head.
-
-    is_step: True if one token is generated; heads that share keys then count as one with several
-        queries.
     """
     places = 2 * multiprocessors
     head_dim, length = sizes["head_dim"], sizes["length"]

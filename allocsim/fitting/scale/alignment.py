@@ -40,8 +40,7 @@ class Likeness:
 def likeness_of(program: SizedProgram, known: dict[Hashable, int]) -> Likeness:
     """Return the numbers by which a program's rows are compared with the rows of other programs.
 
-    known: dictionary of numbers in use, to which new ones are added. Programs can be compared if
-        they were numbered with the same dictionary.
+    known: numbers in use, to which new ones are added; one dictionary for all compared programs.
     """
     stack = _stacks(program, known)
     group = stack[program.requests]
@@ -134,7 +133,7 @@ class Insertion:
 def insertions(short: Likeness, long: Likeness) -> list[Insertion] | None:
     """Return the ranges of requests, frees and other calls that only the program `long` has.
 
-    Returns None if `long` lacks a call of `short`, or if the comparison would take too long.
+    None if `long` lacks a call of `short`, or if the comparison would take too long.
     """
     more = len(long.form) - len(short.form)
     if more <= 0 or len(short.form) * more > _MOST_CELLS:
@@ -145,9 +144,7 @@ def insertions(short: Likeness, long: Likeness) -> list[Insertion] | None:
 def shared_rows(n_long: int, found: Iterable[Insertion]) -> NDArray[np.int64]:
     """Return the row of the shorter program for each row of the longer; -1 for an inserted row.
 
-    A row is one request, free or other allocator call.
-
-    n_long: number of rows of the longer program.
+    n_long: number of rows (requests, frees, other calls) of the longer program.
     found: rows that only the longer program has.
     """
     is_shared = np.ones(n_long, dtype=bool)

@@ -79,10 +79,7 @@ class Growing:
         return is_between([*self.samples, *self.checks], self.varied, at)
 
     def complete(self, at: Sizes) -> dict[str, int]:
-        """Add to `at` the sizes that have the same value in all recordings, and return the result.
-
-        Raises ConfigError for sizes that the law does not cover.
-        """
+        """Return `at` with the sizes that are equal in all recordings; ConfigError for others."""
         if self.name not in at:
             raise ConfigError(f"no value of {self.name}; expected {self.name}=N")
         value, (least, step) = at[self.name], self.domain(self.name)
@@ -99,13 +96,9 @@ class Growing:
         return {**whole, self.name: value}
 
     def settled(self, at: Sizes) -> ScalingLaw:
-        """Return the law for a fixed number of layers, with the other sizes still variable.
+        """Return the law for the number of layers in `at`, with the other sizes still variable.
 
-        at: sizes; `at[self.name]` is the number of layers, or of another part that repeats.
-
-        Raises ConfigError if the program with this number of layers is too long, or if it frees a
-        block that it does not have. Raises RecordingError if the number or order of its requests
-        and frees depends on the other sizes, such as the batch size.
+        Raises RecordingError if the number or order of requests depends on the other sizes.
         """
         copies = (at[self.name] - self.values[0]) // self.step
         samples = tuple(
@@ -121,9 +114,6 @@ def growing_laws(samples: Sequence[Sample]) -> Iterator[Growing]:
     """Yield laws of a program where one size is the number of layers, the simplest first.
 
     samples: recorded runs of one program, each with its sizes, such as layers=2,batch=4.
-
-    Nothing is yielded if no size adds repetitions. Raises ConfigError if another size varies, but
-    the recorded runs do not combine its values with two numbers of layers.
     """
     for name in samples[0].at:
         grouped = _grouped(samples, name)
@@ -210,10 +200,7 @@ def _refuse_otherwise_grown(made: ScalingLaw, sample: Sample) -> None:
 
 
 def plan_at(law: ScalingLaw, requested: Requested) -> Plan:
-    """Return the replay steps of the program of `law`, with the bytes of requests replaced.
-
-    requested: bytes of each request of the program.
-    """
+    """Return the replay steps of the program of `law`, with the bytes of requests replaced."""
     program = law.program
     size = program.steps.size.copy()
     size[program.requests] = requested.size
@@ -221,12 +208,7 @@ def plan_at(law: ScalingLaw, requested: Requested) -> Plan:
 
 
 def drive_at(law: ScalingLaw, plan: Plan, setting: Setting, device_memory: int | None) -> Drive:
-    """Replay the requests and frees `plan` of the program of `law`; return the finished replay.
-
-    device_memory: bytes of the device, None for an unlimited device.
-
-    Raises ConfigError for a refused setting.
-    """
+    """Replay the requests and frees `plan` of the program of `law`; return the finished replay."""
     prepared = law.program.prepared
     return prepared.drive(setting, device_memory, plan=plan, folder=fold_allocated)
 

@@ -163,10 +163,7 @@ class Growth:
         return len(self.second.size) - len(self.first.size)
 
     def program_with(self, copies: int) -> SizedProgram:
-        """Return the program `first` with `copies` copies of each part added, such as layers.
-
-        Raises ConfigError if it is too long, or if a free has no matching block.
-        """
+        """Return the program `first` with `copies` copies of each part added, such as layers."""
         second = self.second
         try:
             made = self._repeated().with_copies(copies)
@@ -229,8 +226,6 @@ class Growth:
 
 def growth_between(first: SizedProgram, second: SizedProgram) -> Growth | None:
     """Find the requests and frees, such as those of one layer, that `second` has once more.
-
-    first, second: recorded runs of one program with fewer and with more layers.
 
     Returns None if the runs differ in more than repetitions of adjacent requests and frees.
     """

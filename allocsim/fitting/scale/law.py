@@ -71,7 +71,6 @@ class SizedProgram:
         return None if len(self.kind) == len(other.kind) else shared
 
     def described(self, row: int) -> str:
-        """Return a description of a row with its line of code, for error messages."""
         if row >= len(self.kind):
             return "nothing: the program ends"
         steps = self.steps
@@ -89,7 +88,6 @@ class SizedProgram:
         return f"entry {entry:,}, {what}{by}"
 
     def code(self, row: int) -> Code | None:
-        """Return the line of code that caused a row, or None if its stack is unknown."""
         return code_at(self.prepared.trace, int(self.steps.entry[row]))
 
 
@@ -159,7 +157,6 @@ class Sample:
 
     @property
     def path(self) -> str:
-        """File of the recording."""
         return self.program.prepared.path
 
     @property
@@ -217,10 +214,7 @@ class ScalingLaw:
         return is_between([*self.samples, *self.checks], self.varied, at)
 
     def complete(self, at: Sizes) -> dict[str, int]:
-        """Add to `at` the sizes that have the same value in all recordings, and return the result.
-
-        Raises ConfigError for sizes that the law does not cover.
-        """
+        """Return `at` with the sizes that are equal in all recordings; ConfigError for others."""
         known = self.samples[0].at
         for name, value in at.items():
             if name not in known:
@@ -237,10 +231,7 @@ class ScalingLaw:
         return {name: at.get(name, value) for name, value in known.items()}
 
     def requested_at(self, at: Sizes) -> Requested:
-        """Return the bytes of every request at the sizes `at`.
-
-        Raises ConfigError if a request would have no bytes, or more than any device has.
-        """
+        """Return the bytes of every request at the sizes `at`; ConfigError if any is impossible."""
         rows = [_terms(each.at, self.degrees) for each in self.samples]
         weights = _weights(rows, _terms(at, self.degrees))
         # Python integers with a common denominator: exact, without overflow or rounding.
@@ -283,8 +274,7 @@ def laws_of(samples: Sequence[Sample]) -> Iterator[ScalingLaw]:
 
     samples: recorded runs of one program, each with its sizes, such as batch=2.
 
-    Raises ConfigError for too few runs, for runs that name different sizes, and if all have equal
-    sizes. Raises RecordingError if the runs are different programs.
+    Raises ConfigError for too few runs, RecordingError if the runs are different programs.
     """
     first = samples[0]
     for sample in samples:
@@ -308,10 +298,6 @@ def laws_of(samples: Sequence[Sample]) -> Iterator[ScalingLaw]:
 
 
 def refuse_uncombined(count: int, varied: Sequence[str], expected: int) -> NoReturn:
-    """Raise ConfigError because the recordings do not combine the values of several sizes.
-
-    expected: number of recordings that are needed.
-    """
     raise ConfigError(
         f"{count} recordings do not show how {' and '.join(varied)} act together; "
         f"expected {expected}, each size combined with each other"
@@ -324,7 +310,6 @@ def _n_terms(degrees: Mapping[str, int]) -> int:
 
 
 def refuse_other_program(first: Sample, other: Sample) -> None:
-    """Raise RecordingError if two recorded runs differ in more than the bytes of requests."""
     row = first.program.first_difference(other.program)
     if row is not None:
         raise RecordingError(

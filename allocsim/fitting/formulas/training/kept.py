@@ -129,9 +129,9 @@ torch.distributed, another temporary.
 def kept_of_layer(
     shape: TransformerShape, layout: ParallelLayout, layer: int, practice: Practice, item: int = 2
 ) -> dict[str, float]:
-    """Return the bytes that a layer saves for backward, for one micro-batch without recomputation.
+    """Return the bytes that a layer saves for backward, by kind of tensor, such as MLP.
 
-    The keys of the result are kinds of tensors, such as attention or MLP.
+    They are for one micro-batch without recomputation.
 
     layer: index of the layer, counted from 0.
     practice: properties of the training software.
@@ -221,13 +221,7 @@ def _scores(
 
 
 def operations_kept(shape: TransformerShape, layout: ParallelLayout, item: int) -> float:
-    """Return the bytes that a layer saves with torchtitan's selective recomputation of operations.
-
-    It saves its input, the output of attention, and the results of its first, third, fifth and
-    seventh matrix product.
-
-    item: bytes of an activation's element.
-    """
+    """Return the bytes that a layer saves with torchtitan's recomputation of operations."""
     queries = shape.heads * shape.head
     wide = queries + shape.kv_width + queries + shape.inner + shape.width
     return layout.tokens * item * (shape.width / layout.split + wide / layout.tensor)

@@ -87,10 +87,7 @@ class TransformerShape(DecoderSizes):
         return (2 + self.is_gated) * self.width * self.shared_inner
 
     def whole(self, layer: int) -> int:
-        """Return the number of a layer's parameters that every tensor parallel rank stores in full.
-
-        They are norms, router, biases of row-parallel layers, and projections to a latent.
-        """
+        """Return the parameters of a layer that every tensor parallel rank stores in full."""
         count = self.norms * self.width * (1 + self.has_biases) + self.others
         count += 2 * self.width * self.has_biases
         if (latent := self.latent) is not None:
@@ -117,10 +114,7 @@ class TransformerShape(DecoderSizes):
 
 
 def shape_for(parameters: int) -> TransformerShape:
-    """Return a typical shape of about `parameters` parameters, like the Llama models from 3 on.
-
-    Raises ConfigError for less than 1 billion or more than 10,000 billion parameters.
-    """
+    """Return a typical shape of about `parameters` parameters, like the Llama models from 3 on."""
     if not _FEWEST_PARAMETERS <= parameters <= _MOST_PARAMETERS:
         raise ConfigError(
             f"{parameters:,} parameters have no usual shape; expected 1 B to 10,000 B, or a model"
@@ -230,11 +224,7 @@ class ParallelLayout:
         return self.tensor if self.sequence_parallel else 1
 
     def layers_of(self, stage: int, layers: int) -> range:
-        """Return the indices of the layers of a pipeline stage, if stages are not interleaved.
-
-        stage: index of the pipeline stage, counted from 0.
-        layers: number of layers of the model.
-        """
+        """Return the indices of the layers of a pipeline stage, if stages are not interleaved."""
         each, more = divmod(layers, self.pipeline)
         first = stage * each + min(stage, more)
         return range(first, first + each + (stage < more))
@@ -243,8 +233,7 @@ class ParallelLayout:
         """Return the most micro-batches whose activations a pipeline stage stores at a time.
 
         With the 1F1B schedule it is the number of stages from this one on (Narayanan et al. 2021,
-        section 2.2). If stages are interleaved, the number for the first stage is larger by the
-        factor 1 + (p-1)/(pm), with p stages and m chunks per stage (Korthikanti et al., 4.2.3).
+        section 2.2); interleaved stages store more (Korthikanti et al., 4.2.3).
         """
         depth: float = self.pipeline - stage
         if self.chunks > 1:

@@ -48,10 +48,7 @@ class Training:
         return self._account(stage).worst()
 
     def worst(self) -> Rank:
-        """Return the peak of the pipeline stage that allocates most.
-
-        Raises ConfigError for a layout that the model cannot have.
-        """
+        """Return the peak of the pipeline stage that allocates most."""
         refuse_impossible(self.shape, self.layout)
         # Stages between the second and the last hold less of everything than the second.
         last = self.layout.pipeline - 1
@@ -61,10 +58,7 @@ class Training:
         return tuple(map(self.rank, range(self.layout.pipeline)))
 
     def least(self) -> int:
-        """Return the peak in bytes of the first pipeline stage with full activation checkpointing.
-
-        No other kind of checkpointing has a lower peak.
-        """
+        """Return the peak bytes of the first pipeline stage with full activation checkpointing."""
         account = replace(self, layout=replace(self.layout, recompute="full"))._account(0)
         return sum(part.size for part in (*account.before(), *account.kept()))
 
