@@ -70,10 +70,7 @@ class Answer:
 
 
 def answer_of(parts: Sequence[Part], more: str = _MORE) -> Answer:
-    """Return a screen of `HEIGHT` lines; parts that do not fit are left out.
-
-    more: last line of the screen, which names the options that show the rest.
-    """
+    """Return a screen of `HEIGHT` lines that ends with `more`, without parts that do not fit."""
     kept = [each for each in parts if each.lines]
     while _height(kept) > HEIGHT and (ranks := [each.rank for each in kept if each.rank]):
         # Of parts with equal rank, the last is removed first, since the most needed part is first.
@@ -170,10 +167,7 @@ def memory(run: Run, device: DeviceRun) -> list[str]:
 def to_paste(
     found: Recommendation | None, devices: Iterable[Cure | DeviceExplanation] = ()
 ) -> list[Part]:
-    """Return the setting to paste, and sentences that say if a replay proved that it helps.
-
-    devices: explanation of each device, which shows how much of the recording the replay covered.
-    """
+    """Return the setting to paste, and sentences that say if a replay proved that it helps."""
     if found is None:
         return []
     lines = paste_line(found)

@@ -141,10 +141,7 @@ def because(shortage: Shortage) -> str:
 
 
 def idle_in_private_pools(kinds: Mapping[str, int]) -> str:
-    """Return a sentence on why free memory of private pools could not serve the request.
-
-    kinds: bytes of the device by kind of use.
-    """
+    """Return a sentence on why free memory of private pools could not serve the request."""
     held = format_size(kinds["private_pool"])
     return f"{held} are idle in private pools, which this request may not use"
 
@@ -180,10 +177,7 @@ def _blocks(shortage: Shortage) -> list[str]:
 
 
 def blockers_text(found: Blockers | None) -> str:
-    """Return a sentence on the allocated blocks that prevent a request.
-
-    found: blocks without which the request would fit; None if it fails even without all of them.
-    """
+    """Return a sentence on the allocated blocks without which a request would fit."""
     if found is None:
         return "no live block: the request fails even without all of them"
     what = "would be free in one piece" if found.way == "run" else "would return to the driver"
@@ -298,10 +292,7 @@ def figures_document(figures: Figures) -> dict[str, int | None]:
 
 
 def blockers_document(found: Blockers | None) -> dict[str, Any] | None:
-    """Return totals of the blocks that prevent a request, as JSON.
-
-    found: blocks without which the request would fit; None if it fails even without all of them.
-    """
+    """Return totals of the blocks without which a request would fit, as JSON."""
     return None if found is None else fields(found, "way cost_bytes freed_bytes is_exact")
 
 

@@ -59,10 +59,7 @@ def repeats_of(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
 
 
 def text(found: Sequence[Verdict] | LogFigures) -> str:
-    """Return the output of `allocsim explain -v` for a text.
-
-    found: explanation of each error in the text, or the sizes in a log.
-    """
+    """Return the output of `allocsim explain -v` for a text with errors, or for a log."""
     if not isinstance(found, Sequence):
         lines = _log_rows(found, found.figures)
         lines += row("Read", "of each size the last line about its device, as the log prints it")
@@ -121,11 +118,7 @@ def _log_rows(found: LogFigures, figures: Sequence[LogFigure]) -> list[str]:
 
 
 def document(found: Sequence[Verdict] | LogFigures) -> dict[str, Any]:
-    """Return the document of `allocsim explain --json` for a text.
-
-    For one error it is the object of the error, for several {"ooms": [...]}, and for a log
-    {"log": ...}.
-    """
+    """Return the document of `allocsim explain --json` for a text with errors, or for a log."""
     if not isinstance(found, Sequence):
         return {"log": _log_document(found)}
     if len(found) == 1:

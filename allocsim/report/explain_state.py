@@ -35,10 +35,7 @@ _SIZE_WIDTH = 14
 
 
 def text(found: StateExplanation, top: Top | None = None) -> str:
-    """Return the text of `allocsim explain -v` for a snapshot without a history.
-
-    top: code that holds the memory; None if it is not shown.
-    """
+    """Return the text of `allocsim explain -v` for a snapshot without a history."""
     source = found.source
     lines = row("Snapshot", f"{found.path}, device {source.device}: a state without a history")
     lines += row("Settings", source.conf or "PyTorch's defaults")

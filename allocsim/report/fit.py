@@ -185,10 +185,7 @@ def document(
     spilled: Top | None = None,
     failed: Top | None = None,
 ) -> dict[str, Any]:
-    """Return the JSON document of `allocsim fit`; the parameters are those of `text`.
-
-    For several cards, it has the first card that fits, and the answer for each card.
-    """
+    """Return the JSON document of `allocsim fit`; the parameters are those of `text`."""
     if len(fits) > 1:
         first = next((fit for fit in fits if fit.fits), fits[0])
         return _document(first) | {"cards": list(map(_document, fits)), "program": _program(first)}

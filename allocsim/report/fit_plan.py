@@ -34,11 +34,7 @@ _VISIBLE = 100
 def document(
     training: Training, gpu: Gpu, found: Sharded | GpuCount, assumed: str = ""
 ) -> dict[str, Any]:
-    """Return the JSON document of training on many cards.
-
-    found: memory of one layout, or the layouts that `allocsim fit --plan` tried.
-    assumed: sentence on the assumptions that a run of the program would not make; "" if none.
-    """
+    """Return the JSON document of training on many cards; the parameters are those of `text`."""
     if isinstance(found, GpuCount):
         return _plan_document(training, gpu, found)
     return _document(found) | {

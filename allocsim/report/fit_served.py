@@ -115,10 +115,6 @@ def _of_cards(answers: Sequence[Served]) -> str:
 
 
 def document(answers: Sequence[Served]) -> dict[str, Any]:
-    """Return the document of `allocsim fit --server --json`.
-
-    For several cards, it has the first card that fits, and the answer for each card.
-    """
     first = next((found for found in answers if found.fits), answers[0])
     cards = {"cards": [_document(found) for found in answers]} if len(answers) > 1 else {}
     return _document(first) | cards

@@ -31,10 +31,7 @@ _NAMES = {"driver_calls": "driver calls"}
 
 
 def text(found: Gate, count: int | None = None) -> str:
-    """Return the text of `allocsim gate`.
-
-    count: rows to print; 0 for all rows, None for as many as fit one screen.
-    """
+    """Return the text of `allocsim gate`.  count: rows; 0 for all, None for one screen."""
     measured = found.measured
     lines = row("Verdict", _verdict(found))
     lines += row("Recording", f"{measured.path}, {_part(measured)}")

@@ -20,10 +20,7 @@ _SEPARATORS = ("/", "\\", " ")
 
 
 def row(label: str, text: str, indent: int = LABEL) -> list[str]:
-    """Return the lines of `text` to the right of a label, wrapped.
-
-    indent: first column of every line of the text.
-    """
+    """Return the lines of `text` to the right of a label, wrapped, from column `indent` on."""
     return textwrap.wrap(
         printable(text),
         WIDTH,
@@ -63,7 +60,7 @@ def fields(value: object, keys: str) -> dict[str, Any]:
 
 
 def unproved(parting: Parting | None, entry: int | None = None) -> str:
-    """Return the prefix of a statement about a replay: "unproved: " if the replay differs, else "".
+    """Return the prefix "unproved: " of a statement about a replay that differs, else "".
 
     parting: first difference between replay and recording; None if they are equal.
     entry: entry that the statement is about; None if it is about the whole run.
@@ -78,12 +75,10 @@ def known_text(oom: SimulatedOom) -> str:
 
 
 def parting_document(parting: Parting | None) -> dict[str, Any] | None:
-    """Return the first difference between replay and recording as JSON; None without one."""
     return None if parting is None else {"entry": parting.entry, "note": str(parting)}
 
 
 def card_document(card: CardMemory | None) -> dict[str, Any] | None:
-    """Return the use of the recorded GPU's memory, by this process and by others, as JSON."""
     if card is None:
         return None
     return {
@@ -106,10 +101,7 @@ def when(instant: Instant) -> str:
 
 
 def others_text(device: int, others: Sequence[int]) -> tuple[str, ...]:
-    """Return a note that only `device` is shown, with the numbers of the other recorded devices.
-
-    Return () if there are no others.
-    """
+    """Return a note that only `device` is shown, with the numbers of the other recorded devices."""
     if not others:
         return ()
     noun = "devices" if len(others) > 1 else "device"

@@ -31,7 +31,6 @@ NAME = "PYTORCH_CUDA_ALLOC_CONF"
 
 
 def paste_line(found: Recommendation) -> list[str]:
-    """Return the lines with the setting to paste, or the reason why nothing is recommended."""
     if found.best is None:
         why = "" if found.why_not is None else f": {found.why_not}"
         return row("To paste", f"nothing{why}.")
@@ -49,10 +48,7 @@ def paste_setting(setting: Setting) -> list[str]:
 def paste_notes(
     found: Recommendation, devices: Iterable[Cure | DeviceExplanation] = ()
 ) -> list[str]:
-    """Return sentences on the recommended setting: its proof by a replay, and its availability.
-
-    devices: explanation of each device, with the number of entries after the error.
-    """
+    """Return sentences on the recommended setting: its proof by a replay, and its availability."""
     best = found.best
     if best is None:
         return []
@@ -73,10 +69,7 @@ def paste_notes(
 
 
 def ends_after(entries_left: int, what: str) -> str:
-    """Return a clause such as "the recording ends 3 entries after that one".
-
-    what: words for the error, e.g. "that one".
-    """
+    """Return a clause: "the recording ends 3 entries after that one".  what: "that one"."""
     if not entries_left:
         return f"the recording ends with {what}"
     return f"the recording ends {plural(entries_left, 'entry', 'entries')} after {what}"
@@ -121,7 +114,6 @@ def paste_lines(setting: Setting) -> dict[str, str]:
 
 
 def recommendation_document(found: Recommendation | None) -> dict[str, Any] | None:
-    """Return a recommendation as JSON; None if the command did not look for a setting."""
     if found is None:
         return None
     best = found.best
@@ -145,20 +137,14 @@ def trial_document(trial: Trial) -> dict[str, Any]:
 
 
 def range_document(trial: Trial) -> dict[str, int | None]:
-    """Return the range of a trial's peak as JSON if the recording starts mid-run, else {}.
-
-    One end keeps the addresses of blocks from before entry 0, and one places them again.
-    """
+    """Return the range of a trial's peak as JSON if the recording starts mid-run, else {}."""
     if trial.peak_range is None:
         return {}
     return fields(trial, "peak_reserved_kept_bytes=peak_kept peak_reserved_anew_bytes=peak_anew")
 
 
 def peak_text(trial: Trial) -> str:
-    """Return the peak of reserved memory in a trial (the replay of one setting), or its range.
-
-    The peak is a range if it depends on the addresses of blocks from before entry 0.
-    """
+    """Return the peak of reserved memory in a trial; a range if the recording starts mid-run."""
     low, high = trial.peak_range or (0, 0)
     if low == high:
         return format_size(trial.peak_reserved_bytes)

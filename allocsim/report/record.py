@@ -32,7 +32,6 @@ def document(program: RecordedProgram, recorded: Recorded) -> dict[str, Any]:
 
 
 def text(program: RecordedProgram, recorded: Recorded) -> str:
-    """Return the text that `allocsim record` writes to standard error after the program."""
     gpu = program.gpu
     where = f"a phantom {gpu.name}, {format_size(gpu.memory)}" if gpu else "the GPU"
     lines = [f"allocsim: recorded on {where}; the program's exit code: {recorded.exit_code}"]

@@ -233,10 +233,7 @@ def document(
     top: Top | None = None,
     edited: Sequence[EditedDevice] = (),
 ) -> dict[str, Any]:
-    """Return the document of `allocsim replay --json`; parameters are those of `text`.
-
-    top: code that requested memory after the card was full; None if unknown.
-    """
+    """Return the document of `allocsim replay --json`; the parameters are those of `text`."""
     cures = {} if found is None else {cure.device: cure for cure in found[1]}
     recommendation = {} if found is None else {"recommendation": recommendation_document(found[0])}
     return {

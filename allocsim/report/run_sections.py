@@ -95,10 +95,7 @@ def driver_note(costs: Costs) -> str:
 
 
 def driver_rows(run: DeviceRun, is_expandable: bool) -> list[str]:
-    """Return lines with the number of driver calls and retries in a replay, and their time.
-
-    is_expandable: True if segments are expandable, so that the driver maps and unmaps handles.
-    """
+    """Return lines with the number of driver calls and retries in a replay, and their time."""
     stats, costs = run.stats, Costs()
     retries = plural(stats["num_alloc_retries"], "retry", "retries")
     calls = [f"{retries} after cached memory was released to the driver"]
@@ -214,19 +211,13 @@ _CATEGORIES = 4
 
 
 def slowdown(device: DeviceRun, spill: Spill) -> tuple[float, float]:
-    """Return the lowest and highest factor by which spilled memory makes a training step slower.
-
-    The highest is for a step that only reads every byte once, over the slowest link.
-    """
+    """Return the lowest and highest factor by which spilled memory makes a training step slower."""
     held = max(device.peak_device_bytes, 1)
     return 1.0, 1 + spill.most_bytes / held * (SLOWER[1] - 1)
 
 
 def spill_rows(device: DeviceRun, top: Top | None = None) -> list[str]:
-    """Return lines on the bytes that the driver moved to the host: number, time, slowdown.
-
-    top: code that requested memory after the card was full; None if it is listed elsewhere.
-    """
+    """Return lines on the bytes that the driver moved to the host: number, time, slowdown."""
     spill = device.spill
     if spill is None:
         return []

@@ -31,7 +31,6 @@ HIDDEN = "-v: every statistic and free block; --json: the same for programs"
 def text(decision: Decision, title: str, *, is_screen: bool = False) -> str:
     """Return the text of `allocsim step` for one request.
 
-    title: first line.
     is_screen: True to leave out counts and most free blocks, so that the text fits a screen.
     """
     lines = [title, *_answer(decision)]
@@ -164,7 +163,6 @@ def document(
     """Return the document of `allocsim step --json` for one request.
 
     entry, device: entry and device number of the request in a recording; None outside one.
-    parting: first difference between the replay and the recording; None if they are equal.
     """
     return {
         "entry": entry,

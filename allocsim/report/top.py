@@ -143,10 +143,7 @@ def document(top: Top) -> dict[str, Any]:
 
 
 def collapsed_text(top: Top) -> str:
-    """Return the memory as collapsed stacks: frames from outermost to innermost, then the bytes.
-
-    This is the input format of flamegraph.pl. Of categories, each is the outermost frame.
-    """
+    """Return the memory as collapsed stacks, the input of flamegraph.pl: outermost frame first."""
     found: dict[str, int] = {}
     for holding in top.holdings:
         names = [_collapsed(name) for name, _ in _named_frames(holding, is_by_category=_is_by(top))]
@@ -160,10 +157,7 @@ def _collapsed(name: str) -> str:
 
 
 def speedscope_document(*tops: Top) -> dict[str, Any]:
-    """Return a document for speedscope: each sample is a stack, weighted by its bytes.
-
-    tops: owners of the memory; each becomes a profile of the file.
-    """
+    """Return a document for speedscope, with a profile for each of `tops`; samples are stacks."""
     frames: dict[tuple[str, Frame | None], int] = {}
     profiles = []
     for top in tops:

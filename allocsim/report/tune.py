@@ -68,7 +68,6 @@ def text(
 
     loan: host memory that is part of each simulated device; None if there is none.
     tried: edits of the program that were replayed, the best first.
-    top: code that held the memory; None if unknown.
     """
     lines = warned(tuning.warnings) + rows("Recordings", tuning.files)
     lines += row("Release", f"PyTorch {tuning.torch_version}")

@@ -149,8 +149,6 @@ def calculator_page(
 ) -> str:
     """Return the calculator page as HTML.
 
-    laws: compressed laws of each program that the page can evaluate.
-    models, cards: models and GPUs among which the reader can choose.
     opening: model, card and sizes that the page shows first.
     """
     about = {

@@ -145,11 +145,7 @@ def require_matplotlib() -> None:
 def new_figure(
     theme: Theme, rows: int = 1, columns: int = 1, *, height: float = HEIGHT, **grid: Any
 ) -> tuple[Figure, Sequence[Axes]]:
-    """Return an empty figure and its axes, row by row.
-
-    height: height in inches.
-    grid: further arguments of matplotlib's `subplots`.
-    """
+    """Return an empty figure of `height` inches, and its axes, row by row."""
     require_matplotlib()
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -183,11 +179,7 @@ def whole_numbers(axis: Axis) -> None:
 
 
 def legend(axes: Axes, theme: Theme, handles: Sequence[Any] | None = None, **where: Any) -> None:
-    """Add a legend in the theme's colours.
-
-    handles: entries of the legend; None for all handles of the axes.
-    where: further arguments of matplotlib's `legend`, such as its position.
-    """
+    """Add a legend in the theme's colours; `handles` are all of the axes by default."""
     options: dict[str, Any] = {"frameon": False, "labelcolor": theme.ink, "fontsize": _SMALL}
     shown = axes.get_legend_handles_labels()[0] if handles is None else handles
     # Labels are set afterwards, because matplotlib may drop labels that begin with "_".
@@ -200,11 +192,7 @@ def legend(axes: Axes, theme: Theme, handles: Sequence[Any] | None = None, **whe
 def legend_above(
     axes: Axes, theme: Theme, handles: Sequence[Any] | None = None, *, lift: float = 0
 ) -> None:
-    """Add a legend between the axes and the title.
-
-    handles: entries of the legend; None for all handles of the axes.
-    lift: space between axes and legend in points.
-    """
+    """Add a legend between the axes and the title, `lift` points above the axes."""
     from matplotlib.transforms import ScaledTranslation  # noqa: PLC0415
 
     shown = axes.get_legend_handles_labels()[0] if handles is None else handles

@@ -78,10 +78,7 @@ _IDEAL = (
 
 
 def title_of(picture: Picture | Still, what: str) -> str:
-    """Return the title of a chart: its subject, the recording's name and any non-default settings.
-
-    what: subject of the chart, e.g. "block sizes".
-    """
+    """Return the title of a chart of `what`: recording's name and any non-default settings."""
     if isinstance(picture, Still):
         named = picture.trace.device or picture.others
         device = f", device {picture.trace.device}" if named else ""
@@ -95,7 +92,6 @@ def title_of(picture: Picture | Still, what: str) -> str:
 
 
 def warnings_of(picture: Picture | Still) -> list[str]:
-    """Return warnings that the chart shows a what-if replay, or only a part of the run."""
     return [f"{each}." for each in shown_of(picture)]
 
 

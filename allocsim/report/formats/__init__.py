@@ -96,9 +96,6 @@ def convert(recording: Recording, path: str | os.PathLike[str], to: str | None =
 
 
 def write_as(chosen: Format, recording: Recording, path: str | os.PathLike[str]) -> None:
-    """Write `recording` to `path`, compressed if it ends in .gz, replacing any file there.
-
-    Raises OSError if writing fails, and RecordingError if the format cannot represent it.
-    """
+    """Write `recording` to `path`, compressed if it ends in .gz, replacing any file there."""
     with packed_file(path) as file:
         chosen.write(recording, file)

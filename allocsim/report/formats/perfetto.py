@@ -32,10 +32,7 @@ _Times = NDArray[np.int64]
 
 
 def write_perfetto(recording: Recording, file: BinaryIO) -> None:
-    """Write the trace events of every device with entries, one event per line.
-
-    Raises RecordingError for a recording without entries.
-    """
+    """Write the trace events of every device with entries, one event per line."""
     devices = [trace.device for trace in recording.devices if len(trace)]
     pictures = [picture_of(recording, device=device) for device in devices]
     if not pictures:
@@ -60,11 +57,7 @@ def write_perfetto(recording: Recording, file: BinaryIO) -> None:
 def perfetto_events(
     pictures: Sequence[Picture], annotations: Sequence[Annotation] = ()
 ) -> Iterator[Event]:
-    """Yield the trace events of each device.
-
-    pictures: history of each device.
-    annotations: named ranges of time that the program recorded, such as optimizer steps.
-    """
+    """Yield the trace events of each device, and the ranges of time that the program named."""
     for picture in pictures:
         process = picture.device_run.device + 1  # process 0 is the idle process
         times = _times(picture)

@@ -43,7 +43,6 @@ def write_csv(recording: Recording, file: BinaryIO) -> None:
 
 
 def write_jsonl(recording: Recording, file: BinaryIO) -> None:
-    """Write JSON Lines, one object per entry, without keys of missing values."""
     _refuse_empty(recording)
     names = _names(recording.frame_table)
     for trace in recording.devices:
@@ -54,7 +53,6 @@ def write_jsonl(recording: Recording, file: BinaryIO) -> None:
 
 
 def write_parquet(recording: Recording, file: BinaryIO) -> None:
-    """Write Parquet, with stacks in an additional column `frames`; requires pyarrow."""
     import pyarrow  # noqa: PLC0415
     import pyarrow.parquet  # noqa: PLC0415
 
@@ -140,8 +138,7 @@ def write_minimalloc(recording: Recording, file: BinaryIO) -> None:
     """Write the blocks of a device as a problem for MiniMalloc, in CSV: id, lower, upper, size.
 
     A buffer is live in [lower, upper).  Times are entry numbers plus 1; blocks from before the
-    first entry begin at 0.  Sizes are requests rounded up to 512 bytes.
-    Raises RecordingError for a recording of several devices.
+    first entry begin at 0.
     """
     trace = recording.only_device()
     if not len(trace):

@@ -34,10 +34,7 @@ _ALIGNMENT = 8
 
 
 def embedded(picture: Picture, answers: StackAnswers | None = None) -> tuple[dict[str, Any], str]:
-    """Return (description for JSON, compressed columns) of a device's history.
-
-    answers: steps, phases and categories of the program; None if unknown.
-    """
+    """Return (description for JSON, compressed columns) of a device's history."""
     course = None if answers is None else answers.course
     packer = Packer()
     steps = _add_curves(packer, picture)

@@ -34,15 +34,11 @@ _SHADES = 16
 
 
 def page_part(name: str) -> str:
-    """Return the text of a template, style or script in allocsim/report/html."""
     return (files("allocsim.report") / "html" / name).read_text(encoding="utf-8")
 
 
 def stylesheet(*names: str) -> str:
-    """Return the common styles of all pages, followed by the files `names` in allocsim/report/html.
-
-    A page without scripts follows the system's choice of dark or light, except in print.
-    """
+    """Return the styles of all pages, followed by the files `names` in allocsim/report/html."""
     theme = page_part("theme.css")
     dark = theme.partition(':root[data-theme="dark"] ')[2].partition("}")[0]
     system = (
@@ -95,10 +91,7 @@ def legend(items: Iterable[tuple[str, str]]) -> str:
 
 
 def moment_link(entry: int, words: str, *, is_button: bool = False) -> str:
-    """Return a link with the text `words`, which makes the charts show the moment after `entry`.
-
-    is_button: return a button, which is hidden without scripts.
-    """
+    """Return a link with the text `words`, which makes the charts show the moment after `entry`."""
     kind = ' class="go"' if is_button else ""
     return f'<a{kind} href="#entry={entry}" data-entry="{entry}">{text(words)}</a>'
 
@@ -136,10 +129,7 @@ def staircase(values: Sequence[int], width: float, bottom: int, scale: float) ->
 
 
 def still_curve(picture: Picture, course: Course | None) -> str:
-    """Return the HTML of a run's memory curve, drawn without a script.
-
-    course: steps and phases to draw in the background; None if unknown.
-    """
+    """Return the HTML of a run's memory curve, drawn without a script."""
     curve, n = picture.curve, len(picture.curve)
     step = max(1, -(-n // _STRETCHES))
     top = max(int(curve.reserved.max(initial=0)), 1)

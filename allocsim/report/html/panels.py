@@ -54,10 +54,7 @@ def _tab(device_run: DeviceRun, *, is_chosen: bool) -> str:
 
 
 def to_paste(explanations: Sequence[DeviceExplanation]) -> str:
-    """Return the HTML of the setting to paste with a copy button, or the reason for having none.
-
-    explanations: explanation of each device; empty if other settings were not tried.
-    """
+    """Return the HTML of the setting to paste with a copy button, or the reason for having none."""
     if not explanations:
         return labelled("To paste", _UNASKED)
     found = explanations[0].recommendation
@@ -173,10 +170,7 @@ _LABEL = (
 
 
 def flame_panel(top: Top, name: str = "flame") -> str:
-    """Return the HTML of the flame graph of `top`, with its controls.
-
-    name: prefix of the HTML ids; each graph of a page needs another prefix.
-    """
+    """Return the HTML of the flame graph of `top`; `name` is the prefix of its HTML ids."""
     flame = flame_of(top, least_share=_LEAST_SHARE)
     if not flame.boxes:
         return _heading(top) + _NOTHING

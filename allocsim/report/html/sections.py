@@ -88,10 +88,7 @@ def memory_table(picture: Picture) -> str:
 
 
 def segments_table(picture: Picture) -> str:
-    """Return a table of the segments at the peak of reserved memory, largest first.
-
-    Segments with the same sizes and pool share a row with the address of the first one.
-    """
+    """Return a table of the segments at the peak of reserved memory; equal ones share a row."""
     instant = picture.at()
     alike: dict[tuple[str, ...], list[int]] = {}
     for segment in sorted(instant.segments, key=lambda s: (-s.total_size, s.address)):
@@ -115,11 +112,7 @@ def ooms_section(
     explanation: DeviceExplanation | None,
     parting: Parting | None = None,
 ) -> str:
-    """Return a description of each error: cause, use of memory, blocks that prevent the request.
-
-    explanation: remedies that were tried; None if none were.
-    parting: first difference between replay and recording; None if they are equal.
-    """
+    """Return a description of each error: cause, use of memory, blocks that prevent the request."""
     if not shortages:
         return f"<p>{unproved(parting).capitalize()}No request failed.</p>\n"
     advice: Sequence[Sequence[str]] = () if explanation is None else explanation.advice
@@ -189,7 +182,6 @@ def what_if_section(
     """Return a table of replays under other settings, each with a curve of reserved memory.
 
     runs: replay of this page, followed by the others.
-    explanation: has the smallest devices on which no request fails; None if not searched.
     is_proved: False if the replay under the recorded settings differs from the recording.
     """
     if not runs:

@@ -36,11 +36,7 @@ _BAR_WIDTH, _BAR_HEIGHT = 240, 14
 
 
 def static_page(title: str, verdict: Iterable[str], sections: Iterable[tuple[str, str]]) -> str:
-    """Return a page without scripts.
-
-    verdict: sentences at the top.
-    sections: pairs of heading and HTML.
-    """
+    """Return a page without scripts: sentences at the top, then sections of heading and HTML."""
     return Template(page_part("static.html")).substitute(
         title=text(title),
         verdict="".join(f'<p class="verdict">{text(line)}</p>\n' for line in verdict),
