@@ -200,9 +200,8 @@ class FidelityCheck:
         return self._mismatch is not None
 
     def exclude_last_alloc(self, pending: Sequence[TraceEntry]) -> None:
-        """Exclude the last `alloc` of the replay from the comparison of addresses.
+        """Exclude the last `alloc`, of a request that failed when recorded, from the comparison.
 
-        The recording does not contain this entry, because the request failed when it was recorded.
         pending: entries that will be passed to the next call of `history`.
         """
         allocs = sum(entry.action == _ALLOC for entry in pending)

@@ -209,9 +209,8 @@ def placed_marks(
 
     A mark from before the first entry is moved to entry 0 if it is still in effect, else left out.
 
-    traces: history of each device.
-    lost: by device, number of counted entries (module docstring) before the history's first entry;
-        None if unknown, and then the marks of the device are left out.
+    lost: by device, number of allocations, frees and out-of-memory errors before the history's
+        first entry; None if unknown, and then the marks of the device are left out.
     """
     placed: list[dict[str, Any]] = []
     for device, entries in enumerate(traces):

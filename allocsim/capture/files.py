@@ -94,7 +94,6 @@ class Files:
 
         describe: function that returns the object to pickle. Its arguments are the snapshot with
             the kept entries, and the number of entries left out.
-        Raises OSError if not even the segments can be written.
         """
         failure: OSError | None = None
         for folder in (self.folder, Path(tempfile.gettempdir())):
@@ -327,12 +326,10 @@ def processes_memory(
 ) -> dict[str, int]:
     """Return the bytes of this process and of others on the GPU, as the driver's NVML reports them.
 
-    The keys are "process_memory", "other_memory" and "other_processes", a number. The result is
-    empty if NVML is missing, if the driver does not report the values, or in a container.
+    The result is empty if NVML does not report the values, as in a container.
 
     card: properties of the GPU, as torch.cuda.get_device_properties() returns them.
     used: bytes of the GPU that are not free.
-    load: function that opens a library.
     """
     # Unlike a call of CUDA, NVML is safe while the program captures a CUDA graph.
     with contextlib.suppress(Exception):

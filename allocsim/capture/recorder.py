@@ -99,10 +99,7 @@ class Listener(Protocol):
     """Methods of a capture that the recorder calls."""
 
     def on_out_of_memory(self, device: int, free: int) -> None:
-        """Handle an out-of-memory error that PyTorch is about to raise.
-
-        free: bytes that the driver reports as free.
-        """
+        """Handle an out-of-memory error that PyTorch is about to raise, with `free` bytes left."""
 
     def on_device(self) -> None:
         """Handle the first use of the GPU in this process, which may be a forked process."""
@@ -198,11 +195,7 @@ class Recorder:
         self.is_on = False
 
     def note(self, kind: str, value: object) -> None:
-        """Add a mark to the history of every device.
-
-        kind: what began, such as "step" or "phase".
-        value: number of the step, or name of the phase.
-        """
+        """Add a mark, such as the number of a "step" or the name of a "phase", to every device."""
         if self.is_here and self.calls is not None:
             marks = self.calls.marks
             marks += self.calls.marks_of(lambda: (kind, value))

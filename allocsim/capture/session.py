@@ -181,10 +181,7 @@ class Capture:
 
     @quiet
     def failed(self, error: BaseException | None) -> None:
-        """Store the text of an out-of-memory error in the file that was written when it occurred.
-
-        error: exception that ended the captured code; any other kind is ignored.
-        """
+        """Store the text of an out-of-memory error in the file that was written at its time."""
         text = _text_of(error)
         if text is None or not self.is_active:
             return

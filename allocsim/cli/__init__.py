@@ -60,10 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _leave_in_peace() -> None:
-    """Keep the interpreter from searching all objects for reference cycles at its exit.
-
-    The search took 50 ms of the 1.2 s of `allocsim report` (benchmarks/results/speed.md).
-    """
+    """Keep the interpreter from searching all objects for reference cycles at its exit (50 ms)."""
     atexit.unregister(gc.freeze)  # registered by an earlier call
     atexit.register(gc.freeze)
 
@@ -90,10 +87,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def import_numpy() -> None:
-    """Import numpy without starting the threads of its linear algebra, which allocsim does not use.
-
-    On two cores, starting the threads takes 0.1 s of processor time.
-    """
+    """Import numpy without starting the threads of its linear algebra, which takes 0.1 s."""
     if _BLAS_THREADS in os.environ:
         return
     os.environ[_BLAS_THREADS] = "1"
@@ -200,11 +194,7 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def build_parser(word: str | None = None) -> Parser:
-    """Return the parser of the whole command line.
-
-    word: first word of the command line; if it names a command, only that command is added, because
-        building all parsers takes longer than loading a small recording.
-    """
+    """Return the parser of all commands, or only of the command `word` if there is one."""
     parser = Parser(
         prog="allocsim",
         description=_DESCRIPTION,

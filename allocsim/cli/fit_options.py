@@ -139,10 +139,7 @@ _BETWEEN_SERVERS = {
 
 
 def way_of(arguments: argparse.Namespace) -> Way:
-    """Return the kind of answer that the options select.
-
-    `set_server` must be called first, because the name of a weights file may select a server.
-    """
+    """Return the kind of answer that the options select; call `set_server` first."""
     if arguments.list_models or arguments.list_gpus:
         return Way.LIST
     if arguments.html is not None:
@@ -278,7 +275,6 @@ def _refuse_option_of_other_mode(arguments: argparse.Namespace, given: dict[str,
 
 
 def gpus_of(arguments: argparse.Namespace) -> list[Gpu]:
-    """Return the cards that --gpu and --device-memory select."""
     from allocsim.phantom import CARDS, Gpu, find_gpu
 
     names = arguments.gpus or []

@@ -134,7 +134,6 @@ def count(text: str) -> int:
 
 
 def positive(text: str) -> int:
-    """Parse a whole number from 1 to 999,999,999."""
     found = count(text)
     if not found:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is too small; expected 1 or more")
@@ -169,7 +168,6 @@ def share(text: str) -> float:
 
 
 def seconds(text: str) -> float:
-    """Parse a time in seconds, above 0 and at most a day."""
     try:
         found = float(text)
     except ValueError:
@@ -339,10 +337,7 @@ def add_command(
     run: Callable[[argparse.Namespace], int],
     **more: str,
 ) -> Parser:
-    """Add a command that calls `run`, and return its parser, which has no arguments yet.
-
-    more: epilog and usage of the help text.
-    """
+    """Add a command that calls `run`, and return its parser, which has no arguments yet."""
     about: dict[str, Any] = {"help": summary, "description": description, **more}
     parser = commands.add_parser(name, formatter_class=_Help, allow_abbrev=False, **about)
     parser.set_defaults(run=run)
@@ -350,20 +345,14 @@ def add_command(
 
 
 def add_shared(parser: Parser, *names: str, text: str | None = None) -> None:
-    """Add the arguments called `names`, e.g. "FILE" or "--conf".
-
-    text: help text of these arguments; None for their usual help text.
-    """
+    """Add the arguments called `names`, e.g. "FILE" or "--conf".  text: unusual help text."""
     for name in names:
         options = _SHARED[name] if text is None else {**_SHARED[name], "help": text}
         parser.add_argument(*_SHORT.get(name, ()), name, **options)
 
 
 def dask_executor(address: str, stack: ExitStack) -> Executor:
-    """Return an executor that runs calls on the workers of the Dask scheduler at `address`.
-
-    The connection is closed with `stack`.
-    """
+    """Return an executor that runs calls on the workers of the Dask scheduler at `address`."""
     from importlib import import_module
 
     try:

@@ -80,10 +80,7 @@ def _occupy_descriptors() -> None:
 
 
 def discard_output() -> None:
-    """Send the buffered text of standard output to the null device, after writing it has failed.
-
-    Otherwise the interpreter would try again at its exit, and report the error a second time.
-    """
+    """Send buffered output to the null device, so that Python's exit does not write it again."""
     with contextlib.suppress(OSError, ValueError):
         descriptor = sys.stdout.fileno()
         null = os.open(os.devnull, os.O_WRONLY)
@@ -128,10 +125,7 @@ def versioned(document: object) -> object:
 
 
 def write_json(document: object, *, indent: int | None = 2) -> None:
-    """Write a JSON document of allocsim, with `schema_version`, to standard output.
-
-    indent: spaces per level; None for a single line.
-    """
+    """Write a JSON document of allocsim, with `schema_version`, to standard output."""
     write_other_json(versioned(document), indent=indent)
 
 
@@ -170,7 +164,6 @@ def write_report(
 
     report: module of `allocsim.report` that formats the result. If it has a first screen, the text
         is printed only with --verbose.
-    shown: further arguments of the text and the screen, such as the number of rows.
     """
     if arguments.json:
         write_json(report.document(*result))
@@ -211,10 +204,7 @@ def refuse_output(output: str, read: Iterable[str] = (), suffixes: tuple[str, ..
 
 
 def refuse_name(output: str, read: Iterable[str] = ()) -> None:
-    """Raise UsageError if a recording must not be written to `output`, or its folder is missing.
-
-    read: files that the command will read.
-    """
+    """Raise UsageError if a recording must not be written to `output`, such as over an input."""
     from allocsim.workload import SUFFIXES
 
     refuse_output(output, read, SUFFIXES)
@@ -274,10 +264,7 @@ class ProgressBar:
         return self.stage(f"trying {conf[:32] or 'the defaults'}{more}")
 
     def counted(self, describe: Callable[[int, int, float], str]) -> Callable[[int, int], None]:
-        """Return a function of (done, total) that shows `describe(done, total, rate)`.
-
-        The rate is the number of items done per second.
-        """
+        """Return a function of (done, total) that shows `describe(done, total, items a second)`."""
         begin = time.monotonic()
 
         def show(done: int, total: int) -> None:

@@ -106,10 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _compare_strictly(devices: Sequence[Prepared], result: Run) -> None:
-    """Replay again without shortcuts, one step at a time, and compare with `result`.
-
-    Raises InvariantError at the first difference.
-    """
+    """Replay again without shortcuts, one step at a time, and compare with `result`."""
     from allocsim.replaying import difference_step_by_step
 
     for device_run in result.devices:

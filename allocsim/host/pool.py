@@ -158,11 +158,7 @@ class OwnedStats:
 def flattened(
     names: HostStatNames, owned: OwnedStats, pools: Iterable[ActiveStats]
 ) -> dict[str, int]:
-    """Return statistics by the keys of torch.cuda.host_memory_stats().
-
-    names: keys that depend on the release of PyTorch.
-    pools: blocks in use, for each pool.
-    """
+    """Return statistics by the keys of torch.cuda.host_memory_stats()."""
     count, size = Stat(), Stat()
     for active in pools:
         for bucket in active.count:

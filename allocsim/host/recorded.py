@@ -131,7 +131,6 @@ class _Blocks:
 def follow(trace: Trace, stop: int | None = None) -> HostCourse:
     """Compute the pinned memory after each entry; return its peaks, growth and checked requests.
 
-    trace: entries of pinned memory, from `load_host`.
     stop: number of the first entry to leave out; None for all entries.
     """
     walk = _Walk(trace)

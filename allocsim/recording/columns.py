@@ -33,11 +33,7 @@ def read_trace(
     segments: tuple[SegmentState, ...],
     stacks: StackReader,
 ) -> tuple[Trace, set[str]]:
-    """Return the trace of `device`, and the names of its fields and actions that old releases lack.
-
-    path: file name for error messages.
-    segments: segments of the device after the last entry.
-    """
+    """Return the trace of `device`, and the names of its fields that old releases lack."""
     where = f"the entry of device {device}"
     reader = (
         PackedReader(path, where, entries)
@@ -238,7 +234,6 @@ def entries_of(path: str, device: int, value: object) -> Entries:
     """Return the entries of `device` without checking their fields.
 
     value: item `device` of the snapshot's device_traces.
-    Raises RecordingError if `value` is neither a list nor a dictionary of equally long lists.
     """
     if isinstance(value, Packed):
         return value

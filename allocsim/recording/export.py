@@ -26,11 +26,7 @@ from allocsim.recording.trace import Action, Trace
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Yield a temporary file in the same folder; it replaces `path` when the `with` statement ends.
-
-    After an error `path` is unchanged.  If `path` is a symbolic link, the file that it points to is
-    replaced.  Raises OSError if writing fails.
-    """
+    """Yield a temporary file that replaces `path` when the `with` statement ends."""
     place = Path(path).resolve()
     beside = place.with_name(f".{place.name[:200]}.{os.getpid()}.part")
     try:
@@ -74,10 +70,7 @@ def dump_snapshot(recording: Recording, file: BinaryIO) -> None:
 
 
 def snapshot_of(recording: Recording) -> object:
-    """Convert a recording to the object that PyTorch pickles as a snapshot.
-
-    Return the snapshot dictionary, or only its list of segments if the source file was such a list.
-    """
+    """Convert a recording to the object that PyTorch pickles as a snapshot."""
     frames = _stacks(recording.frame_table)
     has_pools = "segment_pool_id" in recording.markers or "segments" not in recording.markers
     segments = [
@@ -107,8 +100,7 @@ def segments_plain(trace: Trace, frames: Frames, *, has_pools: bool = True) -> l
     """Return the segments of `trace` as PyTorch's dictionaries.
 
     frames: function from a stack number to the value written for the stack.
-    has_pools: True to write the fields that PyTorch has since 2.1: segment_pool_id,
-        is_expandable and frames.
+    has_pools: True to write the fields that PyTorch has since 2.1.
     """
     every = []
     for segment in trace.segments:

@@ -17,7 +17,6 @@ _SHOWN = 60
 
 
 def describe(value: object) -> str:
-    """Return a short printable description of a value from an untrusted file."""
     if isinstance(value, str):
         text = ascii(value[:_SHOWN])
         return text if len(value) <= _SHOWN else f"{text}… ({len(value)} characters)"
@@ -56,10 +55,7 @@ class Fields:
         raise RecordingError(self.path, what, entry=self.entry)
 
     def value(self, name: str, expected: str) -> object:
-        """Return the value of a field without a check; raise RecordingError if it is missing.
-
-        expected: words for the error message, as in "an integer from 0 to 5".
-        """
+        """Return the value of a field; `expected` is for the error message if it is missing."""
         if name not in self._values:
             self.refuse(f"{self.where} has no {name}, expected {expected}")
         return cast(object, self._values[name])
@@ -68,7 +64,6 @@ class Fields:
         self.refuse(f"{self.where} has {name} {describe(value)}, expected {expected}")
 
     def integer(self, name: str, low: int, high: int) -> int:
-        """Return a field that is an `int` (not a bool) from `low` to `high`."""
         expected = f"an integer from {low} to {high}"
         value = self.value(name, expected)
         if type(value) is not int or not low <= value <= high:
@@ -76,7 +71,6 @@ class Fields:
         return value
 
     def number(self, name: str) -> float:
-        """Return a field that is an `int` or `float`, as a float."""
         value = self.value(name, "a number")
         if type(value) is int and value.bit_length() <= 64:
             return float(value)

@@ -70,10 +70,7 @@ class FrameInterner:
         return self._frames.setdefault(frame, len(self._frames))
 
     def stack(self, numbers: Iterable[int]) -> int:
-        """Return the number of a stack, adding it if it is new; -1 for an empty stack.
-
-        numbers: frame numbers of the stack, innermost first.
-        """
+        """Return the number of a stack of frame numbers, innermost first; -1 for an empty stack."""
         key = tuple(numbers)
         return self._stacks.setdefault(key, len(self._stacks)) if key else -1
 

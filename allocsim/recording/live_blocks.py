@@ -215,7 +215,6 @@ def never_overlap(trace: Trace, start: tuple[SegmentState, ...]) -> bool:
     """Return True if no allocation of the recording overlaps a block that is live at that time.
 
     False means that this is not certain; the caller must check the allocations one by one.
-    start: segments before the first entry.
     """
     lives = _lives(trace, start)
     if lives is None:

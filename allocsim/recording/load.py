@@ -128,7 +128,6 @@ def _from_json(path: str, file: BinaryIO, size: int) -> Recording:
 def read_snapshot(path: str, value: object, size: int) -> Recording:
     """Convert the object that a pickled or JSON snapshot contains to a recording.
 
-    path: file name for error messages.
     size: bytes of the file, which limit the number of entries, segments, blocks and frames.
     """
     markers: set[str] = set()
@@ -242,10 +241,7 @@ _HOW = "record_pinned_host_memory=True of _record_memory_history() records it fr
 
 
 def load_host(path: str | os.PathLike[str]) -> Trace:
-    """Return the pinned host memory in a snapshot, as the trace of device -1.
-
-    Raises RecordingError for any other file, and for a snapshot without pinned host memory.
-    """
+    """Return the pinned host memory in a snapshot, as the trace of device -1."""
     name = os.fspath(path)
     value, size = read_object(name)
     if not isinstance(value, dict) or "host_traces" not in value:

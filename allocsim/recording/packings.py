@@ -166,7 +166,6 @@ def unpacked(
 
     check: called with the first piece; it may raise before the rest is unpacked.
     enough: number of unpacked bytes after which to stop; None to unpack the whole file.
-    Raises RecordingError for a damaged file, and for data that exceeds the limit.
     """
     limit = max(_MIN_UNPACKED, _MAX_RATIO * packed.seek(0, 2))
     packed.seek(0)
@@ -215,10 +214,7 @@ _KNOWN = (
 
 @contextmanager
 def snapshot_in_page(path: str, file: BinaryIO) -> Iterator[BinaryIO]:
-    """Yield the pickle in the page at `path`, as a temporary file open at its start.
-
-    Raises RecordingError if the page does not contain exactly one snapshot.
-    """
+    """Yield the pickle in the page at `path`, as a temporary file open at its start."""
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         found = _SNAPSHOT.search(data)
         if found is None:

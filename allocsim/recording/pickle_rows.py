@@ -165,8 +165,7 @@ class RowBatch:
 def read_shape(window: Window, at: int, name_of: Callable[[int], object]) -> RowShape | None:
     """Return the names and forms of the fields of the pickled entry that begins at byte `at`.
 
-    name_of: function from a memo number (the pickle's name for an object) to the name of a field.
-    Returns None if no entry begins there, or an entry that `read_batch` does not support.
+    None if no entry begins there, or an entry that `read_batch` does not support.
     """
     data = window.data
     if not data.startswith(_BEGIN, at):

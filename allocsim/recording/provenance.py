@@ -65,8 +65,7 @@ class Mark:
 def cut_marks(marks: Iterable[Mark], first: int, last: int) -> tuple[Mark, ...]:
     """Return the marks for the entries [first, last), with entry `first` renumbered as 0.
 
-    Marks before `first` that are still in effect are moved to entry 0: settings, and the step and
-    phase that contain entry `first`.
+    Marks before `first` that are still in effect are moved to entry 0.
     """
     before: dict[MarkKind, Mark] = {}
     kept: list[Mark] = []
@@ -87,11 +86,7 @@ def plain_marks(device: int, marks: Iterable[Mark]) -> list[dict[str, object]]:
 
 
 def read_marks(fields: Fields, size: int) -> dict[int, tuple[Mark, ...]]:
-    """Return the marks of each device, by device number.
-
-    fields: dictionary under the snapshot's key "allocsim".
-    size: bytes of the file, which limit the number of marks.
-    """
+    """Return the marks of each device, by device number, from the snapshot's key "allocsim"."""
     found: dict[int, list[Mark]] = {}
     values = fields.items(MARKS) if MARKS in fields else []
     if len(values) > size:
@@ -146,10 +141,7 @@ class Annotation:
 
 
 def read_annotations(top: Fields, size: int) -> tuple[Annotation, ...]:
-    """Return the annotations (named ranges) of a snapshot; an empty tuple if it has none.
-
-    size: bytes of the file, which limit the number of annotations.
-    """
+    """Return the annotations (named ranges) of a snapshot; an empty tuple if it has none."""
     if "external_annotations" not in top:
         return ()
     values = top.items("external_annotations")
@@ -228,11 +220,7 @@ class Provenance:
 
 
 def marked(top: Fields, size: int, traces: Iterable[Trace]) -> tuple[Trace, ...]:
-    """Read the marks in a snapshot, and return `traces` with the marks of each device added.
-
-    top: the snapshot's dictionary.
-    size: bytes of the file, which limit the number of marks.
-    """
+    """Read the marks in a snapshot, and return `traces` with the marks of each device added."""
     fields = _fields(top)
     marks = {} if fields is None else read_marks(fields, size)
     return tuple(replace(trace, marks=marks.get(trace.device, ())) for trace in traces)
@@ -245,7 +233,6 @@ def _fields(top: Fields) -> Fields | None:
 
 
 def read_provenance(top: Fields) -> Provenance | None:
-    """Return the provenance in a snapshot's dictionary; None if it has none."""
     fields = _fields(top)
     if fields is None:
         return None
@@ -332,10 +319,7 @@ class CardMemory:
 
 
 def card_memory(made: Provenance | None) -> CardMemory | None:
-    """Return the GPU's memory when the recording was written, and its use by other processes.
-
-    None if the recording does not contain it.
-    """
+    """Return the GPU's memory when the recording was written, and its use by other processes."""
     if made is None or not made.device_memory:
         return None
     total, outside = made.device_memory, made.context_memory

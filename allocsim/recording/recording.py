@@ -268,10 +268,7 @@ def backend_of(recording: Recording) -> Backend | None:
 
 
 def options_read(frames: FrameTable) -> frozenset[str] | None:
-    """Return the conf options that the build of PyTorch supports; None for all of CUDA's.
-
-    frames: stack frames of a recording, whose names show the build, such as ROCm.
-    """
+    """Return the conf options that the build of PyTorch supports; None for all of CUDA's."""
     backend = _named_in(frames)
     return None if backend is None else backend.options
 

@@ -60,8 +60,7 @@ def find_defects(
 def refuse_unsound(recording: Recording) -> dict[int, Rewound]:
     """Raise RecordingError if the recording contradicts itself or cannot be replayed.
 
-    Return the state of each device before its first entry, by device number.  Devices without
-    entries are left out.
+    Return the state of each device before its first entry, by device number.
     """
     rewound: dict[int, Rewound] = {}
     for defect in _find_defects(recording, rewound, {}):
@@ -71,10 +70,7 @@ def refuse_unsound(recording: Recording) -> dict[int, Rewound]:
 
 
 def refuse_contradictions(recording: Recording) -> None:
-    """Raise RecordingError if the recording contradicts itself.
-
-    A consistent recording that cannot be replayed is allowed, such as segments without entries.
-    """
+    """Raise RecordingError if the recording contradicts itself; it may lack entries."""
     for defect in find_defects(recording):
         if defect.text.startswith(_CONTRADICTS):
             raise RecordingError(recording.path, defect.text, entry=defect.entry)

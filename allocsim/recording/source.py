@@ -53,10 +53,7 @@ class Kind(Enum):
 
 
 def packing_in(file: BinaryIO) -> Compression | None:
-    """Return the compression of an open file; None if it is not compressed.
-
-    A zip archive is compression only if it contains exactly one file.
-    """
+    """Return the compression of an open file; None if it is not compressed."""
     packing = packing_of(file.read(_MAGIC))
     if packing is not None and packing.magic == ZIP_MAGIC and not is_archive_of_one(file):
         return None
@@ -68,7 +65,6 @@ def open_source(path: str, enough: int | None = None) -> Iterator[BinaryIO]:
     """Yield the file at `path`, open at its start and unpacked if it is compressed.
 
     enough: number of unpacked bytes that the caller needs; None for the whole file.
-    Raises RecordingError if the file is missing, not a regular file, unreadable, or damaged.
     """
     with ExitStack() as files:
         try:
@@ -102,7 +98,6 @@ def _check_unpacked(path: str, packing: Compression, head: bytes) -> None:
 
 
 def kind_of(path: str, head: bytes) -> Kind:
-    """Return the format of a file whose first bytes are `head`; RecordingError if it is unknown."""
     if not head:
         raise RecordingError(path, "is empty (0 bytes), expected a PyTorch snapshot")
     if head[:1] == b"\x80":
@@ -254,10 +249,7 @@ _BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_log(path: str) -> str | None:
-    """Return the text of the log at `path`; None if the file is a recording.
-
-    Raises RecordingError if the file is not text or cannot be read.
-    """
+    """Return the text of the log at `path`; None if the file is a recording."""
     try:
         with Path(path).open("rb") as file:
             packing = packing_in(file) if file.seekable() else None
@@ -281,11 +273,7 @@ def _unpacked(path: str, packing: Compression, file: BinaryIO, enough: int) -> b
 
 
 def decoded(log: bytes, name: str) -> str:
-    """Return the text of a log, decoded as UTF-8, or as UTF-16, which Windows shells write.
-
-    name: file name for error messages.
-    Raises RecordingError if the log is not text, is too long or is empty.
-    """
+    """Return the text of a log, decoded as UTF-8, or as UTF-16, which Windows shells write."""
     if len(log) > LONGEST_LOG:
         raise RecordingError(name, f"has more than {LONGEST_LOG} bytes; cut the error out of it")
     if not log.strip():

@@ -154,11 +154,7 @@ class Rewound:
         rounded: Callable[[int], int] = round_to_512,
         max_split_size: int | None = None,
     ) -> tuple[SegmentState, ...]:
-        """Return the segments before the constructor's `entry`, sorted by address.
-
-        rounded: function from requested to rounded bytes.
-        max_split_size: bytes from which on blocks are never split; None if all blocks are split.
-        """
+        """Return the segments before the constructor's `entry`; see `start_state`."""
         limit = -1 if max_split_size is None else max_split_size
         return self._rewind.state(LaterAllocs(self._trace, self._entry), rounded, limit)
 

@@ -103,7 +103,6 @@ def _header(recording: Recording) -> dict[str, object]:
 
 
 def read_npz(path: str, file: BinaryIO) -> Recording:
-    """Return the recording in a column file; raise RecordingError for any other file."""
     size = file.seek(0, os.SEEK_END)
     try:
         with zipfile.ZipFile(cast(BinaryIO, _Within(file, size))) as archive:

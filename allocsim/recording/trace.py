@@ -107,10 +107,7 @@ class ByAddress:
         return cls(entry, addr, kind, goes_on)
 
     def since(self, first: int) -> ByAddress:
-        """Return only the allocations and frees of entries from number `first` on.
-
-        A free that was requested before `first` and completed after it becomes a FREE_COMPLETED.
-        """
+        """Return only the allocations and frees of entries from number `first` on."""
         if not first:
             return self
         kept = self.entry >= first
@@ -292,18 +289,12 @@ class Trace:
         return Tiles.of(self.segments)
 
     def most_reserved(self, held: int) -> int:
-        """Return the peak of reserved memory in bytes.
-
-        held: bytes reserved before the first entry.
-        """
+        """Return the peak of reserved bytes, with `held` bytes reserved before the first entry."""
         _, after = self._reserved()
         return held + max(0, int(after.max(initial=0)))
 
     def reserved_after(self, entries: NDArray[np.intp], held: int) -> NDArray[np.int64]:
-        """Return the bytes reserved after each of the entries with the numbers `entries`.
-
-        held: bytes reserved before the first entry.
-        """
+        """Return the bytes reserved after each of `entries`, if `held` are before the first."""
         moved, after = self._reserved()
         return held + np.append(0, after)[np.searchsorted(moved, entries, side="right")]
 

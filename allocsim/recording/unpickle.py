@@ -47,8 +47,6 @@ _BROKEN = (
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Unpickler that refuses to import any name."""
-
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         raise pickle.UnpicklingError(f"it asks for {module_name!a}.{global_name!a}")
 
@@ -57,11 +55,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def unpickle(path: str, file: BinaryIO) -> object:
-    """Return the value pickled in `file` without executing anything.
-
-    path: file name for error messages.
-    Raises RecordingError for anything but plain values in a valid pickle.
-    """
+    """Return the value pickled in `file`, if it is plain, without executing anything."""
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         scan(path, data)
         counts = np.zeros(256, dtype=np.int64)
@@ -82,12 +76,7 @@ def unpickle(path: str, file: BinaryIO) -> object:
 
 
 def check_density(path: str, size: int, *, dicts: int, lists: int) -> None:
-    """Raise RecordingError if a file would need too much memory for its size.
-
-    size: bytes of the file.
-    dicts: number of dictionaries in the file.
-    lists: number of lists and tuples in the file.
-    """
+    """Raise RecordingError if a file of `size` bytes would need too much memory for its size."""
     estimate = dicts * _DICT_BYTES + lists * _LIST_BYTES + size * _PLAIN_FACTOR
     if estimate > max(_ALWAYS_ALLOWED, size * _MAX_FACTOR):
         raise RecordingError(
@@ -98,10 +87,7 @@ def check_density(path: str, size: int, *, dicts: int, lists: int) -> None:
 
 
 def scan(path: str, data: mmap.mmap | bytes) -> None:
-    """Check every operation of a pickle without executing any.
-
-    Raises RecordingError with position and name of the first operation that is not allowed.
-    """
+    """Raise RecordingError for an operation of a pickle that is not allowed; execute none."""
     size = len(data)
     if data[0] != _PROTO or size < 2 or not 2 <= data[1] <= pickle.HIGHEST_PROTOCOL:
         raise RecordingError(path, "is not a pickle of protocol 2 to 5, expected a snapshot")

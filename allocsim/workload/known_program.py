@@ -98,11 +98,7 @@ class Played:
     def recording(
         self, path: str, table: FrameTable, provenance: Provenance, marks: Sequence[Mark]
     ) -> Recording:
-        """Return the recording of the program.
-
-        path: name of the recording.
-        table: stacks to which the stack numbers of the program refer.
-        """
+        """Return the recording of the program, named `path`, with the stacks in `table`."""
         made = self._kept.recording(path, self.allocator, table, provenance)
         (trace,) = made.devices
         return replace(made, devices=(replace(trace, marks=tuple(marks)),))

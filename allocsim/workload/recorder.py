@@ -73,10 +73,7 @@ class KeptHistory:
         size: NDArray[np.int64],
         frames: NDArray[np.int64],
     ) -> None:
-        """Append entries that no allocator made, on stream 0 and in the default pool.
-
-        frames: stack number of each entry; -1 without a stack.
-        """
+        """Append entries that no allocator made, on stream 0 and in the default pool."""
         pool = self._pools.setdefault(DEFAULT_POOL, len(self._pools))
         self._columns.append(
             {
@@ -103,7 +100,6 @@ class KeptHistory:
         """Return a recording of the appended entries and of the segments of `allocator`.
 
         `allocator` must have made the entries.  Its own history is cleared.
-        table: stacks to which the stack numbers of the entries refer.
         """
         empty = read_snapshot(path, allocator.snapshot(), _SNAPSHOT_BOUND)
         allocator.take_history()
@@ -232,10 +228,7 @@ class Recorder:
 
     @contextmanager
     def program(self) -> Iterator[None]:
-        """Return a context manager for the simulated program, which may run out of memory.
-
-        An out-of-memory error ends the `with` statement, and its text is stored in `oom_text`.
-        """
+        """Yield to the program; an out-of-memory error ends it and is stored in `oom_text`."""
         try:
             yield
         except OutOfMemoryError as error:
@@ -249,10 +242,7 @@ class Recorder:
     # -- the recording -------------------------------------------------------------------
 
     def recording(self, kind: str, options: Mapping[str, object]) -> Recording:
-        """Return the recording of all requests until now.
-
-        kind, options: kind of program and options of `allocsim synth`, for the provenance.
-        """
+        """Return the recording of all requests; `kind` and `options` are for its provenance."""
         provenance = Provenance(
             torch_version=f"{NEWEST}.0",
             device_name="a device that allocsim synth imagined",

@@ -121,10 +121,7 @@ class RequestColumns:
             self._live.setdefault(self._key(size, None, other), []).append(held.pop())
 
     def add_older_blocks(self, size: int, stack: int) -> None:
-        """Add blocks, `size` bytes in total, that exist before the file begins; none is freed.
-
-        Their sizes are chosen so that the allocator reserves no more memory than necessary.
-        """
+        """Add blocks, `size` bytes in total, that exist before the file begins; none is freed."""
         left = size % _PAGE
         for piece in (size - left, min(left, _SMALL), max(left - _SMALL, 0)):
             if piece:
@@ -135,11 +132,7 @@ class RequestColumns:
     def trace(
         self, device: int, frame_table: FrameTable, *, has_times: bool, before: int = -1
     ) -> Trace:
-        """Return the trace of the requests and frees.
-
-        has_times: True if the times are recorded ones.
-        before: stack number of the blocks that existed before the file began.
-        """
+        """Return the trace.  before: stack of the blocks that existed before the file began."""
         start = self._first_time()
         stacks = ((*row[:4], start, before if row[5] < 0 else row[5]) for row in self._before)
         rows = [*sorted(stacks, key=lambda row: row[1]), *self._rows]
@@ -211,11 +204,7 @@ class CallStacks:
     def stacks(
         self, moments: Sequence[tuple[_Thread, float]], interner: FrameInterner
     ) -> list[int]:
-        """Return the stack number at each moment; -1 if no call was running.
-
-        moments: pairs of thread and time in microseconds.
-        interner: table to which the stacks are added.
-        """
+        """Return the stack number at each moment (thread, microseconds); -1 if no call ran."""
         found = [-1] * len(moments)
         by_thread: dict[_Thread, list[int]] = {}
         for number, (thread, _) in enumerate(moments):
