@@ -91,21 +91,20 @@ class Expected:
 
     If a replay places the block of a plain step at its recorded address, the step's entries equal
     the recorded ones, and the replay need not create them.
-
-    count: number of entries of each step.
-    end: index in `compared` after the last entry of each step.
-    is_recorded: True for a plain step whose entries are in the recording; False for other steps.
-    address: recorded address of each step's block.
-    n_allocs: number of `alloc` entries before each index of `compared`.
-    allocs: addresses of all `alloc` entries.
     """
 
     compared: Compared
+    # Number of entries of each step.
     count: _Ints
+    # Index in `compared` after the last entry of each step.
     end: _Ints
+    # True for a plain step whose entries are in the recording; False for other steps.
     is_recorded: NDArray[np.bool_]
+    # Recorded address of each step's block.
     address: NDArray[np.uint64]
+    # Number of `alloc` entries before each index of `compared`.
     n_allocs: _Ints
+    # Addresses of all `alloc` entries.
     allocs: NDArray[np.uint64]
 
     @classmethod

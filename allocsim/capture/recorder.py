@@ -122,48 +122,41 @@ class Ring:
 
 @dataclass
 class RecordedHistory:
-    """Snapshot, and data about the recording.
+    """PyTorch's snapshot, and data about the recording."""
 
-    Counted entries are allocations, frees and out-of-memory errors.
-
-    snapshot: dictionary that PyTorch's `_snapshot` returns.
-    lost: by device, number of counted entries before the first entry of its history, including
-        those from before recording began; None if unknown.
-    missed: number of entries, on all devices, that the ring has overwritten.
-    conf_at_start: conf when recording began; None if it has not changed.
-    held: bytes allocated when recording began.
-    """
-
+    # Dictionary that PyTorch's `_snapshot` returns.
     snapshot: Any
+    # By device, number of counted entries (calls.py) before the first entry of its history,
+    # including those from before recording began; None if unknown.
     lost: list[int | None]
+    # Number of entries, on all devices, that the ring has overwritten.
     missed: int
     marks: list[Any]
+    # Conf when recording began; None if it has not changed.
     conf_at_start: str | None
+    # Bytes allocated when recording began.
     held: int
 
 
 @dataclass
 class Recorder:
-    """State of the recording in this process.
+    """State of the recording in this process."""
 
-    torch: the module torch; None until the program imports it.
-    gpu: torch.cuda or torch.xpu; None until the program initialises it.
-    ring: options of the capture that started first and is still active.
-    pid: id of the process that records.
-    is_ours: True if this recorder started the history and will stop it.
-    base: number of counted entries (calls.py) of each device when recording began.
-    held: bytes allocated when recording began.
-    """
-
+    # The module torch; None until the program imports it.
     torch: Any = None
+    # Torch.cuda or torch.xpu; None until the program initialises it.
     gpu: Any = None
     calls: CallLog | None = None
+    # Options of the capture that started first and is still active.
     ring: Ring | None = None
     pid: int = 0
     is_on: bool = False
+    # True if this recorder started the history and will stop it.
     is_ours: bool = False
     conf_at_start: str | None = None
+    # Number of counted entries (calls.py) of each device when recording began.
     base: list[int] = field(default_factory=list)
+    # Bytes allocated when recording began.
     held: int = 0
     listeners: list[Listener] = field(default_factory=list)
     _observed: set[str] = field(default_factory=set)

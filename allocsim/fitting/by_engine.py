@@ -90,7 +90,7 @@ def engine_for(
 ) -> tuple[str, str]:
     """Return the engine that answers whether `task` fits `gpu`, and why earlier engines cannot.
 
-    engine: requested engine, or "auto".
+    engine: requested engine ("program", "laws" or "formula", tried in this order), or "auto".
     missing: package without which the program cannot run; None if it can.
     by_law: cache of the task's runs by law; None for a new one.
     """

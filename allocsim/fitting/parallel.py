@@ -100,7 +100,7 @@ class Sharded(Shown):
 
     @property
     def likely_fits(self) -> bool:
-        """True if the likely size of the process, between `low` and `high`, fits the card."""
+        """True if the process fits the card at its likely size."""
         return self.spare_bytes >= 0
 
     def headline(self) -> str:
@@ -124,7 +124,7 @@ def fits_in(memory: int, process: tuple[int, int]) -> bool | None:
 
 
 def shard(training: Training, gpu: Gpu) -> Sharded:
-    """Compare the peak of the worst rank of `training` with the memory of `gpu`."""
+    """Return whether the rank of `training` that needs the most memory fits `gpu`."""
     return Sharded(training, gpu, training.worst())
 
 

@@ -141,24 +141,20 @@ class Made(NamedTuple):
 
 @dataclass(slots=True)
 class RowBatch:
-    """Columns of entries that have the same fields, in file order; arrays have one item per entry.
+    """Columns of entries with the same fields, in file order; arrays have one item per entry."""
 
-    A memo number is the pickle's name for an object.
-
-    begin, end: byte offsets in the window where the entry begins and ends.
-    memos: number of memo numbers that the entry assigns.
-    last: index of the last entry that follows this one without other data between the entries.
-    numbers: values of the integer fields, by name.
-    known: memo numbers of the values of other fields, by name; NEW if the entry creates the value.
-    made: values that entries create, by name; valid only where `known` is NEW.
-    """
-
+    # Byte offsets in the window where the entry begins and ends.
     begin: _Places
     end: _Places
+    # Number of memo numbers (the pickle's names for objects) that the entry assigns.
     memos: _Places
+    # Index of the last entry that follows this one without other data between the entries.
     last: _Places
+    # Values of the integer fields, by name.
     numbers: dict[str, _Words]
+    # Memo numbers of the values of other fields, by name; NEW if the entry creates the value.
     known: dict[str, _Places]
+    # Values that entries create, by name; valid only where `known` is NEW.
     made: dict[str, Made]
 
 

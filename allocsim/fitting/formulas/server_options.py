@@ -87,7 +87,7 @@ def version_of(text: str) -> tuple[int, int]:
 
 
 def options_in(text: str, server: str) -> ServerOptions:
-    """Return the options in the command line of a server; ConfigError for one without a formula."""
+    """Return the options in the command line of a server; ConfigError for an unsupported one."""
     table = _OPTIONS.get(server)
     if table is None:
         raise ConfigError(f"the formula of {server} has no server options; omit them")

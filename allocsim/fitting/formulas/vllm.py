@@ -123,7 +123,7 @@ class PagedCache:
         return min(found), max(found)
 
     def longest_in(self, size: int) -> int:
-        """Return the tokens, at most `longest`, of the longest request in `size` bytes."""
+        """Return the tokens, at most `longest`, of the longest request in a cache of a size."""
         blocks, steps = self._pool(size), _IN_FLIGHT[1]
         low, high = 0, self.longest // self._block + 1
         while low < high:  # the number of blocks grows with the length

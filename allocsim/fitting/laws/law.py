@@ -99,18 +99,15 @@ class Requests:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LawRows:
-    """Requests and frees of one part of a program at given sizes, as columns.
+    """Requests and frees of one part of a program at given sizes, as columns."""
 
-    row: index of the row in the law, which has the rows of repeated layers only once.
-    kind: REQUEST, FREE or EMPTY_CACHE.
-    group: index of the Python stack that requested the block.
-    value: bytes of a request; for a free, the number of allocated blocks of the group that were
-        requested after the freed block, which identifies it.
-    """
-
+    # Index of the row in the law, which has the rows of repeated layers only once.
     row: NDArray[np.int64]
     kind: NDArray[np.uint8]
+    # Index of the Python stack that requested the block.
     group: NDArray[np.int64]
+    # Bytes of a request; for a free, the number of allocated blocks of the group that were
+    # requested after the freed block, which identifies it.
     value: NDArray[np.int64]
 
 
@@ -118,30 +115,27 @@ class LawRows:
 class Law:
     """Requests and frees of a part of a program, such as the optimizer's step, at any size.
 
-    Each array has one element per row: a request, a free or an empty_cache() call. The ranges of
-    rows in `parts`, such as a layer's forward pass, are stored once. In a model with more layers,
-    each range occurs `copies` times, and by_copy * copy + by_copies * (copies - 1) is added to the
-    number of a free and to the bytes of a request. `copy` counts from 0, and is 0 outside the
-    ranges.
-
-    kind: REQUEST, FREE or EMPTY_CACHE.
-    group: index of the Python stack that requested the row's block.
-    number: for a request, the index of its formula; for a free, the number of allocated blocks of
-        the group that were requested after the freed block, which identifies it.
-    parts: first row of each repeated range, and the row after its last.
-    formulas: formulas of the requests' bytes.
-    layers: number of layers of a model for which every range occurs once.
-    period: number of layers in one copy, more than 1 if different layers alternate.
+    Rows that repeat with the number of layers, such as a layer's forward pass, are stored once.
     """
 
+    # Each array has one element per row: REQUEST, FREE or EMPTY_CACHE.
     kind: NDArray[np.uint8]
+    # Index of the Python stack that requested the row's block.
     group: NDArray[np.int64]
+    # For a request, the index of its formula; for a free, the number of allocated blocks of the
+    # group that were requested after the freed block, which identifies it.
     number: NDArray[np.int64]
+    # In a model with more layers, each of `parts` occurs `copies` times, and by_copy * copy +
+    # by_copies * (copies - 1) is added to the number of a free and to the bytes of a request;
+    # `copy` counts from 0, and is 0 outside the parts.
     by_copy: NDArray[np.int64]
     by_copies: NDArray[np.int64]
+    # First row of each repeated range, and the row after its last.
     parts: Sequence[tuple[int, int]]
     formulas: tuple[Formula, ...]
+    # Number of layers of a model for which every range occurs once.
     layers: int
+    # Number of layers in one copy, more than 1 if different layers alternate.
     period: int = 1
 
     def n_rows(self, layers: int) -> int:

@@ -72,18 +72,16 @@ _Block = tuple[str, int, int | None]
 
 @dataclass(slots=True)
 class _Rows:
-    """Requests and frees (rows) of an optimizer, for a model with a few layers.
-
-    tags: for each row, the index of its layer (or `period` layers); None outside the layers.
-    values: for a request, its formula; for a free, the number of allocated blocks of the same stack
-        that were requested later.
-    """
+    """Requests and frees of an optimizer, for a model with a few layers."""
 
     parameters: Parameters
     repetitions: int
     kinds: list[int] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
+    # For a request, its formula; for a free, the number of allocated blocks of the same stack that
+    # were requested later.
     values: list[Formula | int] = field(default_factory=list)
+    # Index of the row's layer (or `period` layers); None outside the layers.
     tags: list[int | None] = field(default_factory=list)
     alive: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     tag: int | None = None

@@ -76,7 +76,7 @@ class Serving:
 
     @property
     def names(self) -> list[tuple[str, int]]:
-        """Name of each part of the program, such as "end.default", and tokens in its attention."""
+        """Pairs of a part's name, such as "end.default", and the tokens in its attention."""
         # Listing the parts of an enormous workload would itself take too long.
         refuse_too_long(self.requests * self.decode * _FEWEST_ROWS)
         prompt = self.sizes["length"]
@@ -112,7 +112,7 @@ class Serving:
         )
 
     def variables(self, name: tuple[str, int]) -> dict[str, int]:
-        """Return the number for each variable in the formulas of one part, given as in `names`."""
+        """Return the variables in the formulas of one part, such as "length", with their values."""
         stretch, length = name
         is_step = stretch.startswith((STEP, AFTER))
         return variables_of({**self.sizes, "length": length}, self.card, is_step=is_step)
@@ -131,7 +131,10 @@ DROP = "drop"
 
 
 def made_by(regime: str) -> str:
-    """Return the name of the law for creating a model, from the name of its kernels in training."""
+    """Return the name of the law for creating a model that is then trained.
+
+    regime: name of the kernels that run in training.
+    """
     narrow = ".narrow"  # few enough positions for one block to check them
     return MAKE + narrow if regime.endswith(narrow) else MAKE
 

@@ -24,47 +24,40 @@ MOST_ROWS = 1 << 23
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unrolled:
-    """Requests, frees and other calls of a program for all its layers, as columns.
+    """Requests, frees and other calls of a program for all its layers, as columns."""
 
-    row: index of the row in `Repeated`, where the requests and frees of the layers occur once.
-    value: bytes of a request; for a free, the number of allocated blocks of the same Python stack
-        that were requested after the freed block.
-    block: index of the request that allocated the row's block; negative for a block from before
-        the program, 0 in rows that are neither requests nor frees.
-    """
-
+    # Index of the row in `Repeated`, where the rows of the layers occur once.
     row: NDArray[np.int64]
+    # Bytes of a request; for a free, the number of allocated blocks of the same Python stack that
+    # were requested after the freed block.
     value: NDArray[np.int64]
+    # Index of the request that allocated the row's block; negative for a block from before the
+    # program, 0 in rows that are neither requests nor frees.
     block: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeated:
-    """Program where ranges of requests and frees, such as those of a layer, are stored only once.
+    """Program where repeated rows, such as the requests and frees of a layer, are stored once."""
 
-    Each array has one element per row: a request, a free or another allocator call.
-
-    is_request, is_free: True for a request, and for a row that frees a block or completes a free.
-    is_end: True if the block is free after the row. False for a free that a later row completes,
-        because another stream still uses the block.
-    group: index of the Python stack that requested the row's block.
-    value: bytes of a request; for a free, the number of allocated blocks in its group that were
-        requested after the freed block. The value is for ranges that occur once.
-    by_copy, by_copies: if the ranges occur `copies` times, by_copy * copy + by_copies * (copies -
-        1) is added to each value. `copy` counts the occurrences from 0, and is 0 outside the
-        ranges.
-    parts: first row of each repeated range and the row after its last, in order.
-    n_before: number of blocks that were allocated before the program began.
-    """
-
+    # Each array has one element per row: a request, a free or another allocator call.
     is_request: NDArray[np.bool_]
+    # Also True for a row that completes a free.
     is_free: NDArray[np.bool_]
+    # False for a free that a later row completes, because another stream still uses the block.
     is_end: NDArray[np.bool_]
+    # Index of the Python stack that requested the row's block.
     group: NDArray[np.int64]
+    # Bytes of a request; for a free, the number of allocated blocks in its group that were
+    # requested after the freed block.
     value: NDArray[np.int64]
+    # If the ranges occur `copies` times, by_copy * copy + by_copies * (copies - 1) is added to each
+    # value; `copy` counts the occurrences from 0, and is 0 outside the ranges.
     by_copy: NDArray[np.int64]
     by_copies: NDArray[np.int64]
+    # First row of each repeated range and the row after its last, in order.
     parts: Sequence[tuple[int, int]]
+    # Number of blocks that were allocated before the program began.
     n_before: int = 0
 
     def with_copies(self, copies: int) -> Unrolled:
@@ -150,20 +143,16 @@ _NONE = 1 << 62
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Links:
-    """Links from the frees of a program part, such as a training step, to the freed requests.
+    """Links from the frees of a program part, such as a training step, to the freed requests."""
 
-    A row is one request, free or other call. A group is the blocks from one Python stack.
-
-    block: for each row, the index of its block's request within the part; 0 if it has none there.
-    is_own: for each row, True if its block is requested within the part.
-    older: frees of blocks from before the part: row, index of the group's stack, and number of
-        blocks of the group that were requested after the freed block and before the part.
-    left: requests of the part whose blocks are still allocated at its end, by index of the stack.
-    """
-
+    # For each row, the index of its block's request within the part; 0 if it has none there.
     block: NDArray[np.int64]
+    # For each row, True if its block is requested within the part.
     is_own: NDArray[np.bool_]
+    # Frees of blocks from before the part: row, index of the stack that requested the block, and
+    # number of blocks of this stack that were requested after the freed block and before the part.
     older: tuple[tuple[int, int, int], ...]
+    # Requests of the part whose blocks are still allocated at its end, by index of the stack.
     left: Mapping[int, list[int]]
     n_requests: int
 
@@ -208,7 +197,7 @@ def links_of(
 
 
 class Alive:
-    """Blocks that are allocated at the end of the parts, such as training steps, joined so far."""
+    """Blocks that are still allocated after the parts of a program that were appended."""
 
     def __init__(self) -> None:
         self._of: defaultdict[int, list[int]] = defaultdict(list)

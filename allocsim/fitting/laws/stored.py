@@ -89,7 +89,7 @@ class ProgramName(NamedTuple):
 
     @property
     def make(self) -> str:
-        """Name of the array in the family's file with the laws for creating a model to train."""
+        """Name of the array of laws in the family's file for creating a model to train."""
         adapted = [each for each in self.options if each.startswith(_ADAPTED)]
         return ".".join((MAKE, _PARAMETERS[self.dtype], *adapted))
 
@@ -106,23 +106,17 @@ _PARAMETERS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """Laws that one array of a family's file has, such as those for serving, by name.
+    """Laws in one array of a family's file, such as those for serving."""
 
-    A law is stored as a piece, a range of columns of `rows`; equal laws share a piece.
-
-    rows: kind, group, number, by_copy and by_copies (see `Law`), one column per request, free or
-        empty_cache() call.
-    pieces: for each piece, its first column, the column after its last, and the ranges of rows of
-        `Law.parts`.
-    by_name: index of the piece of each law.
-    formulas: formulas of the requests' bytes.
-    period: number of consecutive layers after which the kinds of layers repeat.
-    """
-
+    # Kind, group, number, by_copy and by_copies (see `Law`), a column for each row of a law.
     rows: NDArray[np.int64]
+    # A law is a piece, a range of columns; for each piece, its first column, the column after its
+    # last, and the ranges of rows of `Law.parts`.
     pieces: Sequence[tuple[int, int, Sequence[tuple[int, int]]]]
+    # Index of the piece of each law.
     by_name: Mapping[str, int]
     formulas: tuple[Formula, ...]
+    # Number of consecutive layers after which the kinds of layers repeat.
     period: int
 
     def law(self, name: str) -> Law:
@@ -181,7 +175,7 @@ class FamilyAbout:
     """Contents of a family's file of laws except the arrays, such as releases and stacks.
 
     base: number of stacks that are not an optimizer's.
-    parts: for the array of each name, where it has which law.
+    parts: places of each law, by the name of its array.
     """
 
     torch_version: str

@@ -127,10 +127,9 @@ def _shape(name: str, sizes: Mapping[str, int]) -> tuple[int, int]:
 
 
 def in_two_passes(rows: int, columns: int, card: Card, copies: int = 1) -> tuple[int, int]:
-    """Return the bytes of partial sums that PyTorch's kernel stores for `matrix.sum(dim=0)`.
+    """Return the bytes of partial sums of `matrix.sum(dim=0)`, and the thread blocks per row.
 
-    The second number is that of the thread blocks that share a row. Both are 0 if one pass
-    suffices.
+    Both are 0 if PyTorch's kernel needs only one pass.
 
     copies: number of such matrices in one tensor.
     """

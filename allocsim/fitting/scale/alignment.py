@@ -20,20 +20,19 @@ from allocsim.simulation import StepKind
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Likeness:
-    """Numbers by which the rows (requests, frees, other calls) of two programs are compared.
+    """Numbers by which the rows (requests, frees, other calls) of two programs are compared."""
 
-    form: number for the row's kind, stream, argument and Python stack, in a free also for the stack
-        of the freed block's request; equal for rows that agree in them.
-    exact: number for the form and the bytes of the requested or freed block.
-    group: index of each request's Python stack, one element per request.
-    younger, older: for a free, the number of allocated blocks of the same stack that were requested
-        after, and before, the freed block; 0 in other rows.
-    """
-
+    # Equal for rows with the same kind, stream, argument and Python stack; in a free, also the
+    # stack of the freed block's request.
     form: NDArray[np.int64]
+    # Equal for rows with the same form and bytes.
     exact: NDArray[np.int64]
+    # Index of each request's Python stack, one element per request.
     group: NDArray[np.int64]
+    # For a free, the number of allocated blocks of the same stack that were requested after the
+    # freed block; 0 in other rows.
     younger: NDArray[np.int64]
+    # The number of those that were requested before it.
     older: NDArray[np.int64]
 
 

@@ -36,8 +36,7 @@ class Growing:
 
     name: name of the size that is the number of repetitions, such as "layers".
     values: two numbers of repetitions, such as 2 and 3 layers; runs with both were recorded.
-    growths: for each recorded run in `others.samples`, the requests and frees that one step from
-        the first to the second of `values` adds.
+    growths: rows that one more repetition adds, for each recorded run in `others.samples`.
     others: law in the other sizes, such as the batch size, with the first of `values`.
     samples: recorded runs that determine the law, each with its sizes.
     checks: recorded runs with which the law is compared, and which can refute it.
@@ -79,7 +78,7 @@ class Growing:
         return is_between([*self.samples, *self.checks], self.varied, at)
 
     def complete(self, at: Sizes) -> dict[str, int]:
-        """Return `at` with the sizes that are equal in all recordings; ConfigError for others."""
+        """Add the sizes that never vary to `at`; ConfigError if the law does not cover a size."""
         if self.name not in at:
             raise ConfigError(f"no value of {self.name}; expected {self.name}=N")
         value, (least, step) = at[self.name], self.domain(self.name)

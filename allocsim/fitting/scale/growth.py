@@ -35,22 +35,18 @@ from allocsim.simulation import StepKind, Steps
 
 @dataclass(frozen=True, slots=True)
 class ProgramPart:
-    """Repeated part of a program, such as one layer's requests and frees in the forward pass.
+    """Repeated part of a program, such as one layer's requests and frees in the forward pass."""
 
-    A model with one more layer has the part once more, directly before or after an equal part.
-
-    insertion: the n rows (requests, frees, other calls) that only the longer of two programs has.
-    before: number of rows directly before the insertion that equal the rows n places later.
-    after: number of rows directly after the insertion that equal the rows n places earlier.
-    """
-
+    # The n rows (requests, frees, other calls) that only the longer of two programs has.
     insertion: Insertion
+    # Number of rows directly before the insertion that equal the rows n places later.
     before: int
+    # Number of rows directly after the insertion that equal the rows n places earlier.
     after: int
 
     @property
     def is_repeated(self) -> bool:
-        """True if each of the n inserted rows equals the row n places earlier or later."""
+        """True if each inserted row equals a row of the copy before or after it."""
         return self.before + self.after >= len(self.insertion)
 
     def counterparts(self, row: int) -> list[int]:
@@ -67,8 +63,7 @@ class ProgramPart:
 def parts_of(found: Sequence[Insertion], long: Likeness) -> list[ProgramPart]:
     """Return the parts that the longer of two programs has once more, such as a layer's forward.
 
-    found: ranges of rows (requests, frees, other calls) that only the longer program has; a range
-        is split if it contains one more copy of each of two adjacent parts.
+    found: rows (requests, frees, other calls) that only the longer program has.
     long: numbers that are equal for rows of the longer program that repeat each other.
     """
     shared = shared_rows(len(long.form), found) >= 0
@@ -140,22 +135,21 @@ _HANDLE = 1 << 62
 class Growth:
     """Program whose repeated parts, such as a layer's forward and backward pass, can be added.
 
-    first: recorded program with fewer layers.
-    second: recorded program with more layers, which has each of `parts` once more.
-    group: index of each request's Python stack, one element per request of `second`.
-    parts: ranges of rows that only `second` has, in order.
-    value: for each row of `second`, the bytes of a request; for a free, the number of allocated
-        blocks of the same stack that were requested after the freed block.
-    by_copy: increase of `value` from one added copy of a part to the next copy.
-    by_copies: increase of `value` in each row, also outside `parts`, if one more copy is added.
+    first, second: recorded programs with fewer and with more layers.
+    parts: ranges of rows that only `second` has.
     """
 
     first: SizedProgram
     second: SizedProgram
+    # Index of each request's Python stack, one element per request of `second`.
     group: NDArray[np.int64]
     parts: tuple[ProgramPart, ...]
+    # For each row of `second`, the bytes of a request; for a free, the number of allocated blocks
+    # of the same stack that were requested after the freed block.
     value: NDArray[np.int64]
+    # Increase of `value` from one added copy of a part to the next copy.
     by_copy: NDArray[np.int64]
+    # Increase of `value` in each row, also outside `parts`, if one more copy is added.
     by_copies: NDArray[np.int64]
 
     @property

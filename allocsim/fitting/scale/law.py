@@ -39,21 +39,21 @@ class SizedProgram:
 
     prepared: recording of a run of the program, prepared for replay.
     steps: rows as steps of a replay, either recorded or with layers added.
-    kind: kind of each row, a code of `StepKind`.
-    block: for each row, the index of the request that allocated the requested or freed block;
-        negative for a block from before the recording, 0 in rows that neither request nor free.
-    argument: for each row, the argument of the call, such as a pool; 0 in requests and frees.
-    size: bytes of each request, one element per request.
-    before: bytes of each block from before the recording, in the order of their addresses.
     """
 
     prepared: Prepared
     steps: Steps
+    # Kind of each row, a code of `StepKind`.
     kind: NDArray[np.uint8]
+    # For each row, the index of the request that allocated the requested or freed block; negative
+    # for a block from before the recording, 0 in rows that neither request nor free.
     block: NDArray[np.int64]
     stream: NDArray[np.int64]
+    # For each row, the argument of the call, such as a pool; 0 in requests and frees.
     argument: NDArray[np.int64]
+    # Bytes of each request, one element per request.
     size: NDArray[np.int64]
+    # Bytes of each block from before the recording, in the order of their addresses.
     before: tuple[int, ...]
 
     @property
@@ -214,7 +214,7 @@ class ScalingLaw:
         return is_between([*self.samples, *self.checks], self.varied, at)
 
     def complete(self, at: Sizes) -> dict[str, int]:
-        """Return `at` with the sizes that are equal in all recordings; ConfigError for others."""
+        """Add the sizes that never vary to `at`; ConfigError if the law does not cover a size."""
         known = self.samples[0].at
         for name, value in at.items():
             if name not in known:
@@ -270,7 +270,7 @@ def typed(at: Sizes) -> str:
 
 
 def laws_of(samples: Sequence[Sample]) -> Iterator[ScalingLaw]:
-    """Yield the laws that recorded runs determine, at least one; no size is squared in the first.
+    """Yield the laws that recorded runs determine, the simplest (with no size squared) first.
 
     samples: recorded runs of one program, each with its sizes, such as batch=2.
 
