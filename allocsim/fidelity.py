@@ -136,10 +136,9 @@ class Expected:
     def matched(
         self, first: int, placed: PlacedSteps, row: int, history: Sequence[TraceEntry]
     ) -> int | None:
-        """Compare the addresses of the next steps' blocks in a replay with the recording.
+        """Compare the addresses of the next steps' blocks in a replay with the recorded ones.
 
-        Return the number of entries of these steps if all are as recorded; None if they must be
-        created.
+        Return the number of entries that the steps leave if all addresses agree; else None.
 
         first: number of the first of these steps in the plan.
         row: index in `compared` of the first step's first entry.

@@ -181,7 +181,7 @@ class Capture:
 
     @quiet
     def failed(self, error: BaseException | None) -> None:
-        """Store the text of an out-of-memory error in the file that was written at its time."""
+        """Add the text of an out-of-memory error to the file that was written when it occurred."""
         text = _text_of(error)
         if text is None or not self.is_active:
             return

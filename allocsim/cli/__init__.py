@@ -49,7 +49,7 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default: the process's own) and return its exit code."""
-    _leave_in_peace()
+    _skip_cycle_search_at_exit()
     threshold = gc.get_threshold()
     gc.set_threshold(_COLLECT_EVERY, *threshold[1:])
     try:
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         gc.set_threshold(*threshold)
 
 
-def _leave_in_peace() -> None:
+def _skip_cycle_search_at_exit() -> None:
     """Keep the interpreter from searching all objects for reference cycles at its exit (50 ms)."""
     atexit.unregister(gc.freeze)  # registered by an earlier call
     atexit.register(gc.freeze)

@@ -70,8 +70,8 @@ class HostCourse:
     peak_in_use, peak: totals at the first entry with most bytes in use, and with most pinned.
     growths: newly pinned blocks, in order.
     released: bytes that were released to the driver.
-    checked, agreed: number of requests whose block can be checked against the rule of the module,
-        and number of those that follow it.
+    checked: number of requests whose block can be compared with the allocator's choice.
+    agreed: number of those requests that got the block that the allocator chooses.
     """
 
     start: HostTotals

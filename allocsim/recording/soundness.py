@@ -70,7 +70,7 @@ def refuse_unsound(recording: Recording) -> dict[int, Rewound]:
 
 
 def refuse_contradictions(recording: Recording) -> None:
-    """Raise RecordingError if the recording contradicts itself; it may lack entries."""
+    """Raise RecordingError if the recording contradicts itself."""
     for defect in find_defects(recording):
         if defect.text.startswith(_CONTRADICTS):
             raise RecordingError(recording.path, defect.text, entry=defect.entry)

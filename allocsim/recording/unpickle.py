@@ -55,7 +55,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def unpickle(path: str, file: BinaryIO) -> object:
-    """Return the value pickled in `file`, if it is plain, without executing anything."""
+    """Return the plain value pickled in `file` without executing anything."""
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         scan(path, data)
         counts = np.zeros(256, dtype=np.int64)
@@ -87,7 +87,7 @@ def check_density(path: str, size: int, *, dicts: int, lists: int) -> None:
 
 
 def scan(path: str, data: mmap.mmap | bytes) -> None:
-    """Raise RecordingError for an operation of a pickle that is not allowed; execute none."""
+    """Raise RecordingError if a pickle has an operation that plain values do not need."""
     size = len(data)
     if data[0] != _PROTO or size < 2 or not 2 <= data[1] <= pickle.HIGHEST_PROTOCOL:
         raise RecordingError(path, "is not a pickle of protocol 2 to 5, expected a snapshot")

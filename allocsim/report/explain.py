@@ -118,7 +118,7 @@ def _shortage(shortage: Shortage, prefix: str) -> list[str]:
     text = f"at entry {oom.entry:,}, {known_text(oom)}: {_requested(oom)} requested, "
     lines = row("Out of memory", f"{text}{format_size(shortage.tried_bytes)} tried")
     lines += row("Verdict", f"{prefix}{shortage.cause}: {CAUSES[shortage.cause]}")
-    lines += row("Because", because(shortage))
+    lines += row("Because", cause_sentence(shortage))
     lines += row("Code", code_text(shortage.code))
     return lines + _blocks(shortage)
 
@@ -127,7 +127,7 @@ def _requested(oom: SimulatedOom) -> str:
     return format_size(oom.rounded_bytes if oom.requested_bytes is None else oom.requested_bytes)
 
 
-def because(shortage: Shortage) -> str:
+def cause_sentence(shortage: Shortage) -> str:
     """Return a sentence with the sizes that show why the allocator ran out of memory."""
     findings = shortage.findings
     if shortage.cause == "pending_free" and findings is not None:
@@ -177,7 +177,7 @@ def _blocks(shortage: Shortage) -> list[str]:
 
 
 def blockers_text(found: Blockers | None) -> str:
-    """Return a sentence on the allocated blocks without which a request would fit."""
+    """Return a sentence on the allocated blocks that prevent a request."""
     if found is None:
         return "no live block: the request fails even without all of them"
     what = "would be free in one piece" if found.way == "run" else "would return to the driver"
@@ -292,7 +292,7 @@ def figures_document(figures: Figures) -> dict[str, int | None]:
 
 
 def blockers_document(found: Blockers | None) -> dict[str, Any] | None:
-    """Return totals of the blocks without which a request would fit, as JSON."""
+    """Return totals of the allocated blocks that prevent a request, as JSON."""
     return None if found is None else fields(found, "way cost_bytes freed_bytes is_exact")
 
 
@@ -352,7 +352,7 @@ def _explained(run: Run, device: DeviceExplanation, *, is_alone: bool) -> list[P
     verdict = f"{name}{unproved(parting, oom.entry)}{shortage.cause}: {CAUSES[shortage.cause]}"
     found = [
         Part(row("Verdict", verdict), Tone.FAILURE),
-        Part(row("Because", because(shortage))),
+        Part(row("Because", cause_sentence(shortage))),
         Part(rows("Request", [where, *_code(shortage)]), rank=2 if is_alone else 5),
     ]
     first = device.advice[-1][:1]

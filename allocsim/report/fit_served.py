@@ -1,6 +1,6 @@
 """Answer of `allocsim fit --server`: does a served model fit a card?  As text and as JSON.
 
-An unknown size is shown as a range; the JSON keys that `fit` has for any model have its upper end.
+An unknown size is shown as a range; a single number in the JSON is its upper end.
 """
 
 from __future__ import annotations

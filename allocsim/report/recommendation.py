@@ -69,7 +69,7 @@ def paste_notes(
 
 
 def ends_after(entries_left: int, what: str) -> str:
-    """Return a clause: "the recording ends 3 entries after that one".  what: "that one"."""
+    """Return a clause such as "the recording ends 3 entries after that one"."""
     if not entries_left:
         return f"the recording ends with {what}"
     return f"the recording ends {plural(entries_left, 'entry', 'entries')} after {what}"
@@ -137,14 +137,14 @@ def trial_document(trial: Trial) -> dict[str, Any]:
 
 
 def range_document(trial: Trial) -> dict[str, int | None]:
-    """Return the range of a trial's peak as JSON if the recording starts mid-run, else {}."""
+    """Return the range of the peak under a setting as JSON; {} if the peak is one number."""
     if trial.peak_range is None:
         return {}
     return fields(trial, "peak_reserved_kept_bytes=peak_kept peak_reserved_anew_bytes=peak_anew")
 
 
 def peak_text(trial: Trial) -> str:
-    """Return the peak of reserved memory in a trial; a range if the recording starts mid-run."""
+    """Return the peak of reserved memory under a setting, or its range."""
     low, high = trial.peak_range or (0, 0)
     if low == high:
         return format_size(trial.peak_reserved_bytes)
@@ -152,7 +152,7 @@ def peak_text(trial: Trial) -> str:
 
 
 def range_sentence(trial: Trial) -> str | None:
-    """Return a sentence if blocks from before entry 0 affect the peak of a trial, else None."""
+    """Return a sentence if blocks from before entry 0 affect the peak under a setting."""
     if trial.peak_range is None:
         return None
     low, high = trial.peak_range

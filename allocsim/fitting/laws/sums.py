@@ -52,11 +52,12 @@ def partial_sums(summed: int, columns: int, card: Card, rows: int) -> int:
     rows: rows of threads in a thread block.
     """
     return max(
-        min(-(-summed // (16 * rows)), filling(columns, card, rows)), -(-summed // (256 * rows))
+        min(-(-summed // (16 * rows)), sums_that_fill_gpu(columns, card, rows)),
+        -(-summed // (256 * rows)),
     )
 
 
-def filling(columns: int, card: Card, rows: int) -> int:
+def sums_that_fill_gpu(columns: int, card: Card, rows: int) -> int:
     """Return the smallest number of partial sums per column whose thread blocks fill the GPU."""
     return -(-card.blocks(32 * rows) // max(-(-columns // columns_of_a_block(rows)), 1))
 

@@ -20,9 +20,9 @@ from allocsim.fitting.laws.sums import (
     Card,
     columns_of_a_block,
     factored_variables,
-    filling,
     partial_sums,
     parts_of,
+    sums_that_fill_gpu,
 )
 
 Sizes = Mapping[str, int]
@@ -249,7 +249,7 @@ def _family_parts(sizes: Sizes, tokens: int, card: Card) -> list[str]:
     found, vocabulary = [], sizes.get("vocabulary", 0)
     if sizes.get("output_bias"):
         rows = 4 if vocabulary % 4 == 0 else 8 if vocabulary % 2 == 0 else 16
-        if tokens > 255 * rows and filling(vocabulary, card, rows) > 1:
+        if tokens > 255 * rows and sums_that_fill_gpu(vocabulary, card, rows) > 1:
             found.append(_BY_ROWS[rows])
         found += ["parts"] * (sizes.get("logit_bytes", 2) * tokens * vocabulary > INDEXED)
     found += _expert_parts(sizes, tokens)

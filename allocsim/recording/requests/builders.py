@@ -1,7 +1,7 @@
 """Builders of recordings that contain only requests: columns of a trace, and call stacks.
 
-If a file frees a block that it never requested, a request is inserted before its first request.  If
-a free does not name its block, it frees the most recently requested live block of its size.
+If a file frees a block that it never requested, a request is inserted before the file's first one.
+If a free does not name its block, it frees the most recently requested live block of its size.
 """
 
 from __future__ import annotations

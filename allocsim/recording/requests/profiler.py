@@ -116,7 +116,7 @@ def read_profiler_trace(path: str, data: bytes) -> Recording:
 
 
 def _device_numbers(moved: list[_Moved]) -> dict[tuple[str, int], int]:
-    """Return the device number in the recording of each (process, device) in the trace."""
+    """Return a device number of the recording for each (process, device) of the trace."""
     pairs = list(dict.fromkeys((each.process, each.device) for each in moved))
     free = 1 + max(device for _, device in pairs)
     numbers: dict[tuple[str, int], int] = {}

@@ -179,7 +179,7 @@ def whole_numbers(axis: Axis) -> None:
 
 
 def legend(axes: Axes, theme: Theme, handles: Sequence[Any] | None = None, **where: Any) -> None:
-    """Add a legend in the theme's colours; `handles` are all of the axes by default."""
+    """Add a legend in the theme's colours; handles are by default those of the axes."""
     options: dict[str, Any] = {"frameon": False, "labelcolor": theme.ink, "fontsize": _SMALL}
     shown = axes.get_legend_handles_labels()[0] if handles is None else handles
     # Labels are set afterwards, because matplotlib may drop labels that begin with "_".

@@ -78,7 +78,7 @@ _IDEAL = (
 
 
 def title_of(picture: Picture | Still, what: str) -> str:
-    """Return the title of a chart of `what`: recording's name and any non-default settings."""
+    """Return the title of a chart: `what` it shows, the recording's name and unusual settings."""
     if isinstance(picture, Still):
         named = picture.trace.device or picture.others
         device = f", device {picture.trace.device}" if named else ""

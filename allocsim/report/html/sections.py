@@ -9,7 +9,7 @@ import numpy as np
 from allocsim.analysis.explain import KINDS, Blocker, DeviceExplanation, Shortage
 from allocsim.analysis.picture import Picture, WhatIf
 from allocsim.metrics import extremes_of
-from allocsim.report.explain import CAUSES, because, blockers_text, code_text
+from allocsim.report.explain import CAUSES, blockers_text, cause_sentence, code_text
 from allocsim.report.html.embedding import SERIES
 from allocsim.report.html.markup import (
     definition_list,
@@ -133,7 +133,7 @@ def _oom(shortage: Shortage, advice: Sequence[str], parting: Parting | None) -> 
         definition_list(
             [
                 ("Cause", unproved(parting, oom.entry) + CAUSES[shortage.cause]),
-                ("Because", because(shortage)),
+                ("Because", cause_sentence(shortage)),
                 ("Code", code_text(shortage.code)),
                 ("Known", known_text(oom)),
                 *([("PyTorch's message", oom.message)] if oom.message else []),
