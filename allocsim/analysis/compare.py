@@ -1,11 +1,8 @@
 """Compare two recordings A and B, or one recording under two settings A and B.
 
-The difference of peak memory is divided among owners (lines of code, stacks, modules, …), and the
-differences of all owners add up to the total difference exactly.
-
-Blocks match if they have the same owner and the same stack, apart from line numbers.  For each
-stack, the first block of A matches the first block of B, and so on.  If A and B have different
-numbers of blocks with a stack, blocks of equal size are matched first.
+The differences of all owners (lines of code, stacks, modules, …) add up to the difference of peak
+memory exactly.  Blocks match if they have the same owner and the same stack, apart from line
+numbers; for each stack, blocks match in order, and blocks of equal size first.
 """
 
 from __future__ import annotations
@@ -64,10 +61,8 @@ class Parts:
 class Side:
     """One of two compared runs.
 
-    at: moment at which the memory of owners is compared.
     retries, ooms, driver_calls: num_alloc_retries, num_ooms and num_device_alloc of the whole run;
         None if the recording has no entries, or if the release does not count them.
-    notes: sentences about what was inferred, not recorded.
     outline: curve of memory over the run, for a small chart; None if the recording has no entries.
     """
 
@@ -176,7 +171,6 @@ class Change:
 
     @property
     def status(self) -> str:
-        """Kind of change: "new", "gone", "larger", "smaller" or "same"."""
         return status_of(self.bytes, was_there=bool(self.a_blocks), is_there=bool(self.b_blocks))
 
 

@@ -1,14 +1,8 @@
 """Replay all ranks of a distributed job and compare their memory.
 
-The rank with the most reserved memory decides which device the job needs.  A file that cannot be
-read is reported with its error, and the other files are replayed.
-
-The rank of a file is stored in it.  Otherwise the rank is read from the name of the file or of a
-parent folder, as launchers write it ("rank3", "rank_3", "r3"), or it is the only number that
-differs between the names.  If the rank is still unknown, files are numbered in the order of their
-names.
-
-Results do not contain the recording, so that one process can replay thousands of files.
+The rank of a file is stored in it, or read from the name of the file or folder ("rank3", "rank_3",
+"r3", or the only number that differs).  Results do not contain the recording, so that one process
+can replay thousands of files.
 """
 
 from __future__ import annotations
@@ -37,11 +31,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 def found_in(names: Iterable[str]) -> dict[str, int | None]:
-    """Find the recordings of a job; return the rank in the name of each path, or None without one.
-
-    names: paths of files, and of folders with recordings.
-    Raises RecordingError if a folder holds no recording.
-    """
+    """Find recordings in files and folders; return the rank in each path, or None without one."""
     paths: list[str] = []
     for name in names:
         place = Path(name)
@@ -85,11 +75,7 @@ class RankRun:
     If the recording is only a state (a snapshot without entries), sizes are read from the snapshot,
     and results that need a replay are None.
 
-    rank: distributed rank; None if unknown.
-    device: number of the replayed device.
-    torch_version: release of the replay, or of the state.
     reserved_bytes, allocated_bytes: peaks in bytes.
-    retries, ooms: num_alloc_retries and num_ooms.
     is_as_recorded: True if the replay equals the recorded run in every entry; None if the settings
         are not the recorded ones.
     outline: curve of memory over the run, for a small chart.
@@ -120,17 +106,13 @@ class RankRun:
 
     @property
     def is_state(self) -> bool:
-        """True if the recording is a snapshot without entries."""
         return self.retries is None
 
 
 def run_of(
     path: str, conf: str | None = None, torch_version: str | None = None, *, smallest: bool = False
 ) -> RankRun:
-    """Load a recording and replay the device with the most entries.
-
-    smallest: also find the smallest device on which every request succeeds.
-    """
+    """Load a recording and replay the device with the most entries."""
     recording = load(path)
     trace, made = recording.busiest_device(), recording.provenance
     state = RankRun(

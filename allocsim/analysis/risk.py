@@ -1,13 +1,9 @@
 """Headroom of a recording on a device, and the smallest sufficient device for several settings.
 
-*Headroom* is the memory that the driver has left, plus the memory that PyTorch could return to the
-driver: free segments, and free handles of expandable segments.  Only requests that need memory from
-the driver can fail, so headroom is measured after each such request.  The size of the smallest
-device is proved by a replay on this size (`smallest_device`).
-
-*Unusable* memory is memory in free blocks that cannot serve the largest request of the recording.
-This is the external fragmentation for that request (the "unusable free space index" of Gorman and
-Whitcroft, Ottawa Linux Symposium 2006, in bytes and for one size).
+*Headroom* is the memory that the driver has left, plus the memory that PyTorch could return to it;
+it is measured after each request that needs the driver.  *Unusable* memory is in free blocks that
+cannot serve the largest request of the recording (the "unusable free space index" of Gorman and
+Whitcroft, Ottawa Linux Symposium 2006, in bytes).
 """
 
 from __future__ import annotations
@@ -52,10 +48,8 @@ _SPANS = 12
 class HeadroomPoint:
     """Memory after a request for which the driver provided memory.
 
-    entry: entry of the request.
     free_bytes: free device memory, within the limit of a memory fraction.
     returnable_bytes: memory that PyTorch could return to the driver.
-    idle_bytes: memory in free blocks.
     unusable_bytes: memory in free blocks that cannot serve the largest request of the recording.
     """
 
@@ -72,10 +66,7 @@ class HeadroomPoint:
 
 
 class HeadroomWatch(Observer):
-    """Observer that measures the headroom after each request served by the driver.
-
-    largest: size in bytes and stream of the largest request of the recording.
-    """
+    """Observer that measures the headroom after each request served by the driver."""
 
     def __init__(self, largest: tuple[int, int]) -> None:
         self.points: list[HeadroomPoint] = []
@@ -83,7 +74,6 @@ class HeadroomWatch(Observer):
 
     @property
     def tightest(self) -> HeadroomPoint | None:
-        """First measurement with the least headroom; None if no request needed the driver."""
         return min(self.points, key=lambda point: point.headroom_bytes, default=None)
 
     def grew(self, allocator: CachingAllocator, entry: int) -> None:
@@ -210,10 +200,7 @@ def risk_of(
 
     confs: further settings for which to find the smallest device; None for the usual settings.
     device: device number; None if only one device is recorded.
-    watch: progress callback for the replays that search for the smallest device.
     conf, device_memory, torch_version, progress: see `replay`.
-    Raises RecordingError if several devices are recorded and `device` is None, or if the device has
-    no entries.
     """
     (prepared,) = prepare(recording, recording.only_device(device).device, torch_version)
     if not len(prepared.trace):

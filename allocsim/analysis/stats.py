@@ -1,7 +1,7 @@
 """Summarise a recording: format of its file, contents and memory of each device.
 
-All numbers are counted from the file without a replay.  Entries contain sizes before rounding, so
-the peak of allocated memory is known only after a replay.
+All numbers are counted from the file without a replay, so the peak of allocated memory is not
+known.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ class DeviceSummary:
         if the entries are missing or contradict the recorded segments.
     segments, reserved_bytes, allocated_bytes, active_bytes: state at the end.
     requested_bytes: bytes of the active blocks at the end, before rounding.
-    blocks: number of allocated blocks at the end.
     streams, pools: number of distinct streams and pools.
-    stackless: number of requests without a stack.
     """
 
     device: int

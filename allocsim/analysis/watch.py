@@ -1,7 +1,6 @@
 """Detect new recordings in a folder.
 
-A file is read when it no longer grows, and again only after it changed.  A file that cannot be read
-is reported too.  Nothing is written, and no file is kept open.
+A file is read when it no longer grows, and again only after it changed.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ _Look = tuple[int, int]  # size and modification time of a file
 class Arrival:
     """New or changed recording in the folder.
 
-    rank: distributed rank stored in the file; "" if there is none.
-    captured: time of the capture, as stored in the file; "" if there is none.
     reserved_bytes, allocated_bytes: sums over all devices at the end of the recording.
     ooms: number of recorded out-of-memory errors.
     oom_text: text of the out-of-memory error that ended the program; "" if there is none.
@@ -64,10 +61,7 @@ class Arrivals:
         self._read: dict[Path, _Look] = {}
 
     def scan(self, now: float) -> Iterator[Arrival | Unreadable]:
-        """Scan the folder and yield the files that are new or changed, ordered by name.
-
-        now: current time in seconds, as time.time().
-        """
+        """Scan the folder and yield the files that are new or changed, ordered by name."""
         self.waits = False
         last, self._last = self._last, {}
         for path in self._files():

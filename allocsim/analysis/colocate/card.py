@@ -1,8 +1,7 @@
 """Replay several programs on one card: each as a process, or all as threads of one process.
 
-From the first phase of its program on, a process holds its CUDA context and the memory of its
-allocator.  While one process runs, the memory of all others counts as used on the card.  The replay
-ends at the first request that fails although it succeeded in the recording.
+While one process runs, the CUDA context and the reserved memory of all others count as used on the
+card.  The replay ends at the first request that fails although it succeeded in the recording.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ class PhaseRun:
     kept: use by the process after the phase and the release, or at a failed request.
     woken: bytes that the program obtained again at the beginning of the phase.
     host_copy: bytes of host memory that hold a copy of the released memory.
-    retries: number of requests for which the allocator first released its cache.
     """
 
     phase: Phase
@@ -43,13 +41,12 @@ class PhaseRun:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Failed request of a program, or a program that could not start or wake, for lack of memory.
+    """Failed request, start or wake of a program, for lack of memory; sizes are in bytes.
 
     entry: entry of the failed request in the program's recording; None for a start or wake.
-    wanted: bytes of the failed request, or bytes that the start or wake needed.
-    held: bytes of the card that each process uses.
-    needed: bytes of the smallest card on which the request would have succeeded in the same state.
-    message: text of PyTorch's error; "" without one.
+    wanted: size of the failed request, or what the start or wake needed.
+    held: memory of the card that each process uses.
+    needed: smallest card on which the request would have succeeded in the same state.
     """
 
     phase: int
@@ -68,10 +65,8 @@ class CardRun:
     memory: memory of the card; None for an unlimited card.
     peak_phase, peak_entry: phase and entry at the peak; the entry is None if the peak is reached
         when a program starts or wakes.
-    held_at_peak: memory that each process uses at the peak.
-    own_peaks: largest use by each process.
+    held_at_peak, own_peaks: use by each process at the card's peak, and its own largest use.
     lower_bound: size below which no card is sufficient.
-    failure: None if every request succeeded.
     """
 
     memory: int | None
@@ -111,8 +106,6 @@ class Card(Observer):
 
     memory: bytes of the card; None for an unlimited card.
     threads: the programs are threads of one process.
-    Raises ConfigError if PyTorch refuses a setting, if a program's memory from before its first
-    entry exceeds the card, or if threads differ in release or settings.
     """
 
     def __init__(
@@ -169,7 +162,6 @@ class Card(Observer):
 
     @collector_paused()
     def run(self, progress: Progress | None = None) -> CardRun:
-        """Replay the programs in turn, each until another continues, until a request fails."""
         last = {turn.phase: number for number, turn in enumerate(self._turns)}
         steps = 0
         try:

@@ -54,7 +54,6 @@ class Colocation(Shown):
 
     threads: the programs are threads of one process with one allocator.
     by_time: the programs run at once, at the recorded times; each then has one phase.
-    run: replay on the given card.
     ways: ways to run the programs: first as given, then with changes that may reduce memory; empty
         if the smallest card was not searched.
     any_order: sum of the memory that each program needs alone, in bytes.  On a card of this size

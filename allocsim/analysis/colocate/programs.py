@@ -1,11 +1,8 @@
 """Recorded programs that share a card, their phases, and one plan for programs that are threads.
 
-`--phases rollout:B,train:A@5000,rollout:B,train:A` runs program B, then A up to entry 5,000, and so
-on.  The phases of a program continue its recording where the last one ended.
-
-Threads of one process share one allocator.  In their common plan, a different offset for each
-program is added to its addresses, streams and pool ids, so that no two programs share one.  The
-default stream is the same in all threads.
+`--phases rollout:B,train:A@5000,train:A` runs program B, then A up to entry 5,000, then the rest of
+A.  In the common plan of threads, which share one allocator, each program's addresses, streams and
+pool ids get a different offset.
 """
 
 from __future__ import annotations
@@ -35,8 +32,6 @@ class Program:
     """Recorded program, and the setting under which it runs.
 
     letter: name of the program in phases, by its position on the command line.
-    prepared: device of its recording, prepared for replay.
-    context: bytes of its CUDA context.
     has_context: True if the recording or the user gives `context`.
     """
 
@@ -62,10 +57,7 @@ class Program:
 
     @cached_property
     def times(self) -> NDArray[np.int64]:
-        """Time of each step of the plan in microseconds, never decreasing.
-
-        Raises RecordingError if the entries have no times.
-        """
+        """Time of each step of the plan in microseconds, never decreasing."""
         times = self.prepared.trace.time_us
         if times is None:
             what = "its entries have no times; expected time_us (PyTorch 2.2 or later), or --phases"
@@ -80,11 +72,7 @@ class Program:
 
     @cached_property
     def mempools(self) -> tuple[PoolId, ...]:
-        """MemPools of the program, in order of creation.
-
-        If their creation is not marked, these are all pools with an id (0, n), including pools
-        from `graph_pool_handle`, which cannot be distinguished from MemPools.
-        """
+        """MemPools in order of creation; without marks, all pools with an id (0, n)."""
         made = [m.value for m in self.prepared.marks if m.kind is MarkKind.POOL_CREATED]
         found = [each for each in made if isinstance(each, tuple)]
         own = {pool for pool in self.plan.pools if pool[0] == 0} - {DEFAULT_POOL}
@@ -99,11 +87,7 @@ def programs_in(
     device: int | None,
     context: int | None,
 ) -> tuple[Program, ...]:
-    """Load the programs; their letters are A, B, C and so on.
-
-    conf: setting of all programs; None for the recorded ones.
-    context: bytes of each CUDA context; None for the recorded ones.
-    """
+    """Load the programs; their letters are A, B, C and so on."""
     if not 2 <= len(paths) <= len(ascii_uppercase):
         raise ConfigError(f"{len(paths)} recording(s) given; expected 2 to {len(ascii_uppercase)}")
     programs = []
@@ -153,7 +137,6 @@ class Sleep(StrEnum):
 class Phase:
     """Part of a program.  It runs without interruption, unless all programs run at once.
 
-    program: number of the program, from 0.
     first, end: first step of the program's plan in the phase, and the step after the last.
     sleep: memory that the program releases at the end.
     """
@@ -264,7 +247,6 @@ def merged(
 
     turns: steps of one program each, in the order of the replay.
     Returns the plan, and for each turn the index of the first plan step after it.
-    Raises ConfigError if the programs need different releases or settings.
     """
     first = programs[0]
     for other in programs[1:]:

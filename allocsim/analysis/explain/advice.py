@@ -1,8 +1,7 @@
 """Advice on an out-of-memory error, from its cause, its sizes and the settings in force.
 
 No advice names a setting that is already set, that the release lacks, or that cannot help with
-these sizes; tests/explain/test_situations.py checks with replays that the advice helps.  Settings
-in force that have no effect or are unsafe are named too.  Source of the names: semantics 8.
+these sizes; tests/explain/test_situations.py checks with replays that the advice helps.
 """
 
 from __future__ import annotations

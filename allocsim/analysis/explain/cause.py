@@ -1,16 +1,8 @@
 """Cause of an out-of-memory error, from its sizes alone.
 
-Each cause in `MESSAGE_CAUSES` has a comparison of sizes, such as request > device memory.  The
-first comparison that holds gives the cause.  A comparison with an unknown size does not hold.  If
-no comparison holds, the cause is `no_figures`.
-
-PyTorch prints rounded sizes, so free memory counts as enough for the request only if it exceeds the
-request by more than the rounding error.
-
-Idle memory is reserved but not allocated.  It is no cause if it is less than 1/200 of the reserved
-memory: the card is full then, with or without fragmentation.  A total that is less than the free
-memory is not the device's memory (drivers of GPUs with unified memory print such totals), so no
-comparison uses it.
+The first comparison of sizes in `MESSAGE_CAUSES` that holds gives the cause; a comparison with an
+unknown size does not hold.  PyTorch prints rounded sizes, so a size counts as larger only if it
+exceeds the other by more than the rounding error.
 """
 
 from __future__ import annotations
@@ -30,9 +22,7 @@ class Figures:
 
     tried_bytes: size that PyTorch failed to allocate, of a new segment or of the request itself.
     total_bytes, free_bytes: total and free memory of the device.
-    allocated_bytes: memory in live blocks.
     reserved_bytes: memory that PyTorch holds; an error text prints this or idle_bytes.
-    idle_bytes: reserved but not allocated memory.
     limit_bytes: largest number of bytes that PyTorch may reserve.
     process_bytes: memory that this process holds on the device.
     pool_bytes: part of allocated_bytes in private pools.
@@ -65,7 +55,6 @@ class Figures:
 
     @property
     def idle(self) -> int | None:
-        """Idle bytes, printed by the text or computed as reserved minus allocated bytes."""
         if self.idle_bytes is not None:
             return self.idle_bytes
         if self.allocated_bytes is None or self.reserved_bytes is None:
@@ -106,20 +95,15 @@ class Figures:
 
     @property
     def real_limit(self) -> int | None:
-        """Limit in bytes if it is below the device's memory, else None."""
         limit, total = self.limit_bytes, self.total_bytes
         return limit if limit is not None and (total is None or limit < total) else None
 
     def doubt(self, *values: int | None) -> float:
-        """Return the largest error in bytes of the sum of `values`; 0 for exact sizes.
-
-        The sum has an error because an out-of-memory message prints rounded sizes.
-        """
+        """Return the largest error in bytes of the sum of `values`; 0 for exact sizes."""
         return sum(rounding_of(value) for value in values if value) if self.printed else 0
 
 
 def rounding_of(size: int) -> float:
-    """Return the largest rounding error in bytes of a printed size (semantics 7.1)."""
     if size <= KIB:
         return 0
     return 0.005 * (KIB if size <= MIB else MIB if size <= GIB else GIB)

@@ -49,9 +49,8 @@ from allocsim.units import format_size, parse_size
 class Cure:
     """Result of the search for a setting that avoids the out-of-memory errors of one device.
 
-    baseline: result of the replay under the recorded settings, or the settings that the user gave.
-    trials: results of the replays under all other settings that PyTorch accepts.
-    best: result under the recommended setting; None if no setting is recommended.
+    baseline, trials: replays under the recorded settings, and under other settings.
+    best: replay under the recommended setting; None if no setting is recommended.
     entries_left: number of entries after the last error; None if no error is recorded.
     is_withheld: True if nothing is recommended because the replay differs from the recorded run.
     needs: PyTorch releases that read the best setting as the replay did, such as "PyTorch 2.11 or
@@ -102,8 +101,6 @@ class Remedy:
     """Change with which every recorded request succeeds in a replay.
 
     kind: what to change: "conf", "device_memory" or "memory_fraction".
-    conf: value of PYTORCH_CUDA_ALLOC_CONF in the replay.
-    device_memory: device memory in the replay, in bytes.
     smaller_fails_at: entry that fails on a device that is 2 MiB smaller; only for "device_memory".
     needs: PyTorch releases that read `conf` as the replay did, such as "PyTorch 2.11 or later";
         None if each release that may have made the recording does.
@@ -219,13 +216,7 @@ def explain_device(
     recommendation: Recommendation,
     index: int = 0,
 ) -> DeviceExplanation:
-    """Return the errors of one replayed device, the changes that avoid them, and advice.
-
-    case: the device with its baseline replay, and the means to replay it with changes.
-    run: baseline replay of all devices.
-    recommendation: recommended setting for all devices.
-    index: position of the device in `run`, and of its trial in each of `recommendation.offers`.
-    """
+    """Return the errors of one replayed device, the changes that avoid them, and advice."""
     device_run = case.device_run
     remedies: tuple[Remedy, ...] = ()
     tried = tuple(offer.trials[index] for offer in recommendation.offers)

@@ -1,9 +1,8 @@
 """Search for out-of-memory errors in a text, such as a line, a traceback or megabytes of log.
 
-Every error is found once, in order, and no text raises an exception.  An error begins with opening
-words, such as "out of memory", and ends where the next error begins.  Opening words that are close
-together, such as the class name, "out of memory" and "Tried to allocate", belong to one error.  The
-time is linear in the length of the text.
+An error begins with opening words, such as "out of memory" or "Tried to allocate", and ends where
+the next error begins; opening words that are close together belong to one error.  The time is
+linear in the length of the text, and no text raises an exception.
 """
 
 from __future__ import annotations
@@ -68,7 +67,6 @@ class OomMessage:
     """One out-of-memory error in a text.
 
     text: words of the error up to its last size, without line prefixes.
-    line: number of the line where the error begins, from 1.
     backend: "CUDA", "HIP", "NPU", "XPU", "MPS" or another name; "" if the text names no backend.
     others: (process id, bytes) of the other processes that the error lists.
     variable: environment variable that the error advises to set; "" if there is none.
@@ -234,7 +232,6 @@ def _best_reading(raw: str) -> tuple[str, Reading]:
 class Situation:
     """Out-of-memory error with everything known about it, as the basis of the advice.
 
-    figures: sizes that the text prints, and sizes that the user gave.
     config: settings in force; None if the user gave none.
     release: release given by the user, or recognised from the words of the error; None if unknown.
     other_total: bytes of another device on which the request might fit; None if none is given.
@@ -256,7 +253,6 @@ class Situation:
 
     @property
     def has_native_allocator(self) -> bool:
-        """True if the backend reads PYTORCH_CUDA_ALLOC_CONF or a similar variable."""
         return not self.message.is_async and self.message.backend not in ("MPS", "CPU", "XPU")
 
     @property

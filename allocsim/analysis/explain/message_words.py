@@ -1,16 +1,7 @@
 """Read the sizes in the text of an out-of-memory error, as PyTorch and related libraries print it.
 
 The words next to a size say which size it is, so a new text with known words is understood,
-whatever the order of its sizes.  Of the words next to a size, the first of these kinds counts:
-words before it that end in a colon, "of" or similar; words after it; other words before it.  If the
-text repeats a size, such as the free memory, the first one counts.  A number without a unit is a
-size only if known words and a colon or "of" precede it.
-
-Units are powers of two, with or without the "i": Apple's older texts write GB for GiB.
-
-"cached" (1.0 to 1.3) means idle, not reserved: 4.01 GiB allocated, 356.00 MiB free and 5.54 GiB
-cached add up to the total of 10.76 GiB only with this meaning.  2.1 spells "capacty".  In texts of
-the asynchronous backend, "requested" is the size of the request.
+whatever the order of its sizes.  A size that the text repeats counts once.
 """
 
 from __future__ import annotations
@@ -36,8 +27,6 @@ _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")
 class TextRelease:
     """Properties of a release that the advice depends on.
 
-    rules: modelled release whose rules parse a conf; the oldest modelled one for older releases.
-    options: names of the options that the release has.
     prints_limit: the error text of the release contains the memory limit.
     """
 
@@ -195,8 +184,6 @@ _FOLLOWING = re.compile(
 class Reading:
     """Sizes that were recognised in one text.
 
-    others: (process id, bytes) of other processes.
-    count: number of recognised sizes.
     end: position of the end of the last size.
     understood: number of characters in the recognised words next to sizes; of two readings of a
         text, the one with more is better.

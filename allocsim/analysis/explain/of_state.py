@@ -1,8 +1,7 @@
 """Explanations without a replay: of a snapshot without entries, and of pinned host memory.
 
-For a snapshot, an allocator is put into the recorded state and receives one request.  The result
-shows whether the request succeeds, and which live blocks prevent it.  Without entries the ages of
-blocks are unknown, and no replay can prove a remedy.
+For a snapshot, an allocator in the recorded state receives one request, which shows whether it
+succeeds and which live blocks prevent it.
 """
 
 from __future__ import annotations
@@ -29,9 +28,7 @@ from allocsim.units import format_size
 class Refusal:
     """Explanation of a request that fails.
 
-    rounded_bytes: size of the block that the request needs.
     tried_bytes: size of the segment that the request needs from the driver.
-    figures: exact sizes; `total_bytes` is None if the device's memory is unknown.
     blockers: live blocks in the way, largest first, with the code that requested them.
     """
 
@@ -182,12 +179,9 @@ class HostLine:
 
 @dataclass(frozen=True, slots=True)
 class HostExplanation:
-    """Reasons why the pinned memory of a recording grew: blocks that were newly pinned.
+    """Reasons why the pinned memory of a recording grew, with the bytes of newly pinned blocks.
 
-    causes: bytes of these blocks by cause, most first.
-    lines: lines of the program that requested these blocks, most bytes first.
-    sizes: bytes of these blocks by size of the block, most bytes first.
-    advice: sentences, most useful first.
+    causes, lines, sizes: bytes by cause, by line of the program and by size of the block.
     """
 
     path: str
@@ -199,7 +193,6 @@ class HostExplanation:
 
 
 def explain_host(path: str, trace: Trace) -> HostExplanation:
-    """Return the reasons why pinned memory grew in `trace`, which `load_host` read from `path`."""
     course = follow(trace)
     causes: Counter[GrowthCause] = Counter()
     sizes: Counter[int] = Counter()

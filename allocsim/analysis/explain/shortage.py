@@ -1,14 +1,14 @@
 """Cause of an out-of-memory error of a recording, and the blocks in the way.
 
 The sizes at the error determine the cause (`cause_of`), unless the blocks prove a more specific
-cause:
+one:
 
 pending_free    a freed block, or several merged, was large enough for the request, but still waited
-                for another stream (semantics 1.8: the pool is not searched again after the wait)
-private_pool    idle memory of a private pool would have been enough, but the request may not use it
+for another stream (semantics 1.8: the pool is not searched again after the wait) private_pool
+idle memory of a private pool would have been enough, but the request may not use it
 
-The causes `impossible` and `host_fallback` have precedence over both, and the causes
-`fraction_limit` and `free_above_request` have precedence over `private_pool`.
+`impossible` and `host_fallback` have precedence over both, and `fraction_limit` and
+`free_above_request` over `private_pool`.
 """
 
 from __future__ import annotations
@@ -39,11 +39,9 @@ class Findings:
     """Uses of the device's memory at an error, and the blocks in the way of the request.
 
     kinds: bytes of each use of memory in `KINDS`; the sum is the device's memory.
-    largest_request_bytes: largest request, before rounding, that would have succeeded.
     late_bytes: size of a suitable block that became free while the request failed; 0 if there is
         none.
     holds_in_private_pool: True if idle memory of a private pool would have been enough.
-    blockers: smallest set of blocks in the way; None if there is none.
     recorded_addresses: recorded address of each block in use, by its address in the replay.
     """
 
@@ -59,7 +57,6 @@ class OomWatch(Observer):
     """Observer that examines the blocks at each out-of-memory error of a replay.
 
     findings: uses of memory and blocks in the way, by (device number, entry of the error).
-    devices: replayed devices; they contain the memory that other processes hold.
     """
 
     def __init__(self, devices: Iterable[Prepared] = ()) -> None:
@@ -80,8 +77,6 @@ class OomWatch(Observer):
 class Blocker:
     """Live block in the way of a request.
 
-    address: address of the block in the replay.
-    size: bytes of the block, including rounding.
     entry: entry of the allocation; None if the block is older than the recording.
     age: number of entries between allocation and error; None if `entry` is None.
     code: code that requested the block; None if unknown.
@@ -99,8 +94,6 @@ class Blocker:
 class Shortage:
     """One out-of-memory error of a recording.
 
-    oom: error in the replay.
-    figures: exact sizes; `printed` is False.
     findings: uses of memory at the error; None if no `OomWatch` observed the replay.
     blockers: live blocks in the way, largest first, with the code that requested them.
     code: code of the failed request; None if unknown.

@@ -1,25 +1,16 @@
 """Memory of the device when a request fails: its uses, and the live blocks in the way.
 
-All sizes are computed from the blocks of `StateAtError.segments`, which cover every mapped byte of
-the device, and not from the allocator's statistics.
-Source: semantics 6.5 (segments), 1.8 (the request), 5.6 (pools marked use_on_oom).
+`blockers_of` finds the cheapest set of live blocks whose free would let the request succeed.  There
+are two ways:
 
-`blockers_of` finds the live blocks that would have to be freed for the request to succeed: the set
-with the fewest bytes, and among equal sets, the set with the fewest blocks.  There are two ways to
-free memory, and the cheaper one is reported:
-
-1. "run": in a segment that the request may use, adjacent blocks are freed and merge into one free
-   block that the request accepts.  A scan with two pointers finds every minimal group of blocks.
-2. "driver": segments, or handles (mapped pages) of expandable segments, become empty and return to
-   the driver, which then has enough memory for a new segment.  This is a knapsack problem, solved
-   exactly over pages of 2 MiB.  If its table would exceed `LARGEST_TABLE` cells, segments and
-   handles are chosen by cost per page instead.
-
-In three cases a smaller set may exist, and `is_exact` is False: the table is too large; the request
-grows an expandable segment (one handle too many is possible); a limit applies and segments are not
-whole pages (one page too many is possible).
+1. "run": adjacent blocks of a segment are freed and merge into one free block that the request
+accepts.  A scan with two pointers finds every minimal group of blocks. 2. "driver": segments, or
+handles (mapped pages) of expandable segments, become empty and return to    the driver.  This is a
+knapsack problem, solved exactly over pages of 2 MiB; if its table would    exceed `LARGEST_TABLE`
+cells, segments and handles are chosen by cost per page.
 
 A freed block that waits for another stream costs nothing, since its memory becomes free anyway.
+Source: semantics 6.5 (segments), 1.8 (the request), 5.6 (pools marked use_on_oom).
 """
 
 from __future__ import annotations
@@ -60,7 +51,6 @@ from allocsim.units import round_up
 class StateAtError:
     """Device and allocator when a request fails, after all attempts of the allocator.
 
-    rounded_bytes: size of the block that the request needs.
     tried_bytes: size of the segment that the request needs from the driver.
     stream, pool_id: stream and pool of the request.
     helping_pools: private pools marked use_on_oom, which serve the request when the device is full.
@@ -71,7 +61,6 @@ class StateAtError:
     releases_cache: False during the capture of a CUDA graph, when no memory returns to the driver.
     returnable_pools: private pools whose free segments return to the driver when a request fails.
     handle_sizes: size of the mapped handles of each expandable segment, by its address.
-    largest_request_bytes: largest request, before rounding, that would have succeeded.
     recorded_addresses: recorded address of each block in use, by its address in the replay.
     others_bytes: part of context_bytes that other processes hold.
     """
@@ -218,7 +207,6 @@ class Blockers:
     """Live blocks that must be freed for a request to succeed.
 
     way: "run" if the request then fits into one segment; "driver" if memory returns to the driver.
-    cost_bytes: sum of the block sizes, including rounding.
     freed_bytes: size of the resulting free block, or bytes that return to the driver.
     is_exact: True if no cheaper set suffices.
     """
@@ -231,10 +219,7 @@ class Blockers:
 
 
 def blockers_of(state: StateAtError) -> Blockers | None:
-    """Return the cheapest set of live blocks to free so that the failed request would succeed.
-
-    Return None if freeing every block would not suffice, or if no block is in the way.
-    """
+    """Return the cheapest set of live blocks to free so that the failed request would succeed."""
     usable = (segment for segment in state.segments if state.may_use(segment))
     runs = [_cheapest_run(state, segment.blocks) for segment in usable]
     found = [*(run for run in runs if run is not None), *_driver(state)]

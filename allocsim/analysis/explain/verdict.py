@@ -1,7 +1,4 @@
-"""Find the cause of each out-of-memory error in a text, and give advice.
-
-If the sizes in a text do not decide the cause, the cause is `no_figures`.
-"""
+"""Find the cause of each out-of-memory error in a text, and give advice."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Measured part of a recording, and the memory held when the part begins.
 
-The part begins at a place such as step 2, and its memory must not depend on what ran before.  A
-block that is live when the part begins, and still live at the last request of the part, belongs to
-the part (weights, optimizer state).  Such blocks are allocated first, largest first, because their
-recorded order depends on the earlier history.  A block that is freed sooner is ignored.
+Blocks that are live from the beginning of the part to its last request, such as weights, are
+allocated first, largest first, so that the measured memory does not depend on what ran before.
 """
 
 from __future__ import annotations
@@ -38,7 +36,6 @@ class HeldBefore:
     """Requested bytes of the blocks that are live when the measured part begins.
 
     kept_bytes: bytes of the blocks that are still live at the last request of the part.
-    left_bytes: bytes of the blocks that are freed before that request.
     """
 
     kept_bytes: int
@@ -50,8 +47,7 @@ class Body:
     """Measured part of a recording.
 
     first: entry of the recording at which the part begins.
-    start: blocks to allocate before the part, each in a separate segment. They are the blocks that
-        stay live until the last request of the part, or none if blocks from before do not count.
+    start: blocks that stay live until the last request of the part, to allocate before it.
     held: bytes of all blocks that are live when the part begins, also of blocks not in `start`.
     """
 
@@ -69,12 +65,9 @@ def body_of(
     counts_held: bool,
     annotations: Sequence[Annotation] = (),
 ) -> Body:
-    """Return the part of a recording that begins at the place `at`.
+    """Return the part of a recording that begins at the place `at`, such as ("step", "2").
 
-    at: one of `PLACES` and a name: ("step", "2"), ("phase", "forward"), ("mark", "prefill"),
-        ("entry", "1200"); None for the whole recording.
     counts_held: include the blocks that are live from before the part until its last request.
-    annotations: annotations of the recording, which may name the place.
     """
     trace = prepared.trace
     first = 0 if at is None else _place(prepared, *at, annotations)

@@ -1,11 +1,8 @@
 """Measure the memory of a part of a recording, and check it against limits and a baseline.
 
-The replay takes only the requests from the recording.  The cache is empty at first, device memory
-is unlimited and addresses begin at 0, so that the result does not depend on earlier history.
-
-A baseline file is a small JSON file for version control.  It contains nothing that differs between
-runs of the same program (no path, date or machine), and each number is on a separate line, in a
-fixed order.  Every given limit is checked separately.  A value equal to its limit passes.
+The replay takes only the requests from the recording, and begins with an empty cache on an
+unlimited device.  A baseline file is a small JSON file for version control, without anything that
+differs between runs of the same program.
 """
 
 from __future__ import annotations
@@ -42,7 +39,6 @@ _FIGURES = (
 class Baseline:
     """Memory of a recording that a baseline file stores.
 
-    path: path of the baseline file or of the recording.
     at: place where the measured part of the recording begins, such as ("step", "2"); None for the
         beginning of the recording.
     counts_held: True if the peaks include blocks that were allocated before the measured part.
@@ -224,11 +220,9 @@ def _notes(drive: Drive, body: Body) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LineGrowth:
-    """Change of the memory that one line of code holds at the peak.
+    """Change of the memory that one line of code holds at the peak, in requested bytes.
 
-    owner: name of the line now; "" if it holds no memory now.
-    was: name of the line in the baseline, which differs if lines moved; "" if it held no memory.
-    before, now: requested bytes at the peak.
+    owner, was: name of the line now and in the baseline; "" if it holds no memory there.
     """
 
     owner: str

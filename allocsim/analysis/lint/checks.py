@@ -1,11 +1,7 @@
 """Findings of `allocsim lint`, the table `CHECKS` of all checks, and the checks of entries.
 
-`CHECKS` has the severity of each check and its consequence for a replay.  A finding adds the place
-and the value that was found.
-
-The checks of entries find lost entries, entries of several processes, jumps of the clock and
-devices that are shared with other processes.  A finding reports only facts that the recording
-proves.
+`CHECKS` has the severity of each check and its consequence for a replay.  The checks of entries
+find lost entries, entries of several processes, jumps of the clock and shared devices.
 """
 
 from __future__ import annotations
@@ -29,7 +25,6 @@ ERROR, WARNING, NOTE = "error", "warning", "note"
 class LintRule:
     """Severity and meaning of one check.
 
-    severity: severity of its findings.  A defect that makes a replay impossible is always an error.
     meaning: consequence for a replay, as a sentence.
     of_error: sentence that replaces `meaning` if the finding is an error; "" to keep `meaning`.
     """
@@ -43,12 +38,10 @@ class LintRule:
 class Finding:
     """Problem that a check found in a recording or conf.
 
-    check: name of the check, a key of `CHECKS`.
     severity: "error" if a replay is impossible, or PyTorch refuses the settings; "warning" if a
         replay may mislead, or the settings do harm; "note" if there is no such consequence.
     meaning: consequence for a replay, as a sentence.
     device, entry: place of the finding; None if there is no particular place.
-    value: value that was found; "" if there is none.
     """
 
     check: str
@@ -165,7 +158,6 @@ def gathered(recording: Recording, findings: Iterable[Defect]) -> Iterable[Findi
 
 
 def entry_text(entry: Entry) -> str:
-    """Return an entry as text, such as "alloc of 512 bytes at 0x7000 on stream 0"."""
     place = f"with {entry.addr} bytes free" if entry.action.name == "OOM" else f"at {entry.addr:#x}"
     return f"{entry.action.text} of {entry.size} bytes {place} on stream {entry.stream}"
 
@@ -175,10 +167,7 @@ _LEAP = timedelta(days=1)
 
 
 def about_history(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Finding]:
-    """Yield findings about the clock, the device memory and the stacks of a device's entries.
-
-    start: segments before the first entry.
-    """
+    """Yield findings about the clock, the device memory and the stacks of a device's entries."""
     yield from _leaps(trace)
     yield from _other_holders(trace, start)
     requests = trace.action == Action.ALLOC
@@ -238,10 +227,7 @@ def _other_holders(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Fi
 
 
 def about_processes(recording: Recording, errors: dict[int, Defect]) -> Iterator[Finding]:
-    """Yield findings that show entries of several processes in one file.
-
-    errors: first contradiction in the entries of each device, by device number.
-    """
+    """Yield findings that show entries of several processes in one file."""
     if len(recording.processes) > 1:
         named = ", ".join(each or "one without a number" for each in recording.processes[:8])
         text = f"the file holds the events of {len(recording.processes)} processes: {named}"

@@ -1,11 +1,4 @@
-"""Check a recording or a value of PYTORCH_CUDA_ALLOC_CONF for problems.
-
-Nothing is replayed, so lint takes about as long as loading the file.  Only `replay` can prove that
-the model reproduces the recorded run.
-
-The checks of PYTORCH_CUDA_ALLOC_CONF find options that a release refuses, that are unsafe, or that
-have no effect.  `AllocatorConfig` has the rules for options.
-"""
+"""Check a recording or a value of PYTORCH_CUDA_ALLOC_CONF for problems, without a replay."""
 
 from __future__ import annotations
 
@@ -310,7 +303,6 @@ def about_recorded(recording: Recording, release: Release) -> Iterator[Finding]:
 
 
 def about_replaying_as(recording: Recording, release: Release) -> Iterator[Finding]:
-    """Yield a finding if `release`, given by the user, refuses the recorded conf."""
     conf = "" if recording.settings is None else recording.settings.conf
     for each in _about_string(conf, conf, release, has_limit=True):
         if each.check == "option_refused":

@@ -1,12 +1,8 @@
 """Address map of memory: a picture with entries from left to right and addresses upwards.
 
-A pixel covers several entries and addresses.  Its value is the share of this area that was
-reserved, and the share that each layer covers.  A layer contains the blocks of one state, size
-class or owner.  Memory that is reserved and in no layer is free.  Addresses that were never
-reserved are left out (`axis_of`).
-
-The owner of a block is the innermost line of the user's code that requested it.  Blocks without a
-recorded stack, and blocks from before the recording, have separate owners.
+The value of a pixel is the share of its area that was reserved, and the share that each layer
+covers: the blocks of one state, size class or owner.  Addresses that were never reserved are left
+out.
 """
 
 from __future__ import annotations
@@ -78,7 +74,6 @@ class AddressAxis:
 
     @classmethod
     def of(cls, address: _Addresses, size: _Column) -> AddressAxis:
-        """Build the axis from ranges [address, address + size), which may overlap."""
         order = stable_order(address)
         ends = address + size.astype(np.uint64)
         address, end = address[order], np.maximum.accumulate(ends[order])
@@ -139,8 +134,6 @@ def address_map(
 ) -> AddressMap:
     """Return the address map of a replay, a picture with a pixel for several entries and addresses.
 
-    lives: lifetimes of blocks and segments.
-    table: frame table of the recording, for the owners of blocks.
     colouring: division of blocks into layers: "state", "size" or "owner".
     shape: (rows, columns) of pixels.
     """

@@ -1,8 +1,4 @@
-"""Replays of one device with the data for charts and for HTML pages.
-
-The results of the replay are those of `allocsim replay`.  What-if replays use the same device,
-device memory and release.
-"""
+"""Replays of one device with the data for charts and for HTML pages."""
 
 from __future__ import annotations
 
@@ -112,12 +108,7 @@ def picture_prepared(
     progress: Progress | None = None,
     others: Sequence[int] = (),
 ) -> Picture:
-    """Replay a device of a recording and collect the data for charts and HTML pages.
-
-    setting, device_memory: None for the recorded setting and device memory (bytes).
-    observers: objects that are also called during the replay.
-    others: numbers of the recording's other devices.
-    """
+    """Replay a device of a recording and collect the data for charts and HTML pages."""
     trace = prepared.trace
     if not len(trace):
         raise RecordingError(prepared.path, f"device {trace.device} has no entries to draw")
@@ -180,7 +171,6 @@ STRETCHES = 160
 class WhatIf:
     """Replay under one setting.
 
-    trial: peaks, driver calls and errors of the replay.
     reserved: lowest and highest reserved bytes in each group of consecutive entries, for a chart.
     """
 
@@ -189,12 +179,9 @@ class WhatIf:
 
 
 def what_if(trials: Trials, run: Run, settings: Iterable[Setting] = ()) -> tuple[WhatIf, ...]:
-    """Replay one device under several settings, for a chart of reserved memory.
+    """Replay one device under several settings, for a chart; the baseline `run` is the first item.
 
-    trials: runner of the replays.
-    run: baseline replay of the device, which is the first item of the result.
     settings: settings to replay; if empty, the settings that `tune` would propose.
-    Settings under which PyTorch would fail an assertion are left out.
     """
     device_run, release = run.devices[0], trials.prepared.release
     entries = device_run.entries

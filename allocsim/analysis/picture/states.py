@@ -1,12 +1,8 @@
 """Lifetimes of blocks and segments in a replay, and the states of memory that follow from them.
 
-`Lives` has columns with one row for each block or segment.  A block or segment is live after entry
-e if `born <= e < end`.  If it is older than the recording, `born` is -1; if it outlives the
-recording, it ends at `n_entries`.  The live blocks after an entry do not overlap and are inside
-live segments.  A request that failed in the recording has no row, even if the replay serves it.
-
-The space between two active blocks of a segment counts as one free block.  `Still` is the state in
-a snapshot without entries, with the recorded blocks.
+A block or segment is live after entry e if `born <= e < end`; `born` is -1 if it is older than the
+recording, and the end is `n_entries` if it outlives the recording.  A request that failed in the
+recording has no row, even if the replay serves it.
 """
 
 from __future__ import annotations
@@ -62,11 +58,7 @@ class SegmentLives:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lives:
-    """Lifetimes of the blocks and segments of one device.
-
-    n_entries: number of replayed entries.
-    pools: ids of the private pools.
-    """
+    """Lifetimes of the blocks and segments of one device."""
 
     blocks: Blocks
     segments: SegmentLives
@@ -75,11 +67,7 @@ class Lives:
 
 
 def lives_of(history: History, trace: Trace, stopped_at: int | None = None) -> Lives:
-    """Return the lifetimes of blocks and segments in a replay of `trace`.
-
-    history: entries that the replay made.
-    stopped_at: entry at which the replay ended with an error; None if it reached the end.
-    """
+    """Return the lifetimes of blocks and segments in a replay of `trace`."""
     n_entries = len(trace) if stopped_at is None else stopped_at + 1
     blocks, segments = _blocks(history, trace, n_entries), _segments(history, n_entries)
     return Lives(blocks, segments, n_entries, history.pools)
@@ -149,7 +137,6 @@ class Instant:
         return sum(segment.total_size for segment in self.segments)
 
     def held(self, state: str) -> int:
-        """Return the bytes of all blocks in `state`, such as "inactive"."""
         return sum(segment.held(state) for segment in self.segments)
 
 
@@ -218,7 +205,6 @@ class MemoryCurve:
     """Bytes after each entry; index e is the state after entry e.
 
     active: allocated bytes, and freed bytes that wait for other streams.
-    requested: allocated bytes before rounding.
     ideal: highest sum of live requests at this or an earlier entry, each rounded up to 512 bytes.
         An allocator that returns no memory to the driver cannot reserve less.
     driver_takes, driver_gives: entries at which the driver provided memory and took memory back.
@@ -270,7 +256,6 @@ CLASS_NAMES = (*(f"up to {_text(limit)}" for limit in _LIMITS), f"above {_text(_
 
 
 def class_of(size: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the size class of each size in bytes, as an index into `CLASS_NAMES`."""
     return np.searchsorted(np.array(_LIMITS), size, side="left")
 
 
@@ -278,10 +263,9 @@ def class_of(size: NDArray[np.int64]) -> NDArray[np.int64]:
 class BlockSizes:
     """Histograms of block sizes, over a run and at one moment.
 
-    edges: bin i contains sizes from `edges[i]` up to, but not including, `edges[i + 1]`.  Edges are
-        powers of two from 512 bytes, the smallest block size (semantics 1.2).
-    handed_out: number of blocks in each bin that were allocated over the run.  Without entries,
-        number of live blocks.
+    edges: sizes at the boundaries of the bins: powers of two from 512 bytes (semantics 1.2).
+    handed_out: number of blocks in each bin that were allocated over the run; of live blocks if
+        there are no entries.
     used_bytes, free_bytes: bytes of live and of free blocks at the moment.
     """
 

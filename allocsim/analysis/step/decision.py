@@ -1,8 +1,7 @@
 """Explain the allocator's decision about a malloc, with types for requests and decisions.
 
-The block that malloc returns shows which free block was taken.  Two free blocks are never adjacent,
-so a free block directly behind the returned block is the rest of a split (semantics 1.7).  If no
-free block fits, the order of the entries shows the order of the allocator's attempts.
+Two free blocks are never adjacent, so a free block directly behind the returned block is the rest
+of a split (semantics 1.7).
 """
 
 from __future__ import annotations
@@ -123,9 +122,7 @@ class Decision(Shown):
 class Observed:
     """Changes that one request made to the allocator.
 
-    written: entries that the request added to the history, each with its cause, such as a garbage
-        collection.
-    stats_before, stats_after: memory_stats() before and after the request.
+    written: entries that the request added to the history, each with its cause.
     """
 
     request: Request

@@ -1,9 +1,4 @@
-"""Run one request at a time and explain the allocator's decision.
-
-An explanation uses only the states before and after the request, and the entries that the request
-added to the history.  `CachingAllocator.witness` returns the cause of each entry, such as a garbage
-collection.
-"""
+"""Run one request at a time and explain the allocator's decision."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Memory at a moment as a flame graph: one box per frame, whose width is the bytes it requested.
 
-The boxes of one row are disjoint, and each box is within the width of its caller's box.  The part
-of a box that is under no box of a called function is memory that the frame itself requested.
-Frames with equal stacks share a box.  Frames that are too narrow or too deep are folded into a box
-"other".
+Frames with equal stacks share a box, and frames that are too narrow or too deep are folded into a
+box "other".
 """
 
 from __future__ import annotations
@@ -27,8 +25,6 @@ class FlameBox:
     depth: row of the box; 0 for the outermost frames.
     start: left edge in bytes.
     bytes, blocks: memory that the frame and the functions it calls requested.
-    name: line of code of the frame.
-    file: recorded file of the frame; "" for folded frames.
     category: category of at least 9/10 of the bytes; "" if there is none.
     folded: number of folded stacks; 0 for a single frame.
     """
@@ -70,11 +66,6 @@ _OTHER = ("other", "")
 def flame_of(
     top: Top, *, least_share: float = _LEAST_SHARE, most_rows: int = _MOST_ROWS
 ) -> FlameGraph:
-    """Return the flame graph of the memory in `top`.
-
-    least_share: share of all memory below which frames are folded.
-    most_rows: largest number of rows; deeper frames are folded into the last row.
-    """
     least = least_share * top.allocated_bytes
     boxes: list[FlameBox] = []
     level = [(0, [(_names(holding), holding) for holding in top.holdings])]

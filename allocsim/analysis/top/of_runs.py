@@ -1,7 +1,4 @@
-"""Owners of memory (lines of code or categories), for the output of `replay` and `fit`.
-
-Owners are known only for the recorded run, since blocks of a what-if replay have no stacks.
-"""
+"""Owners of memory (lines of code or categories), for the output of `replay` and `fit`."""
 
 from __future__ import annotations
 
@@ -19,7 +16,6 @@ if TYPE_CHECKING:
 def top_of_replay(devices: Sequence[Prepared], run: Run) -> Top | None:
     """Return the lines of code that hold memory at the out-of-memory error, or else at the peak.
 
-    The device is the one with an out-of-memory error, or else the device with the highest peak.
     None for a what-if replay, or if nothing was allocated.
     """
     pairs = [
@@ -40,10 +36,7 @@ def top_of_spill(
 ) -> Top | None:
     """Return the owners of memory that the driver moved to the host because the card was full.
 
-    The result is for the device that spills most, at the entry with the most spilled bytes; None if
-    nothing was spilled, or if most was spilled before the first entry.
-
-    by: kind of owner, "line" or "category".
+    None if nothing was moved, or if most was moved before the first entry.
     """
     pairs = [
         (device_run.spill.most_bytes, prepared, device_run, device_run.spill)

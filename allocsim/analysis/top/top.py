@@ -1,8 +1,7 @@
 """Owners of a device's memory at one moment of a recording.
 
 An owner is a line of code, stack, module, category, stream or pool.  The bytes of all owners add up
-exactly to the allocated bytes of the baseline replay.  Freed memory that waits for another stream
-is reported separately.  `allocsim/ownership/` defines the names and categories.
+exactly to the allocated bytes of the baseline replay.
 """
 
 from __future__ import annotations
@@ -45,11 +44,9 @@ _Column = NDArray[np.int64]
 class Course:
     """Training steps and phases of a recording.  Each lasts until the next one begins.
 
-    step_starts: first entry of each step; empty if no steps are known.
+    step_starts, phase_starts: first entry of each step, and of each occurrence of a phase.
     step_numbers: number of each step, as the program marked it, or else from 1.
-    phase_starts: first entry of each phase, such as a forward pass; a phase occurs many times.
-    phase: index into `phases` for each item of `phase_starts`.
-    phases: names of phases; the first name, "", means an unknown phase.
+    phase: index into `phases` for each item of `phase_starts`; the first phase is unknown ("").
     """
 
     step_starts: _Column
@@ -173,7 +170,6 @@ class StackAnswers:
         """Return the category of each block, as an index into `CATEGORIES`.
 
         born: entry that allocated the block; -1 if it is older than the recording.
-        address: address of the block, which identifies a block that is older than the recording.
         """
         blocks, known = self.scene.blocks, categories_of(self.scene)
         unknown = CATEGORIES.index(UNKNOWN)
@@ -245,8 +241,6 @@ def answers_of_run(
 ) -> StackAnswers:
     """Return the owners of memory in a finished baseline replay, in several groupings.
 
-    at, frames: see `top`.
-    bys: groupings, in the order of the result.
     since: count only blocks requested at this entry or later; -1 counts all.
     """
     trace = prepared.trace
@@ -359,9 +353,7 @@ def top_host(
 ) -> Top:
     """Return the owners of the pinned memory that the program used at a moment.
 
-    path, trace: file, and its contents as `load_host` returns them.
     at: "peak" for most bytes in use, "end", or an entry number; None means "peak".
-    by, frames: as for `top`.
     """
     entry, what = _host_moment(path, trace, at)
     answer = top_of_state(path, state_after(trace, entry), by=by, frames=frames)

@@ -1,19 +1,16 @@
 """Lower bound of a replay's peak reserved memory, computed while the replay runs.
 
-A replay whose bound is already worse than a finished setting need not run to its end.  `Bounds` has
-the memory that the requests need under any allocator, to judge what a setting can save.
+A replay whose bound is already worse than a finished setting need not run to its end.
 
-Requests of the same pool, stream and size class (small, large or oversize; see semantics 1.4 and
-1.7) are a *request class*.  They share segments, which serve no other requests.  The peak memory of
-a class has two lower bounds: its reserved bytes now, because they stay reserved until memory
-returns to the driver, and the peak of its live requests in the whole recording.  The sum of the
-larger bound of each class is a bound of the peak.  A third bound is often larger: a segment cannot
-serve a request that is larger than the segment, so large requests need memory in addition to all
-smaller segments.
+Requests of the same pool, stream and size class (small, large or oversize; semantics 1.4 and 1.7)
+share segments, which serve no other requests.  The bound is the sum over these groups of the larger
+of two numbers: the reserved bytes now, and the peak of live requests in the whole recording.  A
+third bound is often larger: a segment cannot serve a request that is larger than the segment, so
+large requests need memory in addition to all smaller segments.
 
-Memory returns to the driver by garbage collection, by empty_cache() and after a refused request.
-In the first two cases there is no bound.  In the third case reserved memory was within one segment
-of the limit, so the bound never exceeds the limit minus one segment.
+Garbage collection and empty_cache() return memory, so they remove the bound.  A refused request
+also returns memory, but reserved memory was then within one segment of the limit, so the bound
+never exceeds the limit minus one segment.
 """
 
 from __future__ import annotations
@@ -79,7 +76,6 @@ _Peaks = tuple[tuple[int, int], ...]
 class Demand:
     """Requests of a recording, prepared once to compute a lower bound under many settings.
 
-    size: recorded size of each entry in bytes, before rounding.
     group: number of the (pool, stream) pair of each entry.
     """
 
@@ -306,7 +302,6 @@ class LivePeak:
     """Peak of a recording's live bytes, depending on how a setting rounds request sizes.
 
     A replay under the setting reserves at least this much.
-    periods: first entry of each period, such as a training step; equal periods are counted once.
     """
 
     def __init__(self, lifetimes: Lifetimes, periods: NDArray[np.int64]) -> None:

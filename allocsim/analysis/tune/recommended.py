@@ -1,8 +1,7 @@
 """Recommendation of `tune`, and the reason why the best setting helps or does not.
 
-`allocsim.recommend` chooses the setting, as for other commands, among candidates that were replayed
-to the end.  Other settings of the search may be better, but they are only shown, since their values
-are fitted to the recordings.
+`allocsim.recommend` chooses it among candidates that were replayed to the end.  Other settings of
+the search may be better, but are only shown, since their values are fitted to the recordings.
 """
 
 from __future__ import annotations

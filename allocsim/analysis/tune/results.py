@@ -1,12 +1,7 @@
 """Results of a search: one row for each setting, and the file with the result of each replay.
 
-Each number of a row is the worst over all devices of all recordings, so it may combine the memory
-of one rank with the driver calls of another rank.
-
-The result of one replay is called a trial.  A results file (--results) is a JSON Lines file with
-one line for each trial.  The first line identifies the search by the contents of the recordings,
-the device memory and the release.  A file of another search is refused.  An incomplete last line is
-removed from the file.  `read_tried` also reads the output of `allocsim tune --json`.
+Each number of a row is the worst over all devices of all recordings.  A results file (--results) is
+a JSON Lines file with one line for each replay; its first line identifies the search.
 """
 
 from __future__ import annotations
@@ -28,9 +23,7 @@ from allocsim.simulation import Setting
 class SettingRow:
     """Results of one setting; each number is the worst over all devices of all recordings.
 
-    memory_fraction: memory fraction in force; None if none is set.
     parts: result of the replay on each device of each recording.
-    cost: highest estimated time of driver calls on any device.
     same_as: equivalent setting that was replayed instead; None if `setting` itself was replayed.
     """
 
@@ -47,7 +40,6 @@ class SettingRow:
 
     @property
     def is_as_recorded(self) -> bool:
-        """True if each replay had the recorded settings and was compared with its recording."""
         return all(part.was_compared for part in self.parts)
 
     @property
@@ -56,10 +48,7 @@ class SettingRow:
 
     @property
     def dropped_at(self) -> int | None:
-        """Entry at which the search ended the replay early; None if it did not.
-
-        All numbers of the row then describe the entries before it.
-        """
+        """Entry at which the search ended the replay early; None if it did not."""
         return next((p.dropped_at for p in self.parts if p.dropped_at is not None), None)
 
     @property
@@ -76,10 +65,7 @@ class SettingRow:
 
     @property
     def peak_range(self) -> tuple[int, int] | None:
-        """Lowest and highest peak reserved bytes, if memory held at the first entry is uncertain.
-
-        None if this uncertainty does not affect the peak.
-        """
+        """Lowest and highest peak reserved bytes, if the memory at the first entry is uncertain."""
         if all(part.peak_range is None for part in self.parts):
             return None
         ends = [part.peak_range or (part.peak_reserved_bytes,) * 2 for part in self.parts]
@@ -96,7 +82,6 @@ class SettingRow:
 
     @property
     def unrefused_device(self) -> int | None:
-        """Memory in bytes of the smallest device that refuses no driver call; None if unknown."""
         return _highest([part.unrefused_device for part in self.parts])
 
     @property
@@ -113,7 +98,6 @@ class SettingRow:
 
     @property
     def fails_at(self) -> int | None:
-        """First entry at which any device runs out of memory; None if all requests succeed."""
         return min((p.oom_entry for p in self.parts if p.oom_entry is not None), default=None)
 
     @property
@@ -128,7 +112,6 @@ class SettingRow:
 
     @property
     def device_point(self) -> Point | None:
-        """Bytes of the smallest device, and driver calls and retries on it; None if unknown."""
         at = [part.at_min for part in self.parts if part.at_min is not None]
         memory = _highest([part.min_device_memory for part in self.parts])
         if memory is None or len(at) < len(self.parts):
@@ -171,9 +154,7 @@ class Results:
     """Results file, as a context manager.
 
     known: trials that the file held when it was opened, by the key of their job.
-    asked: JSON object that describes the search, such as recordings and release.  It is the first
-        line of the file.
-    Raises ConfigError if the file is not a results file, or belongs to another search.
+    asked: JSON object that describes the search, as the first line of the file.
     """
 
     def __init__(self, path: str | os.PathLike[str], asked: dict[str, Any]) -> None:
@@ -245,8 +226,7 @@ def _is_ours(data: bytes) -> bool:
 class TriedSetting:
     """Results of one setting.
 
-    is_whole: True if it was replayed to the end; False if the search ended its replay early because
-        another setting was better.
+    is_whole: False if the search ended its replay early because another setting was better.
     survives: True if it was replayed to the end and every request was served.
     """
 

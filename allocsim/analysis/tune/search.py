@@ -1,8 +1,7 @@
 """Replay the settings of a search in batches.
 
 A replay ends early if a setting of an earlier batch is better in memory, driver calls and retries.
-Settings of the same batch are not compared, so the result is the same for any number and speed of
-workers, and for a resumed search.  `_search` in `tune.py` selects the settings.
+Settings of the same batch are not compared, so the result is the same for any number of workers.
 """
 
 from __future__ import annotations
@@ -37,8 +36,6 @@ class Search:
     device_memory: bytes of the smallest of these devices; None if no device memory is known.
     knows_device: False if device memory was only estimated from refused requests.
     by_device: prefer the smallest sufficient device instead of the lowest peak.
-    crew: worker processes.
-    results: file for the results of finished replays; None if they are not saved.
     duplicates: (setting that was not replayed, replayed setting with the same effect).
     known: number of replays whose results were read from the results file.
     """
@@ -60,10 +57,7 @@ class Search:
     _done: int = 0
 
     def replay_fully(self, settings: Sequence[Setting], baseline: Setting | None = None) -> None:
-        """Replay each setting to the end, find its smallest device, and add the results to `rows`.
-
-        baseline: setting to replay exactly as recorded, if it is among the settings.
-        """
+        """Replay each setting to the end, find its smallest device, and add both to `rows`."""
         fresh = self._distinct(settings)
         self._run(fresh, len(fresh), is_whole=True, baseline=baseline)
         for setting in settings:
@@ -137,7 +131,6 @@ class Search:
         return 2 - config.expandable_segments - (config.expandable_segments and is_long)
 
     def find_unrefused_devices(self, settings: Sequence[Setting]) -> None:
-        """Find for each setting the smallest device on which the driver refuses no call."""
         if not self.by_device:
             self._run(settings, len(settings) + self._done, is_whole=True)
 

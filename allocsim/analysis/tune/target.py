@@ -1,8 +1,4 @@
-"""Devices of the recordings that a search tunes together, and the files that worker processes read.
-
-A job names its recording by a path.  If worker processes may need a recording that is only in
-memory, or that is slow to read, it is written once as columns in an NPZ file.
-"""
+"""Devices of the recordings that a search tunes together, and the files that workers read."""
 
 from __future__ import annotations
 
@@ -35,7 +31,6 @@ class Target:
 
     name: path of the recording, for messages.
     path: file from which worker processes read the recording.
-    sizes: request sizes of the device.
     assumed_memory: memory of the recorded device in bytes as given by the user, or None.
     memory: device memory in bytes of the replays; None for unlimited or not yet chosen.
     """
@@ -72,10 +67,7 @@ def parts_of(
     device_memory: int | None = None,
     hints: Hints | None = None,
 ) -> tuple[Target, ...]:
-    """Return every device of every recording, prepared for one release.
-
-    scratch: folder for NPZ files; None if worker processes read the given files.
-    """
+    """Return every device of every recording, prepared for one release."""
     found: list[Target] = []
     for number, source in enumerate(sources):
         recording = source if isinstance(source, Recording) else load(source)

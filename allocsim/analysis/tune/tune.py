@@ -1,8 +1,4 @@
-"""Search for the best allocator setting for one or more recordings, with what-if replays.
-
-All results of a setting are exact for the modelled release, except the time of driver calls, which
-is estimated (`Costs`).
-"""
+"""Search for the best allocator setting for one or more recordings, with what-if replays."""
 
 from __future__ import annotations
 

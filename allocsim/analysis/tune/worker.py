@@ -1,8 +1,4 @@
-"""Replay one setting on one device of a recording, in this process or in a worker process.
-
-Each process reads and prepares a recording once.  The result is always a trial; it has an `error`
-if the recording cannot be replayed or PyTorch refuses the setting.
-"""
+"""Replay one setting on one device of a recording, in this process or in a worker process."""
 
 from __future__ import annotations
 
@@ -83,8 +79,6 @@ class Job:
     """One setting to replay on one device of one recording.
 
     key: name of the job in a results file.
-    path: file of the recording.
-    device_memory: bytes; None for an unlimited device.
     bar: memory and driver calls of finished settings; the replay ends early if one is better.
     finds: find the smallest sufficient device.
     within: device memory in bytes for a first replay; if it fails, the job ends.  None to omit it.
@@ -92,7 +86,6 @@ class Job:
         replays.
     known: result of an earlier replay on `device_memory`, used in place of a new one; or None.
     as_recorded: if setting and device are the recorded ones, compare the replay with the recording.
-    assumed_memory: memory of the recorded device in bytes, as given by the user.
     """
 
     key: str
