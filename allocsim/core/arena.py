@@ -86,7 +86,6 @@ class Arena:
         return int(start), int(end)
 
     def is_free(self, start: int, end: int) -> bool:
-        """Return True if [start, end) is free memory inside one reserved chunk."""
         at = self._holes.bisect_right(start) - 1
         return at >= 0 and end <= int(self._holes.peekitem(at)[1])
 
@@ -101,7 +100,6 @@ class Arena:
     # -- requests -----------------------------------------------------------------------
 
     def place(self, size: int) -> int:
-        """Allocate `size` bytes, a multiple of 2 MiB, and return the address."""
         address, is_hole = self.expected(size)
         if not is_hole:
             self._add_chunk(address, address + round_up(size, ADDRESS_CHUNK))
@@ -144,10 +142,7 @@ class Arena:
             start = covered
 
     def offer(self, start: int, end: int) -> None:
-        """Add [start, end) as an empty chunk that other code of the process keeps reserved.
-
-        If another chunk overlaps [start, end), the driver's rule chooses the address.
-        """
+        """Add [start, end) as an empty chunk that other code of the process keeps reserved."""
         if self.chunk_at(start) is not None or self._free_until(start, end) < end:
             size = end - start
             start = self._address_of_new_chunk(size)
@@ -170,10 +165,7 @@ class Arena:
         return end
 
     def add_gap(self, start: int, end: int) -> None:
-        """Let the driver place chunks in the unreserved part of [start, end).
-
-        Addresses below the lowest chunk are left out.
-        """
+        """Let the driver place chunks in the unreserved part of [start, end)."""
         start = max(start, self._lowest)
         while start < end:
             chunk = self.chunk_at(start)

@@ -99,7 +99,6 @@ class Block:
         self.next = tail
 
     def absorb_prev(self, prev: Block) -> None:
-        """Extend this block over its predecessor `prev`, whose object leaves the segment."""
         self.ptr = prev.ptr
         self.size += prev.size
         self.prev = prev.prev
@@ -107,7 +106,6 @@ class Block:
             prev.prev.next = self
 
     def absorb_next(self, following: Block) -> None:
-        """Extend this block over its successor `following`, whose object leaves the segment."""
         self.size += following.size
         self.next = following.next
         if following.next is not None:

@@ -74,12 +74,7 @@ class Attempts:
         self._device_index = device_index
 
     def alloc(self, block: Block | None, params: AllocParams, requested: int) -> Block:
-        """Allocate `block`, or if it is None, memory from the first attempt that succeeds.
-
-        requested: bytes of the request before rounding.
-        Raises OutOfMemoryError if every attempt fails, and DriverRefusalError if the driver rejects
-        the arguments of a call.
-        """
+        """Allocate `block`, or if it is None, memory from the first attempt that succeeds."""
         heap = self._heap
         if block is None:
             try:
@@ -203,7 +198,6 @@ class OomFigures:
     """Numbers in the text of an out-of-memory error, in bytes except `device`.
 
     tried: size of the segment that the allocator failed to obtain.
-    total, free: memory of the device.
     private: free blocks of private pools.
     limit: reserved bytes that the memory fraction allows; None without a fraction.
     """
@@ -260,10 +254,6 @@ def _advice(figures: OomFigures, config: AllocatorConfig) -> str:
 
 
 def rejection_text(requested: int) -> str:
-    """Return the error text of a request that throw_on_cudamalloc_oom refuses.
-
-    requested: bytes of the request before rounding.
-    """
     return (
         "CUDA out of memory. Allocation was preemptively rejected because it would exceed "
         f"per_process_memory_fraction limit. Requested size: {format_size(requested)}"

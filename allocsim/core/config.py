@@ -71,10 +71,7 @@ class AllocatorConfig:
         return round_up(size, self.rounding_step(size))
 
     def rounding_step(self, size: int) -> int:
-        """Return the granularity in bytes to which a request of `size` bytes is rounded up.
-
-        The granularity changes at most once between two consecutive powers of two (semantics 1.2).
-        """
+        """Return the granularity to which a request of `size` bytes is rounded (semantics 1.2)."""
         divisions = self.divisions_of(size)  # 0 if the option is not set
         # Up to 2.3 one division leaves a size unrounded; later it has no effect.
         is_effective = divisions > (0 if self.release.one_division_keeps_size else 1)
@@ -132,10 +129,7 @@ class AllocatorConfig:
         return size <= block < size + self.max_non_split_rounding
 
     def expandable_reserve(self, total: int) -> int:
-        """Return the bytes of address space for an expandable segment (semantics 4.8).
-
-        total: bytes of the device.
-        """
+        """Return the bytes of address space for an expandable segment (semantics 4.8)."""
         if self.expandable_segments_reserve is None:
             return longest_reserve(total)
         number, unit = self.expandable_segments_reserve
@@ -181,15 +175,11 @@ class AllocatorConfig:
         return ",".join(parts)
 
     def inert_options(self, *, has_limit: bool) -> tuple[str, ...]:
-        """Return one sentence for each option that is set but has no effect with the other options.
-
-        has_limit: True if a memory fraction limits reserved memory.
-        """
+        """Return a sentence for each set option that has no effect with the other options."""
         found = (look(self, has_limit) for look in _INERT.values() if look is not None)
         return tuple(text for text in found if text)
 
     def unsafe_options(self) -> tuple[str, ...]:
-        """Return one sentence for each harmful combination of options."""
         if not self.expandable_segments or self.max_split_size == UNLIMITED:
             return ()
         return (
@@ -210,7 +200,6 @@ class AllocatorConfig:
         )
 
     def settings(self) -> dict[str, object]:
-        """Return the `allocator_settings` dict of a snapshot (semantics 6.5)."""
         intervals = {str(1 << i): d for i, d in enumerate(self.roundup_power2_divisions)}
         values: dict[str, object] = {
             "PYTORCH_CUDA_ALLOC_CONF": self.text,

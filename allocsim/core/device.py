@@ -24,14 +24,13 @@ class Device:
     """Simulated GPU as the allocator sees it through the driver.
 
     context_memory: bytes of the CUDA context and of other processes.
-    policy: choice of addresses.  "bump" never reuses an address, "firstfit" takes the lowest free
-        range, "driver" chooses as the CUDA driver does (`Arena`).
+    policy: "bump" never reuses an address, "firstfit" takes the lowest free range, "driver" chooses
+        as the CUDA driver does (`Arena`).
     host_memory: bytes of host memory that the driver provides once the card is full, as on Windows;
         0 if it provides none.
     used: bytes of all allocations, in whole pages.
     room: upper limit of `used`.  A replay lowers it if the recorded driver refused a request.
-    refused_below: bytes of the smallest device that would have served a refused call; None if no
-        call was refused for lack of memory.
+    refused_below: bytes of the smallest device that would have served a refused call, or None.
     calls: dictionary from (name, bytes) of a driver call to the number of such calls that
         succeeded. The names are "malloc", "free", "create" (one handle), "map" (one range of
         handles) and "unmap" (one handle, including its release).
@@ -109,7 +108,6 @@ class Device:
 
     @property
     def left(self) -> int:
-        """Bytes that the driver can still provide, including host memory."""
         return self.total + self.host_memory - self.context_memory - self.used
 
     @property
@@ -145,7 +143,6 @@ class Device:
         self.release_address(address)
 
     def create_handle(self, size: int) -> bool:
-        """Take memory for one handle of an expandable segment; return False if out of memory."""
         if size > min(self.left, self.room - self.used):
             self._update_refused_below(size)
             return False
@@ -168,17 +165,14 @@ class Device:
     # -- addresses ----------------------------------------------------------------------
 
     def dictate_address(self, address: int) -> None:
-        """Place the next allocation at `address`, which a recording shows.
+        """Place the next cudaMalloc, or the next expandable segment, at the recorded `address`.
 
-        This applies to the next cudaMalloc, or to the first mapping of an expandable segment.  A
-        second call replaces the first.  If a segment already begins at `address`, the call has no
-        effect.
+        If a segment already begins there, the call has no effect.
         """
         self._dictated = [address]
 
     @property
     def dictated(self) -> int | None:
-        """Address given to `dictate_address` and not used yet; None if there is none."""
         return self._dictated[-1] if self._dictated else None
 
     def adopt(self, address: int, size: int) -> None:
@@ -197,12 +191,10 @@ class Device:
         self._next = max(self._next, round_up(address + size, PAGE))
 
     def apply(self, event: AddressEvent) -> None:
-        """Apply a change that other code made to the address space; only for policy "driver"."""
         if self._arena is not None:
             self._arena.apply(event)
 
     def reserve_address(self, size: int) -> int:
-        """Choose and reserve the addresses of a cudaMalloc of `size` bytes; return the first."""
         size = round_up(size, PAGE if self._arena is None else ADDRESS_CHUNK)
         address = self._take_dictated()
         if address is None:
@@ -229,10 +221,7 @@ class Device:
         return address
 
     def move_range(self, address: int) -> int | None:
-        """Move the reserved range at `address` to the address given to `dictate_address`.
-
-        Returns the new address; None if no address was given.
-        """
+        """Move the reserved range at `address` to the address of `dictate_address`, if any."""
         there = self._take_dictated()
         if there is None:
             return None
@@ -278,12 +267,10 @@ class Device:
     # -- streams ------------------------------------------------------------------------
 
     def record_event(self, stream: int) -> int:
-        """Append an event to the work of `stream` and return its number."""
         number = self._issued[stream] = self._issued.get(stream, 0) + 1
         return number
 
     def is_done(self, stream: int, number: int) -> bool:
-        """Return True if `stream` has passed its event `number`."""
         return self._done.get(stream, 0) >= number
 
     def wait_for(self, stream: int, number: int) -> None:

@@ -57,10 +57,9 @@ class ExpandableSegment:
         return self.base + self.size
 
     def dictated_move(self) -> int:
-        """Move the range to the address given to `Device.dictate_address`.
+        """Move the range to the address given to `Device.dictate_address`; return the distance.
 
-        The range must have no mapped memory.  Returns the distance in bytes, or 0 if no address was
-        given.
+        The range must have no mapped memory.
         """
         there = self._device.move_range(self.base)
         if there is None:
@@ -75,15 +74,13 @@ class ExpandableSegment:
         self._device.adopt_address(self.base, self.size)
 
     def adopt(self, size: int) -> None:
-        """Count `size` bytes of handles that were mapped before the simulation."""
         self._device.used += size
 
     def map(self, size: int) -> int | None:
         """Map `size` bytes, rounded up to whole handles; return the mapped bytes.
 
         If the device has no memory for a handle, release the handles that this call created and
-        return None.  Raises DriverRefusalError if the handle size is not a multiple of the driver's
-        granularity.
+        return None.
         """
         if self.handle_size % PAGE:
             raise DriverRefusalError(

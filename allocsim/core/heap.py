@@ -48,10 +48,6 @@ class Heap:
     named: dictionary from name to allocated block; a replay names a block by its recorded address.
     pending: dictionary from address to block, for freed blocks that wait for other streams or for a
         replay step.
-    reserved: bytes obtained from the driver.
-    limit: reserved bytes that the memory fraction allows; None without a fraction.
-    trace: history entries; None if no history is kept.
-    work: current activity of the allocator, such as a malloc or a garbage collection.
     witnessed: history entries, each with the activity during which it was made; None if no caller
         needs them.
     least_segment: lower bound of the bytes of each segment and each handle.
@@ -144,10 +140,7 @@ class Heap:
     # -- blocks and their identity -------------------------------------------------------
 
     def new_block(self, ptr: int, size: int, pool: BlockPool, stream: int, rank: int) -> Block:
-        """Create a block without neighbours.
-
-        rank: rank of its segment.  In 2.12 the creation number of the block replaces it.
-        """
+        # In 2.12 the creation number of the block replaces the rank of its segment.
         if self.numbers_objects:
             rank = self.next_rank()
         return Block(ptr, size, stream, pool, rank)
@@ -172,10 +165,6 @@ class Heap:
         return -self.layout.origin(base) & RANK_MASK
 
     def ensure_keys_fit(self, place: int, size: int) -> None:
-        """Widen the sort keys if they have no room for a segment.
-
-        place: address of the segment plus its rank.
-        """
         largest = min(size, self.device.total + self.device.host_memory)
         if not self.layout.has_room_for(place, size, largest):
             self.widen_keys()
@@ -200,17 +189,12 @@ class Heap:
 
     @property
     def collects_garbage(self) -> bool:
-        """True if a memory limit and garbage_collection_threshold are both set (semantics 1.9)."""
         return self.limit is not None and self.config.garbage_collection_threshold > 0
 
     def get_free_block(
         self, pool: BlockPool, stream: int, size: int, expandable: bool
     ) -> Block | None:
-        """Take the free block that fits a request best out of its pool; None if no block fits.
-
-        size: bytes of the request after rounding.
-        expandable: True if blocks of expandable segments may serve the request.
-        """
+        """Take the free block that fits a request best out of its pool; None if no block fits."""
         config = self.config
         if self.collects_garbage:
             # Every search ages the free blocks of the pool, even if it finds none (1.9).
@@ -371,7 +355,6 @@ class Heap:
         return self.new_block(address, size, pool, stream, self.new_segment_rank(address, size))
 
     def release_block(self, block: Block) -> None:
-        """Release the segment of a free, unsplit block with cudaFree."""
         if block.is_split:
             raise UndefinedBehaviorError(
                 f"max_split_size_mb was lowered below a split block of {format_size(block.size)}; "
@@ -406,13 +389,11 @@ class Heap:
     # -- blocks from before the simulation -----------------------------------------------
 
     def count_segment(self, pool: BlockPool, size: int) -> None:
-        """Count a cudaMalloc segment that existed before the simulation, in all statistics."""
         self.count_reserved(pool, size, +1)
         if pool.owner is not None:
             pool.owner.segment_count += 1
 
     def count_planted(self, blocks: list[Block]) -> None:
-        """Count blocks that existed before the simulation, in all statistics of blocks."""
         self.stats.count_planted(blocks)
         oversize = self.config.max_split_size
         n_oversize = sum(block.allocated and block.size >= oversize for block in blocks)

@@ -38,7 +38,6 @@ def garbage(allocator: CachingAllocator) -> Iterator[list[Block]]:
 
 
 def free_blocks(allocator: CachingAllocator) -> Iterator[Block]:
-    """Yield every free mapped block, sorted by pool, stream and size."""
     for pool in allocator.heap.pools:
         yield from pool
 
@@ -59,7 +58,6 @@ def returnable_pools(allocator: CachingAllocator) -> frozenset[PoolId]:
 
 
 def returnable_bytes(allocator: CachingAllocator, block: Block) -> int:
-    """Return how many bytes of a free block empty_cache would release now."""
     owner = block.pool.owner
     if owner is not None and owner.id not in allocator.private_pools.freeable:
         return 0
@@ -70,7 +68,6 @@ def returnable_bytes(allocator: CachingAllocator, block: Block) -> int:
 
 
 def pool_of_requests(allocator: CachingAllocator, stream: int) -> PoolId:
-    """Return the pool that serves requests of `stream` now (semantics 5.2)."""
     owner = allocator.private_pools.get_pool(stream)
     return DEFAULT_POOL if owner is None else owner.id
 
@@ -320,13 +317,10 @@ def fingerprint(
     allocated_at: Mapping[int, int],
     step: int,
 ) -> Hashable:
-    """Return a value that identifies the state of a replay.
-
-    In two states with equal values, the same steps have the same effects.
+    """Return a value that identifies the state of a replay: equal values, equal further effects.
 
     waiting: frees that have begun and are not complete, by name (recorded address) of the block.
-    allocated_at: dictionary from the name of each block of the repeated periods to the number of
-        the step that requested it.
+    allocated_at: number of the step that requested each block of the repeated periods, by name.
     step: number of the next step; the ages of blocks are counted back from it.
     """
     # Blocks from before the repeating part are only counted: none are added, and a block that was

@@ -65,27 +65,20 @@ Journal = tuple[list[int], list[int], list[int], list[int], list[int]]
 
 
 def encode(is_small: bool, splits: int, split_bytes: int) -> int:
-    """Return a change of inactive split blocks as a number for column 3, in its long form.
-
-    splits, split_bytes: change of the number and of the bytes of inactive split blocks.
-    """
+    """Return a change of inactive split blocks as a number for column 3, in its long form."""
     return BYTES * split_bytes + SPLIT * splits + is_small
 
 
 def decode_short(packed: Any, size: Any) -> tuple[Any, Any]:
     """Decode the short form of column 3: return the changes of inactive split blocks and bytes.
 
-    packed: integer from column 3 of the journal, or a NumPy array of them.
     size: number in column 1 of the same record.
     """
     return packed >> 2, (packed >> 1 & 1) * -size
 
 
 def decode_long(packed: Any) -> tuple[Any, Any]:
-    """Decode the long form of column 3: return the changes of inactive split blocks and bytes.
-
-    packed: integer from column 3 of the journal, or a NumPy array of them.
-    """
+    """Decode the long form of column 3: return the changes of inactive split blocks and bytes."""
     unpooled = packed >> 1
     # The low three bits are the number of blocks, from -4 to 3.
     splits = (unpooled + 4 & 7) - 4
@@ -93,10 +86,7 @@ def decode_long(packed: Any) -> tuple[Any, Any]:
 
 
 def encode_wait(is_small: bool, size: int) -> int:
-    """Pack the pool and the bytes of a waiting block into one integer for column 5.
-
-    size: bytes of the block at the beginning of the wait, minus its bytes at the end.
-    """
+    """Pack the pool and the bytes of a waiting block into one integer for column 5."""
     return 2 * size + is_small
 
 

@@ -48,11 +48,6 @@ _SMALLEST_NORMAL = 2.2250738585072014e-308
 
 
 class BadOptionError(ConfigError):
-    """Error of a conf that the simulated release refuses.
-
-    applied: options in force after the refusal.
-    """
-
     def __init__(self, text: str, applied: AllocatorConfig | None = None) -> None:
         super().__init__(text)
         self.applied = applied
@@ -171,10 +166,7 @@ class _Parser:
         self.config = replace(self.config, **changes)
 
     def integer(self, word: str, key: str, *, is_64_bit: bool = False) -> int:
-        """Return the number at the beginning of `word` modulo 2**64.
-
-        is_64_bit: False if releases up to 2.9 refuse a number that does not fit a C int.
-        """
+        """Return the number at the beginning of `word` modulo 2**64."""
         match = _INTEGER.match(word)
         most = _INT_MAX if self.release.separators_checked and not is_64_bit else _WORD_MAX
         if match is None or len(match[2]) > _WIDEST or int(match[2]) > most:

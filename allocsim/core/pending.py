@@ -31,7 +31,6 @@ class EventQueues:
         return len(self._queues)
 
     def push(self, stream: int, number: int, block: Block) -> None:
-        """Append event `number` of `stream`, which the free of `block` waits for."""
         queue = self._queues.get(stream)
         if queue is None:
             queue = self._queues[stream] = deque()
@@ -113,7 +112,6 @@ class PendingFrees:
         self._requested.update(dict.fromkeys(map(RequestedFree, blocks.values())))
 
     def complete(self, free: RequestedFree) -> bool:
-        """Complete a requested free; return False if it is already complete."""
         # A wait for all events may have completed the free before the replay step does.
         block, free.block = free.block, None
         if block is None:
@@ -177,10 +175,7 @@ class PendingFrees:
                 self._insert_events(block)
 
     def _remove_cudagraph_stream_uses(self, block: Block) -> bool:
-        """Remove the streams that record_stream named in a capture; True if none is left.
-
-        The graph orders its own work, so it needs no event for these streams.
-        """
+        """Remove the streams that record_stream named in a capture; True if none is left."""
         uses, captured = block.stream_uses, block.capture_uses
         if uses is None or captured is None:
             return False

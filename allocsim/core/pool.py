@@ -84,10 +84,7 @@ class KeyLayout:
         return rank if self._order is FreeBlockOrder.CREATION else (rank + ptr) & RANK_MASK
 
     def origin(self, base: int) -> int:
-        """Return the address that counts as 0 in sort keys, for releases that order by address.
-
-        base: address of the first segment; only the first call uses it.
-        """
+        """Return the address that counts as 0 in sort keys, for releases that order by address."""
         if self._origin < 0:
             # A quarter of the narrow places is below the first segment: drivers mostly choose
             # ascending addresses, and an expandable segment reserves more than the card has.
@@ -143,10 +140,7 @@ class FreeBlocks:
 class BlockPool:
     """Free blocks of one size class, small or large.
 
-    layout: bit layout of the sort keys, shared by all pools of a heap.
     owner: private pool that has this pool as small or large half; None for the default pools.
-    id: id of the private pool, (0, 0) for the default pools.
-    free: dictionary from stream to its free blocks.
     unmapped: unmapped blocks of expandable segments, sorted by stream and address.
     search_calls: number of searches since the pool was created; garbage collection computes the
         ages of blocks from it.
@@ -180,7 +174,6 @@ class BlockPool:
         return sum(len(free.keys) for free in self.free.values())
 
     def __iter__(self) -> Iterator[Block]:
-        """Iterate over the free blocks, sorted by stream, size and tie-break."""
         for stream in sorted(self.free):
             yield from self.free[stream].blocks
 

@@ -51,7 +51,6 @@ class PrivatePools:
         self.use_on_oom: HashOrder[PoolId, None] = HashOrder(pool_hash)
 
     def begin_allocate_to_pool(self, pool_id: PoolId, stream: int | None) -> None:
-        """Serve requests from pool `pool_id`, created if missing, until `end_allocate_to_pool`."""
         # Upstream increments the count before it asserts.
         self._create_or_incref_pool(pool_id)
         if any(scope.id == pool_id for scope in self.scopes):
@@ -73,7 +72,6 @@ class PrivatePools:
         return pool
 
     def end_allocate_to_pool(self, pool_id: PoolId) -> None:
-        """Stop sending requests to a pool; raise UpstreamAssertionError if it has no open scope."""
         for scope in self.scopes:
             if scope.id == pool_id:
                 self.scopes.remove(scope)
@@ -81,7 +79,6 @@ class PrivatePools:
         raise UpstreamAssertionError(f"pool {pool_id} is ended, but no scope of it is open")
 
     def release_pool(self, pool_id: PoolId) -> None:
-        """Decrement the use count of a pool; at 0 its cached memory may be released."""
         pool = self.pools.get(pool_id)
         if pool is None or pool.use_count == 0:
             raise UpstreamAssertionError(f"pool {pool_id} is released, but nothing uses it")
@@ -108,10 +105,7 @@ class PrivatePools:
         return self.pools[chosen]
 
     def fast_pool(self) -> PrivatePool | None:
-        """Return the private pool of the open scope, if fast_path.py can serve requests from it.
-
-        It cannot if the scope is for one stream only, or if the pool does not split blocks.
-        """
+        """Return the private pool of the open scope, if fast_path.py can serve requests from it."""
         if self._heap.release.scope_by_stream:
             return None
         chosen = self.scopes[-1 if self._heap.release.newest_scope_wins else 0].id

@@ -438,10 +438,7 @@ NEWEST: str = CHANGES[-1][0]
 
 
 def find_release(version: str) -> Release:
-    """Return the release of a version such as "2.15", "2.9.1" or "2.6.0+cu124".
-
-    Raises ConfigError if the release is not modelled.
-    """
+    """Return the release of a version such as "2.15", "2.9.1" or "2.6.0+cu124"."""
     key = ".".join(version.partition("+")[0].split(".")[:2])
     if key not in RELEASES:
         first = CHANGES[0][0]

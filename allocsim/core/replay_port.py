@@ -43,15 +43,13 @@ class ReplayAllocator(CachingAllocator):
         moved: list[int],
         places: list[int] | None = None,
     ) -> StepRow | None:
-        """Replay steps that only search, split and merge free blocks, in the loop of fast_path.py.
+        """Replay steps in the loop of fast_path.py; return the first that it cannot run, or None.
 
         waiting: frees that a step requested and a later step completes, by the name of the block
             (its recorded address).
         moved: list to which the change of allocated bytes of each step is appended.
-        places: list to which the address of each step's block is appended.  The history then gets
-            no entries, because the caller makes them from the steps and these addresses.
-
-        Returns the first step that needs more, such as the driver, or None after the last step.
+        places: list to which the address of each step's block is appended; the history then gets no
+            entries.
         """
         heap = self.heap
         # Without the fast loop, the caller makes every call.
@@ -88,10 +86,7 @@ class ReplayAllocator(CachingAllocator):
         return self.heap.named
 
     def take_name(self, name: int) -> int | None:
-        """Remove the name (recorded address) of a block; return its address, None if unknown.
-
-        Without a name, `free` finds the block by its address again.
-        """
+        """Remove the name (recorded address) of a block; return its address, None if unknown."""
         block = self.heap.named.pop(name, None)
         if block is None:
             return None
@@ -99,10 +94,7 @@ class ReplayAllocator(CachingAllocator):
         return block.ptr
 
     def request_free(self, ptr: int) -> RequestedFree:
-        """Begin to free the block at `ptr`; `complete_free` completes the free.
-
-        A recording shows when a free completed, but not the events that it waited for.
-        """
+        """Begin to free the block at `ptr`; `complete_free` completes the free."""
         return self._pending.add_requested(self._pop_live(ptr))
 
     @property
@@ -111,14 +103,12 @@ class ReplayAllocator(CachingAllocator):
         return self._pending.requested
 
     def wait_last_for(self, free: RequestedFree) -> None:
-        """Let a wait for all events complete `free` after all other requested frees."""
         self._pending.put_last(free)
 
     def complete_free(self, free: RequestedFree) -> bool:
         return self._pending.complete(free)
 
     def limit_to(self, limit: int) -> None:
-        """Limit reserved memory to `limit` bytes; a recording does not show the memory fraction."""
         self.heap.limit = limit
 
     @property
@@ -133,11 +123,7 @@ class ReplayAllocator(CachingAllocator):
         self.heap.stats.folder = folder
 
     def set_block_statistics(self, journal: Journal) -> None:
-        """Replace the statistics of blocks with the totals of the changes in `journal`.
-
-        journal: all changes of the statistics since they were zero, in order. A caller that skips
-            repeated steps includes the changes of the skipped steps.
-        """
+        """Replace the statistics of blocks with the totals of the changes in `journal`."""
         self.heap.stats.set_block_statistics(journal)
 
     def save_bytes(self) -> None:
@@ -145,7 +131,6 @@ class ReplayAllocator(CachingAllocator):
         self.heap.stats.save_bytes()
 
     def saved_bytes(self) -> SavedBytes:
-        """Return the bytes that the last call of `save_bytes` saved; zeros before the first."""
         return self.statistics().saved_bytes
 
     def block_columns(self) -> tuple[BlockColumns, int]:
@@ -244,9 +229,8 @@ def _link(chain: list[Block]) -> None:
 def _set_states(
     heap: Heap, segment: SegmentState, blocks: list[Block], pending: dict[int, Block]
 ) -> None:
-    """Set the state of each of `blocks` as in `segment`, and add free blocks to their pool.
+    """Set the state of linked `blocks` as in `segment`, and add free blocks to their pool.
 
-    The blocks must already be linked to their neighbours.
     pending: dictionary from address to block, to which freed blocks that wait are added.
     """
     for seed, block in zip(segment.blocks, blocks, strict=True):

@@ -39,8 +39,6 @@ class TraceEntry(NamedTuple):
         "segment_map", "segment_unmap", "oom" or "snapshot".
     address: address of the block or segment; free bytes of the device if the action is "oom".
     size: bytes; the requested size if the action concerns a block.
-    stream: raw stream handle.
-    pool_id: id of the private pool; (0, 0) for the default pools.
     """
 
     action: str
@@ -66,8 +64,6 @@ class Witnessed(NamedTuple):
     """History entry with the state of the allocator when it was recorded.
 
     work: activity of the allocator that caused the entry.
-    reserved: bytes obtained from the driver.
-    device_free: free bytes of the device.
     """
 
     entry: TraceEntry
@@ -149,7 +145,6 @@ def _block_fields(block: BlockState) -> dict[str, Any]:
 
 
 def memory_snapshot(heap: Heap, device: int) -> list[dict[str, Any]]:
-    """Return the list `segments` of a snapshot of device number `device`."""
     return [_segment_fields(segment, device) for segment in segments(heap)]
 
 
@@ -247,7 +242,6 @@ _OVERSIZE = (
 
 
 def memory_summary(stats: Mapping[str, int], device: int) -> str:
-    """Return the table for device number `device`; `stats` has the keys of memory_stats()."""
     oversize = [_row(title, stats, key, _count_cell) for title, key in _OVERSIZE]
     lines = [
         _DOUBLE,

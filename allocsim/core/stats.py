@@ -94,7 +94,6 @@ class StatGroup:
     reserved_bytes: Stat = field(default_factory=Stat)
 
     def add(self, moves: GroupMoves) -> None:
-        """Update the statistics of blocks with the totals of the changes in a journal."""
         for stat, moved in zip(
             (
                 self.allocation,
@@ -138,7 +137,6 @@ class DeviceStats:
     """Statistics of one device.
 
     pools: statistics of the small pool (index True) and of the large pool (index False).
-    journal: changes of the statistics that are not applied yet, as records and waits (journal.py).
     folder: function that adds up the changes in the journal and returns the totals; `fold_records`
         or a faster function with equal results.
     saved_bytes: values at the last call of `save_bytes`, known after the next `fold`.
@@ -191,11 +189,7 @@ class DeviceStats:
     def add_record(
         self, is_small: bool, size: int, requested: int, splits: int, split_bytes: int
     ) -> None:
-        """Append a malloc, or a free if `size` is negative, to the journal of pending changes.
-
-        splits, split_bytes: change of the number and of the bytes of inactive split blocks (free
-            blocks that share their segment).
-        """
+        """Append a malloc, or a free if `size` is negative, to the journal of pending changes."""
         sizes, requests, inactive, _, _ = self.journal
         sizes.append(size)
         requests.append(requested)
@@ -230,7 +224,6 @@ class DeviceStats:
             self.pools[False].add(large)
 
     def save_bytes(self) -> None:
-        """Save the allocated, active and inactive split bytes for `saved_bytes`, set by `fold`."""
         # Deferred, because a search for the peak calls this at each growth: folding each time took
         # a sixth of a replay of many blocks.
         self.saved_at = (len(self.journal[0]), len(self.journal[3]))
@@ -252,11 +245,7 @@ class DeviceStats:
     def free_completed(
         self, is_small: bool, size: int, requested: int, splits: int, split_bytes: int
     ) -> None:
-        """Append to the journal that a freed block stops waiting for other streams.
-
-        splits, split_bytes: change of the number and of the bytes of inactive split blocks (free
-            blocks that share their segment).
-        """
+        """Append to the journal that a freed block stops waiting for other streams."""
         self.journal[3].append(len(self.journal[0]))
         self.journal[4].append(encode_wait(is_small, -size))
         # The block stops being active; it stopped being allocated when the program freed it.
@@ -284,7 +273,6 @@ class DeviceStats:
                 group.inactive_split_bytes.increase(sum(split))
 
     def count_reserved(self, is_small: bool, size: int, pool_id: tuple[int, int]) -> None:
-        """Count `size` bytes obtained from the driver, or released if `size` is negative."""
         self.all.reserved_bytes.change_by(size)
         self.pools[is_small].reserved_bytes.change_by(size)
         if self.release.counts_private_pools and pool_id != (0, 0):
@@ -326,7 +314,6 @@ class DeviceStats:
         self.num_device_alloc = self.num_device_free = self.num_oom_rejections = 0
 
     def as_dict(self) -> dict[str, int]:
-        """Return the flat dict of torch.cuda.memory_stats() in this release, sorted by key."""
         self.fold()
         columns = (
             ("all", self.all),
