@@ -53,7 +53,6 @@ class EditedDevice(Prepared):
         return [self.baseline.parting]
 
     def edited(self, edits: Sequence[Edit]) -> EditedDevice:
-        """Return the device with the program edited; the edits are applied in order."""
         program = self.program
         for edit in edits:
             program = edit.apply(program)
@@ -84,10 +83,7 @@ def edited_recording(
 def edit_devices(
     devices: Sequence[Prepared], edits: Sequence[str | Edit]
 ) -> tuple[EditedDevice, ...]:
-    """Apply edits to the program of each device, in order, and return the edited devices.
-
-    edits: texts such as "empty-cache after step 2"; see `EDIT_FORMS`.
-    """
+    """Apply edits to the program of each device, in order, and return the edited devices."""
     parsed = [each if isinstance(each, Edit) else parse_edit(each) for each in edits]
     return tuple(as_recorded(device).edited(parsed) for device in devices)
 
@@ -146,10 +142,7 @@ class EditTrial:
 def try_edits(
     devices: Sequence[Prepared], setting: Setting | None = None, device_memory: int | None = None
 ) -> tuple[EditTrial, ...]:
-    """Replay each candidate edit that the recording allows, and return the results by lowest peak.
-
-    setting, device_memory: None for the recorded setting and device.
-    """
+    """Replay each candidate edit that the recording allows; return the lowest peak first."""
     found = list(_trials(devices, setting, device_memory))
     return tuple(sorted(found, key=lambda each: (not each.is_whole, each.peak_reserved_bytes)))
 
@@ -220,8 +213,6 @@ def savings_at(
 ) -> tuple[Saving, ...]:
     """Return changes of the program with which the request that failed at `entry` may succeed.
 
-    Changes that a replay proves come first.
-    device_run: baseline replay of the device.
     missing: bytes that the request lacks.
     """
     scene = scene_of_run(prepared.trace, prepared.start, device_run.timeline)
@@ -238,7 +229,6 @@ def savings_of(
 ) -> tuple[Saving, ...]:
     """Return changes of the program that reduce its memory, with estimates of the saving.
 
-    Changes that affect the training least come first.
     categories: bytes in use by category, as in `allocsim.ownership.CATEGORIES`.
     phase: training phase at which memory is needed, such as "optimizer"; "" if unknown.
     missing: bytes that the failed request lacks; None if unknown.

@@ -1,8 +1,4 @@
-"""Edits of a recorded program, and their texts such as "empty-cache after step 2".
-
-An edit has the code to add to the program, and a sentence with what it assumes: every edit assumes
-that the requests after it stay the same.
-"""
+"""Edits of a recorded program, and their texts such as "empty-cache after step 2"."""
 
 from __future__ import annotations
 

@@ -35,8 +35,6 @@ UNKNOWN, OUTSIDE = -2, -1
 class Loop:
     """Function that contains the training loop.
 
-    functions: this function as last item, after its callers from the outermost one on, each as
-        (file name, name).
     lines: line of this function in each stack, by stack number; `UNKNOWN` for a stack of another
         thread, `OUTSIDE` if the stack does not contain the function.
     """
@@ -49,10 +47,7 @@ class Loop:
         return self.lines[stack] if stack >= 0 else UNKNOWN
 
     def length_of_step(self, trace: Trace, entries: Sequence[int]) -> int | None:
-        """Return the number of `entries` before the next training step begins; None if unknown.
-
-        entries: an entry that certainly belongs to a training step, and the entries after it.
-        """
+        """Return the number of `entries` before the next training step begins; None if unknown."""
         before = 0
         for number, entry in enumerate(entries):
             line = self.line_at(trace, entry)
@@ -70,10 +65,7 @@ class Loop:
 
 
 def loop_of(trace: Trace, entries: Sequence[int]) -> Loop | None:
-    """Return the training loop; None if the stacks of `entries` have no common function.
-
-    entries: requests and frees of one training step.
-    """
+    """Return the training loop; None if the stacks of `entries` have no common function."""
     table = trace.frame_table
     stacks = {int(trace.frames[entry]) for entry in entries}
     paths = [path for stack in sorted(stacks) if (path := _functions_of(_path(table, stack)))]
@@ -113,12 +105,10 @@ PHASES = ("forward", "backward", "optimizer")
 class Program:
     """Requests, frees and other calls of a recorded program, with its training steps.
 
-    steps: the calls as steps of a plan, without the recorded results of driver calls.
     starts: index of the first plan step of each training step, ascending.
     numbers: number of each training step, by which an edit names it.
     phases: entries of the first request of each forward pass, backward pass and optimizer step.
     frames: stack number of each entry of the recording; -1 without a stack.
-    loop: function that contains the training loop; None if the stacks do not show it.
     """
 
     steps: Steps
@@ -129,10 +119,7 @@ class Program:
     loop: Loop | None = None
 
     def with_calls(self, places: Sequence[int]) -> Program:
-        """Return the program with a call of empty_cache before each plan step in `places`.
-
-        A call before the first plan step of a training step belongs to the training step before.
-        """
+        """Return the program with a call of empty_cache before each plan step in `places`."""
         entries = np.append(self.steps.entry, self.steps.entry[-1:])[list(places)].tolist()
         calls: list[tuple[int, list[Planned]]] = [
             (at, [(int(StepKind.EMPTY_CACHE), entry, 0, 0, 0)])
@@ -142,7 +129,6 @@ class Program:
         return replace(self, steps=joined(self.steps, calls), starts=tuple(moved.tolist()))
 
     def beginning_with(self, planned: Sequence[Planned]) -> Program:
-        """Return the program with additional plan steps at its beginning."""
         starts = tuple(start + len(planned) for start in self.starts)
         return replace(self, steps=joined(self.steps, [(0, planned)]), starts=starts)
 
@@ -192,7 +178,6 @@ class Program:
         return places
 
     def peaks(self) -> list[int]:
-        """Return the peak of allocated bytes in each training step, from sizes before rounding."""
         size, live, now = self.steps.size.tolist(), {}, 0
         peaks = [0] * len(self.starts)
         section, ends = -1, [*self.starts, len(self.steps)]

@@ -2,18 +2,15 @@
 
 Every block has one of three roles, which follows from its lifetime:
 
-- Carried blocks are allocated in one training step and freed in the next, such as gradients that
-  the next `zero_grad` frees.  The nth carried block has the same role in every step, so after a
-  change of the order each step frees the carried blocks of the step that ran before it.
-- Lasting blocks are never freed by a training step.  The lasting blocks of the first recorded step,
-  such as the optimizer's state, are allocated by whichever step runs first.  There, each of their
-  requests is inserted before a request with the same stack as the recorded next request.  The
-  lasting blocks of a later step, such as a workspace for the shape of its inputs, are allocated
-  when that step runs for the first time.
-- Local blocks are freed in the step that allocated them.
+- Local blocks are freed in the training step that allocated them.
+- Carried blocks are freed in the next one, such as gradients that the next `zero_grad` frees.  Each
+  step frees the carried blocks of the step that ran before it in the new order.
+- Lasting blocks, such as the optimizer's state, are never freed by a training step.  Those of the
+  first recorded step are allocated by whichever step runs first, each before a request with the
+  same stack as the recorded next request.
 
-A recording is refused if a block of a training step is freed after the next step, but not at the
-end, or if training steps carry different numbers of blocks.
+A recording is refused if a block has none of these roles, or if training steps carry different
+numbers of blocks.
 """
 
 from __future__ import annotations
@@ -56,7 +53,6 @@ def reorder(
     starts: index of the first plan step of each training step, ascending.
     order: positions in `starts` of the training steps to run; some may repeat or be missing.
     stacks: number of the stack of each plan step; -1 without a stack.
-    Raises ConfigError for fewer than three training steps, and for a block with none of the roles.
     """
     if len(starts) < LEAST_STEPS:
         raise ConfigError(
