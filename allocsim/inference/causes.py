@@ -1,10 +1,7 @@
 """Possible causes of a return of memory to the driver, as steps of a plan.
 
-A gap consists of the entries between two steps of the program (`gaps.py`).  An explanation is a
-hypothesis: steps that may have caused these entries.  `search.py` replays the steps and compares
-the result with the recording; `evidence.py` decides which explanation is tried first.
-
-Evidence that distinguishes the causes (semantics 1.8, 2.4, 2.5):
+A gap consists of the entries between two steps of the program, and an explanation is a sequence of
+steps that may have caused them.  Evidence that distinguishes the causes (semantics 1.8, 2.4, 2.5):
 
 - A request that found a free block was not refused (but see `_may_grow_in_place`).  If memory
   returned to the driver just before, empty_cache returned it.
@@ -62,11 +59,7 @@ class Explanation:
 
 
 def plain_explanation(gap: Gap) -> Explanation:
-    """Explain a gap by its recorded entries, without inferring a call.
-
-    Frees complete and memory is obtained in the recorded order.  If the gap ends with a failed
-    request, the frees complete after the request, because it waited for them.
-    """
+    """Explain a gap by its recorded entries, without inferring a call."""
     late = gap.completed if gap.step is not None and gap.step.action == Action.OOM else ()
     early = () if late else gap.completed
     steps = (
@@ -84,17 +77,13 @@ def called_explanation(gap: Gap) -> Explanation:
 
 
 def known_explanation(gap: Gap) -> Explanation | None:
-    """Return the explanation of a gap with a certain cause; None if several causes are possible."""
     if not gap.is_open:
         return plain_explanation(gap)
     return _by_known_calls(gap) if gap.calls and gap.released and _may_release(gap) else None
 
 
 def explanations(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> list[Explanation]:
-    """Return the possible explanations of a gap, most likely first.
-
-    allocator: replay at the beginning of the gap.
-    """
+    """Return the possible explanations of a gap, most likely first."""
     ways = _inferred(gap, allocator, facts)
     if not facts.empties:
         ways = [each for each in ways if each.cause is not Cause.EMPTY_CACHE]

@@ -1,20 +1,13 @@
 """Evidence in a recording for calls that it does not contain.
 
-If memory returns to the driver, several causes are possible.  Their likelihood only decides which
-cause is tried first.  If later entries contradict that cause, `search.py` tries the others.
+`Threshold` infers the memory limit from garbage collections: a request that needs new memory first
+frees cached blocks until reserved memory is below garbage_collection_threshold * limit.  The blocks
+that it freed bound the threshold from above, the blocks that it kept from below (semantics 1.9).
 
-`Threshold` infers the memory limit that the program set from garbage collections.  The option
-garbage_collection_threshold is a share of this limit.  A request that needs new memory first frees
-cached blocks until reserved memory is below the threshold.  The blocks that it freed give an upper
-bound of the threshold, and the blocks that it kept give a lower bound.  The inferred limit agrees
-with the bounds of all requests.  Source: semantics 1.9.
-
-`learn_start` learns the sizes of blocks from before the first entry.  A recording that starts
-mid-run shows only the request of such a block.  The block may be up to 1 MiB larger, because the
-large pool does not split a smaller rest off.  A larger block leaves a smaller free block behind it.
-If the replay serves a request from this free block, but the recorded program did not, then the free
-block was too small, so the block before it is larger than in the replay.  Source: semantics 1.7,
-6.6.
+`learn_start` learns the sizes of blocks from before the first entry.  A recording shows only the
+request of such a block, and the block may be up to 1 MiB larger, because the large pool does not
+split a smaller rest off.  If the replay serves a request from the free block behind it, but the
+recorded program did not, the block is larger than in the replay (semantics 1.7, 6.6).
 """
 
 from __future__ import annotations
@@ -59,8 +52,6 @@ from allocsim.units import MIB, TIB, round_up
 class Facts:
     """Facts about the device and the program that are known before the search for causes.
 
-    memory: bytes of the device; None if unknown.
-    max_reserved: highest reserved memory after any entry, in bytes.
     calls: numbers of segment_free and segment_unmap entries whose Python stack names empty_cache.
     is_assumed: True if `memory` is only an assumption.  Then no explanation assumes in addition
         that other processes used part of the device.
@@ -75,10 +66,7 @@ class Facts:
 
 
 def was_called(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> bool:
-    """Return True if a call of empty_cache explains `gap` better than a refused request.
-
-    allocator: replay at the beginning of the gap.
-    """
+    """Return True if a call of empty_cache explains `gap` better than a refused request."""
     if gap.released[0].number in facts.calls:
         return True
     if gap.step is not None and gap.step.action == Action.OOM:
@@ -92,10 +80,7 @@ def was_called(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> bool:
 
 
 def is_limited(gap: Gap, allocator: ReplayAllocator) -> bool:
-    """Return True if a garbage collection, a memory limit or a new setting may explain `gap`.
-
-    allocator: replay at the beginning of the gap.
-    """
+    """Return True if a garbage collection, a memory limit or a new setting may explain `gap`."""
     if has_just_set(gap):
         return True
     reserved, above = allocator.reserved_bytes, allocator.collects_garbage_above
@@ -148,7 +133,6 @@ class Threshold:
 
     share: the option garbage_collection_threshold, from 0 to 1.  The threshold is `share` * limit.
     least_limit: highest reserved memory; the limit is not lower.
-    memory: memory of the device; None if unknown.
     limit: limit in the current replay; None before the first garbage collection.
     low, high: the threshold is at least `low` and less than `high`.
     most_limit: the limit is lower than this.  A refused request lowers it to the reserved memory
@@ -175,7 +159,6 @@ class Threshold:
 
     @property
     def found(self) -> int | None:
-        """Memory limit in bytes that reproduces the recording; None if no garbage was collected."""
         if self.limit is not None:
             return self.limit
         was_reached = self.least_limit > int(self.share * self.in_force)
@@ -183,7 +166,6 @@ class Threshold:
 
     @property
     def limits(self) -> tuple[int, int] | None:
-        """Lowest and highest limit within the bounds; None if they are equal or unbounded."""
         if self.limit is None or self.high == NO_LIMIT:
             return None
         least = max(-int(-self.low // self.share), self.least_limit)
@@ -192,7 +174,10 @@ class Threshold:
         return (ends[0], ends[-1]) if len(set(ends)) > 1 else None
 
     def learn(self, gap: Gap, allocator: CachingAllocator) -> None:
-        """Tighten the bounds by the request that ends `gap`; `allocator`: state before it."""
+        """Tighten the bounds by the request that ends `gap`.
+
+        allocator: state before the request.
+        """
         reserved = allocator.reserved_bytes
         if gap.step is not None and gap.step.action == Action.OOM:
             self._refused(reserved, gap, allocator)

@@ -1,11 +1,8 @@
 """Entries of a trace, split into plain steps of the program and gaps between the steps.
 
 The entries alloc, oom and free_requested are steps of the program; a free_completed right after its
-free_requested belongs to the same step.  The allocator itself causes all other entries.  A gap
-consists of such entries between two steps, and `causes.py` explains it.
-
-A known call is a call of the program that leaves no entry, but is recorded as a mark or given by a
-hint.  Source: semantics 6.2, 6.6.
+free_requested belongs to the same step.  The allocator itself causes all other entries, which form
+gaps.  Source: semantics 6.2, 6.6.
 """
 
 from __future__ import annotations
@@ -34,7 +31,6 @@ class RecordedEntry(NamedTuple):
 
     action: code of the action, such as a malloc.
     addr, size: address and bytes of the block or segment.
-    stream: raw handle of the CUDA stream.
     pool: index of the private pool; -1 for the default pool.
     """
 
@@ -84,9 +80,7 @@ class Gap:
     """Entries that the allocator caused between two steps, and the step that ends the gap.
 
     free: immediate free right before the gap, for which the allocator may have waited; or None.
-    completed: frees that completed in the gap.
     n_early: number of frees completed before the first entry of `released`.
-    released: segments returned to the driver, in order.
     before: segments obtained from the driver before the first entry of `released`.
     obtained: segments obtained after the first entry of `released`, or all if nothing was returned.
     step: step that ends the gap; None at the end of the trace.
@@ -118,11 +112,7 @@ class Gap:
 
     @property
     def is_open(self) -> bool:
-        """True if several causes are possible.
-
-        That is so if memory was returned to the driver, or a request failed although the device had
-        room.
-        """
+        """True if memory was released, or a request failed although the device had room."""
         step = self.step
         if step is None or step.action != Action.OOM:
             return bool(self.released)
@@ -136,12 +126,7 @@ class Gap:
 def calls_of(
     marks: Sequence[Mark], pools: Sequence[PoolId]
 ) -> tuple[tuple[Call, ...], tuple[Change, ...]]:
-    """Return the calls that leave no entry, and the confs and memory fractions that they set.
-
-    A memory fraction set before the first entry is left out, because every replay starts with it.
-    marks: calls that are recorded or given by hints, ordered by entry.
-    pools: private pools with requests; calls that delete another pool are left out.
-    """
+    """Return the calls that leave no entry, and the confs and memory fractions that they set."""
     calls: list[Call] = []
     changes: list[Change] = []
     for mark in marks:
@@ -207,11 +192,7 @@ def _growths(action: NDArray[np.uint8], ends_step: NDArray[np.bool_]) -> NDArray
 def gaps_of(
     trace: Trace, pools: PoolColumn, masks: EntryMasks, calls: Sequence[Call] = ()
 ) -> Iterator[Gap]:
-    """Yield the gaps of a trace in order.
-
-    pools: index of the private pool of each entry; -1 for the default pool.
-    calls: calls of the program that leave no entry, in order of entry.
-    """
+    """Yield the gaps of a trace in order."""
     open_gap = _OpenGap()
     pending_calls = deque(calls)
     scope = -1
@@ -282,10 +263,7 @@ class _OpenGap:
 
 
 def capacity_from_oom(trace: Trace, reserved_at_start: int) -> int | None:
-    """Return free plus reserved bytes at the first `oom` entry; None without such an entry.
-
-    reserved_at_start: reserved bytes before the first entry.
-    """
+    """Return free plus reserved bytes at the first `oom` entry; None without such an entry."""
     ooms = np.flatnonzero(any_of(trace.action, (Action.OOM,)))[:1]
     if not len(ooms):
         return None
@@ -296,7 +274,6 @@ def capacity_from_oom(trace: Trace, reserved_at_start: int) -> int | None:
 class PlainSteps:
     """Steps of a plan that follow from one entry each, without inference.
 
-    kind: `StepKind` of each step.
     entry: number of the entry that each step comes from.  A DICTATE step gives the address of a new
         segment, and comes from the entry of that segment.
     """
@@ -315,10 +292,7 @@ class PlainSteps:
         return cls(np.array(kinds, dtype=np.uint8).take(number), entry)
 
     def steps(self, trace: Trace, planned: Sequence[PlannedAt] = ()) -> Steps:
-        """Return the plain steps with the steps that explain gaps inserted among them.
-
-        planned: steps of the explanations, each with its position.
-        """
+        """Return the plain steps with the steps that explain gaps inserted among them."""
         if not len(self.entry):
             none, address = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint64)
             return joined(Steps(self.kind, self.entry, address, none, address), planned)

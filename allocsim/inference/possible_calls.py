@@ -1,14 +1,8 @@
 """Calls of empty_cache that the program may have made without an entry, and the resulting plans.
 
-A call of empty_cache that returns nothing to the driver leaves no entry, but under another setting
-it may return memory.  A quiet moment is a point after a step at which a call would leave no entry,
-because the cache contains no unused segment and no unused page of an expandable segment.  If a
-recording has no segment_free or segment_unmap entry, its entries alone show when segments are
-unused.  Otherwise the recording is replayed, and the cache is examined after a sample of the steps.
-
-The what-if range covers plans with calls at quiet moments.  If the memory limit is inferred from
-garbage collections, it also covers plans with other possible limits.  If the recording marks its
-empty_cache calls, the plans have no other calls.
+A quiet moment is a point after a step at which a call would leave no entry, because the cache
+contains no unused segment and no unused page of an expandable segment.  If the entries do not show
+this, a replay examines the cache after a sample of the steps.
 """
 
 from __future__ import annotations
@@ -48,7 +42,6 @@ class Quiet:
     """Quiet moments: points of a recording where a call of empty_cache would have left no entry.
 
     after: numbers of the steps right before the quiet moments.
-    n_examined: number of steps after which the cache was examined.
     """
 
     after: tuple[int, ...]
@@ -56,16 +49,11 @@ class Quiet:
 
     @property
     def share(self) -> float:
-        """Share of the examined steps that are followed by a quiet moment, from 0 to 1."""
         return len(self.after) / max(self.n_examined, 1)
 
 
 def moments_of(plan: Plan) -> tuple[int, ...]:
-    """Return the numbers of the steps of `plan` after which the cache is examined.
-
-    For a long recording they are a random sample, because evenly spaced steps could all be at the
-    same place of a training step.
-    """
+    """Return the numbers of the steps of `plan` after which the cache is examined."""
     return _sampled(len(plan.steps))
 
 
@@ -107,9 +95,7 @@ def quiet_moments(
 ) -> Quiet:
     """Return the quiet moments of a recording, from its entries if they suffice, else by a replay.
 
-    plan: plan that contains the recorded results of driver calls.
-    free_plan: the same plan without these results; `Quiet.after` has numbers of its steps.
-    device_memory: bytes of the device as recorded or inferred; None for an unlimited device.
+    plan, free_plan: steps of the recording with and without the recorded results of driver calls.
     """
     if entries_suffice(device.trace, plan):
         return _from_entries(device, free_plan)
@@ -253,7 +239,6 @@ def open_plans(
 ) -> Iterator[OtherPlan]:
     """Yield other plans that would have left the same recording, for the range of what-ifs.
 
-    plan: the inferred plan, without the recorded results of driver calls.
     quiet: function that returns the quiet moments; called only if the plans depend on them.
     """
     for limit in sorted({*(plan.limits or ())} - {plan.limit}):

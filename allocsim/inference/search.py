@@ -1,15 +1,11 @@
 """Search for a plan that reproduces a recording, including calls that left no entry.
 
-The recording is split into steps and gaps (`gaps.py`), and each gap has one or more explanations
-(`causes.py`).  The search replays the recording with the most likely explanation of each gap.  At
-the first difference from the recording, it goes back to the last gap with an untried explanation,
-takes that explanation, and replays again.  If no combination reproduces the recording, the plan
-with the latest difference is kept.  An explanation may assume that a full device refused a request,
-which limits the size of the device.  If the whole recording does not fit a device of this size, the
-assumption is dropped.
+The recording is replayed with the most likely explanation of each gap (`causes.py`).  At the first
+difference, the search goes back to the last gap with an untried explanation, and replays again.
+Without a success, the plan with the latest difference is kept.
 
-To limit the time, the search changes at most the last `LOOK_BACK` choices.  All replays together
-have at most `DRIVES` times the entries of the recording, or `STEPS` entries if that is more.
+The search changes at most the last `LOOK_BACK` choices, and all replays together have at most
+`DRIVES` times the entries of the recording, or `STEPS` entries if that is more.
 """
 
 from __future__ import annotations
@@ -49,9 +45,8 @@ _EMPTY_CACHE = "empty_cache"
 def plan_of(device: RecordedDevice) -> Plan:
     """Return the plan of a recording, found by replays under `device.release`.
 
-    If the device's size is unknown and a replay without a limit does not reproduce the recording,
-    the smallest possible size in whole GiB is tried, then the smallest in half GiB: an expandable
-    segment's room to grow depends on the size (semantics 4.1).
+    If these fail without a device size, the smallest possible size in whole GiB is tried, then in
+    half GiB.
     """
     plan = _found_plan(device, device.named_memory)
     expands = device.config.expandable_segments
@@ -195,7 +190,6 @@ class _Search:
     threshold: Threshold | None = None
 
     def find(self) -> bool:
-        """Choose an explanation for each gap; return True if the plan reproduces the recording."""
         best: tuple[int, list[Explanation]] = (-1, [])
         n_entries = len(self.device.trace)
         budget = max(STEPS, DRIVES * n_entries)
