@@ -1,22 +1,17 @@
 """Measures of a replay's memory: fragmentation, bounds, and the curve as a few numbers.
 
 R(t) and A(t) are the reserved and allocated bytes after entry t, as in torch.cuda.memory_stats().
-Allocated bytes are sizes of blocks, including the bytes added by rounding.
-
-The four ratios are those of Johnstone and Wilson, "The Memory Fragmentation Problem: Solved?"
-(ISMM 1998); see also Wilson, Johnstone, Neely and Boles, "Dynamic Storage Allocation: A Survey and
-Critical Review" (IWMM 1995).  Each is reserved memory as an overhead over allocated memory; 0 means
-that all reserved memory is allocated:
+The four ratios are those of Johnstone and Wilson, "The Memory Fragmentation Problem: Solved?" (ISMM
+1998), as an overhead over allocated memory:
 
     mean        (Σ R(t)) / (Σ A(t)) - 1
     at_live     R(p) / A(p) - 1      where A(p) = max A, the first such p
     at_reserved R(q) / A(q) - 1      where R(q) = max R, the first such q
     of_peaks    max R / max A - 1
 
-Papers on PyTorch's allocator use the inverse of the last ratio, the utilization max A / max R, and
-call 1 - utilization the fragmentation (GMLake, ASPLOS 2024; STAlloc and STWeaver, 2025).
-
-A ratio does not show how much memory could be saved, so there are bounds in bytes as well:
+Papers on PyTorch's allocator use the inverse of the last, the utilization max A / max R, and call
+one minus the utilization the fragmentation (GMLake, ASPLOS 2024).  Bounds in bytes show how much
+memory could be saved:
 
     lower       peak of requested bytes, each request rounded up to 512; no allocator needs less
     packed      memory that is enough if all requests are known in advance (packing.py)
@@ -42,7 +37,6 @@ class Measures:
     """Measures of one device's replay: bytes, and overheads as ratios (0: no overhead).
 
     slack_share: slack of all allocated blocks, as a share of their bytes, 0 to 1.
-    lower_bound_bytes: peak of requested bytes; no allocator needs less.
     packed_bytes: memory that is enough if all requests are known in advance.
     n_blocks: number of blocks for which `packed_bytes` was computed.
     n_online: number of these blocks that were placed without knowledge of later requests.
@@ -62,7 +56,6 @@ class Measures:
 
     @property
     def utilization(self) -> float:
-        """Peak allocated over peak reserved bytes; 1 if nothing was reserved."""
         reserved = self.peak_reserved_bytes
         return self.peak_allocated_bytes / reserved if reserved else 1.0
 
@@ -141,7 +134,6 @@ class Extremes:
 
 
 def extremes_of(values: _Column, step: int) -> Extremes:
-    """Return the lowest and highest of each group of `step` consecutive values."""
     if not len(values):
         return Extremes(step, values, values)
     starts = np.arange(0, len(values), step)
@@ -149,11 +141,7 @@ def extremes_of(values: _Column, step: int) -> Extremes:
 
 
 def levels_of(values: _Column, first: int, factor: int, enough: int) -> tuple[Extremes, ...]:
-    """Return minima and maxima at several resolutions, to draw long curves.
-
-    The first level has groups of `first` values, and each next level has `factor` times larger
-    groups, until a level has at most `enough` groups.
-    """
+    """Return minima and maxima at several resolutions, to draw long curves."""
     levels: list[Extremes] = []
     step = first
     while len(values) > enough and (not levels or len(levels[-1].low) > enough):
@@ -163,10 +151,9 @@ def levels_of(values: _Column, first: int, factor: int, enough: int) -> tuple[Ex
 
 
 def turning_rows(values: _Column, most: int) -> NDArray[np.intp]:
-    """Return the indices at which `values` changes, including index 0.
+    """Return the indices at which `values` changes, thinned out to about `most`.
 
-    If there are more than about `most`, the changes are divided into groups, and only the first,
-    lowest and highest value of each group are returned.
+    Of each group of changes, the first, lowest and highest value remain.
     """
     changed = np.flatnonzero(np.diff(values, prepend=values[:1] - 1))
     if len(changed) <= most:

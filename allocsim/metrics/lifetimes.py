@@ -1,12 +1,8 @@
 """Lifetimes of the blocks of a recording, its periods and its request sizes.
 
-Row i of the columns describes one block.  It is live from entry `start[i]` up to, but not
-including, entry `end[i]`.  The start is -1 for a block from before the recording; the end is the
-number of entries for a block that is still live at the end.
-
-By default a block lives until its free completes.  For a lower bound of the memory that every
-allocator needs, it lives only until its free is requested, because an allocator that waits for the
-stream can reuse the memory from then on.
+Row i of the columns describes one block, live from entry `start[i]` (-1: before the recording) up
+to, but not including, entry `end[i]`.  By default a block lives until its free completes; for a
+lower bound of memory, only until its free is requested.
 """
 
 from __future__ import annotations
@@ -56,7 +52,6 @@ class Lifetimes:
         return self._peak_of(self.size)
 
     def peak_bytes_among(self, is_one: NDArray[np.bool_]) -> int:
-        """Return the peak of the live bytes of the blocks that the mask `is_one` selects."""
         return self._peak_of(np.where(is_one, self.size, 0))
 
     def _peak_of(self, size: NDArray[np.int64]) -> int:
@@ -101,13 +96,7 @@ def lifetimes_of(
     *,
     until: Action = Action.FREE_COMPLETED,
 ) -> Lifetimes:
-    """Return the lifetimes of a trace's blocks.
-
-    stop: number of entries to consider; None for all.
-    answered: `oom` entries whose request succeeds in the replay.  Each counts as a block that is
-        freed at once.
-    until: action that ends a life: FREE_COMPLETED, or FREE_REQUESTED for a lower bound.
-    """
+    """Return the lifetimes of a trace's blocks."""
     if stop in (None, len(trace)) and not len(answered):
         known = _WHOLE.setdefault(trace, {})
         if until not in known:
@@ -170,7 +159,6 @@ _Ints = NDArray[np.int64]
 
 
 def period_starts(prepared: Prepared) -> _Ints:
-    """Return the first entry of each period; empty if no periods were detected."""
     period = prepared.period
     if period is None:
         return np.zeros(0, dtype=np.int64)
@@ -187,11 +175,7 @@ class EqualPeriods(NamedTuple):
 
 
 def equal_periods(moment: _Ints, periods: _Ints) -> Iterator[EqualPeriods]:
-    """Find consecutive periods with equally many rows; yield the rows of each such sequence.
-
-    moment: entry of each row, ascending.
-    periods: first entry of each period.
-    """
+    """Find consecutive periods with equally many rows; yield the rows of each such sequence."""
     starts = np.searchsorted(moment, periods)
     lengths = np.diff(starts)
     for first, last in true_ranges((lengths[1:] == lengths[:-1]) & (lengths[1:] > 0)):
@@ -209,11 +193,9 @@ class Sizes:
     """Request sizes and peaks of one device of a recording, in bytes.
 
     counts: distinct request sizes before rounding, ascending, each with its number of requests.
-    present: distinct sizes of the segments and blocks, live or free, from before the first entry.
     peak_live: peak of the live requests, each rounded up to 512.
     peak_middle: peak of the live requests above 1 MiB and below 10 MiB, each rounded up to 512.
         Such requests share segments of large_segment_size_mb.
-    living: request sizes, ascending, of live blocks from before the first entry.
     """
 
     counts: tuple[tuple[int, int], ...]

@@ -1,16 +1,9 @@
 """Line of the user's program that caused an entry of a recording.
 
 The user's line is the innermost frame that is not in Python's library, an installed package or
-compiled code.  A server may run only installed packages; then it is the innermost frame of a
-package other than PyTorch.  If file names are recorded without paths, only PyTorch's own file names
-are recognised.
-
-An entry may have no frames, such as `oom` entries and allocations of autograd's threads.  Its line
-is then inferred from other entries, and marked as inferred:
-
-1. If the stacks of the preceding allocations occurred earlier in the same order, the line is that
-   of the allocation that followed them then.
-2. Else the line is that of the closest earlier allocation with frames.
+compiled code.  An entry without frames takes the line of other entries, marked as inferred: if the
+preceding stacks occurred earlier in the same order, the line that followed them then, else the line
+of the closest earlier allocation.
 """
 
 from __future__ import annotations
@@ -125,7 +118,6 @@ def _stack_after_same_sequence(
 def code_of(stack: Sequence[Frame], inferred: str = "") -> Code | None:
     """Return the line of the program that requested memory with `stack`; None if it is empty.
 
-    stack: frames of the request, innermost first.
     inferred: source of a `stack` that was not recorded with the request; "" if it was.
     """
     if not stack:

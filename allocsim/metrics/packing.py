@@ -1,15 +1,13 @@
 """Memory that is enough if all requests and frees are known before blocks are placed.
 
-To find the minimum is NP-hard (dynamic storage allocation; Garey and Johnson 1979, problem SR2), so
-it is bounded: from below by the peak of live bytes, from above by the height of a packing.  A
-packing gives each block an offset, so that blocks that are live at the same time do not overlap.
+The minimum is NP-hard (dynamic storage allocation; Garey and Johnson 1979, problem SR2), so it is
+bounded: from below by the peak of live bytes, from above by the height of a packing.
 
 The packing is *greedy by size* (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net
 Inference", 2020, arXiv:2001.03288): blocks in descending size, longer-lived ones first among
-equals, each at the lowest offset where it overlaps no block that is live at the same time.  The
-time is quadratic in the number of blocks, so only the `MOST_PLACED` largest blocks are placed this
-way.  Best fit places all smaller blocks above them, in the order of the requests.  A second packing
-places all blocks by best fit, and the lower of the two packings is used.
+equals, each at the lowest offset where it overlaps no block that is live at the same time.  Only
+the `MOST_PLACED` largest blocks are placed this way, and best fit places the others above them.  A
+second packing places all blocks by best fit, and the lower of the two is used.
 """
 
 from __future__ import annotations
@@ -39,11 +37,10 @@ def best_fit(
 ) -> _Ints | None:
     """Return the offset in bytes of each block; None if a block ends above `most` bytes.
 
-    A block gets the smallest free range that is large enough, and the lowest of equally large
-    ranges.  If no range is large enough, it is placed above all other blocks.
+    A block gets the smallest free range that is large enough, and the lowest of equal ones.
 
-    periods: first entry of each period.  If a period starts from the same placement as an earlier
-        one, later periods repeat its offsets.  This saves time and does not change the result.
+    periods: first entry of each period.  A period that starts from the same placement as an earlier
+        one repeats its offsets, which saves time and does not change the result.
     """
     order = stable_order(lifetimes.start)
     blocks = lifetimes.take(order)
@@ -212,7 +209,6 @@ class Packing:
     """Placement of all blocks in one range, to show how little memory could hold them.
 
     offset: start of each block in the range, in bytes, in the order of the lifetimes.
-    height: end of the highest block, in bytes.
     n_online: number of blocks placed by best fit, without knowledge of later requests.
     """
 
@@ -224,11 +220,7 @@ class Packing:
 def pack(
     lifetimes: Lifetimes, most_placed: int = MOST_PLACED, periods: NDArray[np.int64] | None = None
 ) -> Packing:
-    """Place blocks so that live blocks never overlap; return the lower of two packings.
-
-    most_placed: number of the largest blocks that are placed with knowledge of all requests.
-    periods: first entry of each period that may repeat.
-    """
+    """Place blocks so that live blocks never overlap; return the lower of two packings."""
     if not len(lifetimes):
         return Packing(np.zeros(0, dtype=np.int64), 0, 0)
     online = best_fit(lifetimes, periods=periods)
