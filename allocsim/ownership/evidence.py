@@ -1,7 +1,6 @@
 """Facts about the blocks of a recording that several category rules use.
 
-The facts follow from lifetimes and stacks.  Sizes are used only to match gradients with parameters
-and to recognise workspaces.  Each fact is computed on first use and cached.
+The facts follow from lifetimes and stacks; each is computed on first use and cached.
 """
 
 from __future__ import annotations
@@ -82,7 +81,6 @@ class Evidence:
 
     @cached_property
     def at_once(self) -> _Mask:
-        """Blocks freed before the next request."""
         born = self.blocks.born
         following = np.append(born[1:], NEVER)
         return (self.blocks.freed < following) & ~self.scene.is_before
@@ -94,10 +92,7 @@ class Evidence:
 
     @cached_property
     def gradient_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Distinct sizes of gradients in bytes, and the number of gradients of each.
-
-        The number is the maximum over the ends of all backward passes.
-        """
+        """Distinct sizes of gradients in bytes, and the number of gradients of each."""
         rows = np.flatnonzero(self.gradients)
         spans = self.scene.backwards.of(self.blocks.born[rows])
         best: dict[int, int] = {}
@@ -137,10 +132,7 @@ class Evidence:
 
     @cached_property
     def all_train(self) -> bool:
-        """True if every known parameter has a gradient.
-
-        A block of unknown purpose is then a parameter only if it has a gradient.
-        """
+        """True if every known parameter has a gradient."""
         scene, blocks = self.scene, self.blocks
         known = blocks.requested[self.lasts & scene.came_from(*MADE_AS_PARAMETERS)]
         size, count = np.unique(known, return_counts=True)
@@ -207,8 +199,7 @@ class Evidence:
     def piles_up(self) -> bool:
         """True if the last forward pass keeps more than half of its requested bytes.
 
-        This indicates training that ran out of memory before its first backward pass; inference
-        frees most of its memory.
+        This indicates training that ran out of memory; inference frees most of its memory.
         """
         scene, blocks = self.scene, self.blocks
         if not len(scene.forwards) or scene.backwards.first.size:
@@ -221,10 +212,7 @@ class Evidence:
 
     @cached_property
     def ends_and_next_begins(self) -> tuple[_Column, _Column]:
-        """Entries at which, for each block, a forward pass ends and the next forward pass begins.
-
-        The first pass is the latest that began before the allocation of the block.
-        """
+        """Entries at which each block's forward pass ends and the next forward pass begins."""
         last, _ = self.scene.span_end(self.scene.forwards)
         return last, self.scene.forwards.next_first(self.blocks.born)
 

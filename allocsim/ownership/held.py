@@ -26,7 +26,6 @@ from allocsim.state import SegmentState
 class Moment:
     """Entry of a recording at which blocks are listed, and what the program was doing then.
 
-    entry: entry number; None for a recording without entries.
     what: "peak", "oom" or "end"; "entry" if the user gave the entry number.
     step: number of the training step, from 1; 0 if no steps are known.
     phase: training phase, such as "forward"; "" if unknown.
@@ -43,12 +42,10 @@ class Moment:
 def moment_of(
     path: str, trace: Trace, device_run: DeviceRun, scene: Scene, at: str | int | None
 ) -> Moment:
-    """Return the moment that the user selected.
+    """Return the moment that the user selected: "peak", "oom", "end" or an entry number.
 
-    path: file name for errors.
-    scene: blocks of the recording with their training phases, for the step and phase of the moment.
-    at: "peak" (of allocated bytes), "oom" (the last out-of-memory error), "end" or an entry number.
-        None for "oom" if the recording has an out-of-memory error, else "peak".
+    scene: blocks of the recording, for the training step and phase of the moment.
+    at: None for "oom" if the recording has an out-of-memory error, else "peak".
     """
     ooms = np.flatnonzero(trace.action == Action.OOM)
     last = len(trace) - 1 if device_run.stopped_at is None else device_run.stopped_at
@@ -82,7 +79,6 @@ def moment_of(
 
 
 def moment_of_state(path: str, at: str | int | None) -> Moment:
-    """Return the moment "end", the only moment of a recording without entries."""
     if at not in (None, "end"):
         what = f"holds a state only and no history: there is no {at!r}, only the end"
         raise RecordingError(path, what)
@@ -100,9 +96,7 @@ _STACK = 8
 class Held:
     """Allocated blocks after one entry, in order of allocation.
 
-    blocks: all blocks of the device.
     rows: indices in `blocks` of the allocated blocks.
-    whose: owner of each allocated block, in the order of `rows`.
     rules: for each allocated block, the index in `RULES` of the rule that decides its category; -1
         if no rule applies.
     """
@@ -137,7 +131,6 @@ class Held:
         return self._lines[whose]
 
     def part(self, index: int) -> str:
-        """Return the modules of the model that requested the block at `index` in `rows`."""
         whose = self.whose[index]
         if whose not in self._parts:
             self._parts[whose] = whose.module(_MODULES)
@@ -147,8 +140,7 @@ class Held:
         """Return the name of the owner of the block at `index` in `rows`.
 
         by: kind of name, one of `BY`.
-        frames: number of frames in the name.  None for the default: 1 for lines, 8 for stacks, 3
-            for modules.
+        frames: number of frames in the name; None for the default of the kind.
         """
         whose = self.whose[index]
         if by == "line":
@@ -164,11 +156,7 @@ class Held:
 
 
 def scene_of_run(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline) -> Scene:
-    """Return the blocks of a recording, each with its training phase and kind of code.
-
-    start: segments before the first entry.
-    timeline: allocated bytes after each entry of the baseline replay.
-    """
+    """Return the blocks of a recording, each with its training phase and kind of code."""
     return _scene(trace, blocks_of(trace, start, timeline), is_state_only=False)
 
 
@@ -184,7 +172,6 @@ def _scene(trace: Trace, blocks: Blocks, *, is_state_only: bool) -> Scene:
 def held_at(scene: Scene, trace: Trace, entry: int, since: int = -1) -> Held:
     """Return the blocks that are allocated after `entry`, with their owners.
 
-    entry: entry number; -1 for a recording without entries.
     since: leave out blocks that were requested before this entry; -1 for all blocks.
     """
     rows = scene.blocks.in_use(entry)

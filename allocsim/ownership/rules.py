@@ -1,8 +1,7 @@
 """Rules that assign a category, such as "parameters", to each block; the first match decides.
 
-The category of a block without a matching rule is "unknown".  Rules use stacks, training phases and
-lifetimes (`Scene`).  They use sizes only to match gradients with parameters and to recognise
-workspaces.
+Rules use stacks, training phases and lifetimes.  They use sizes only to match gradients with
+parameters and to recognise workspaces.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ CATEGORIES = (
 class CategoryRule:
     """Rule that assigns a category to the blocks that match.
 
-    category: one of `CATEGORIES`.
     reason: reason for the category, as a clause to show to the user.
     holds: function that returns the mask of the blocks that match.
     """
@@ -275,7 +273,6 @@ def rules_of(scene: Scene) -> NDArray[np.int64]:
 
 
 def categories_of(scene: Scene) -> NDArray[np.int64]:
-    """Return for each block the index in `CATEGORIES` of its category."""
     return _NUMBERS[rules_of(scene)]
 
 
@@ -294,13 +291,8 @@ def purposes_of(
 ) -> NDArray[np.int64]:
     """Return the category, as an index into `CATEGORIES`, of each block of a list of requests.
 
-    All columns have one item per block, in order of allocation.  The requests and frees of the
-    program are numbered together, in order.
-
-    table: frames of the stacks.
     stack: stack number in `table`.
     lives: number of the request, and number of the free; `n_entries` for a block that is not freed.
-    n_entries: number of requests and frees.
     """
     born, freed = lives
     n = len(born)

@@ -1,15 +1,8 @@
 """Blocks of a device as columns: lifetime, size, stack, and the training phase of the allocation.
 
-Columns have one item per block, in order of allocation.  The size of a block is that of the
-baseline replay, so that the sizes of the blocks allocated after an entry add up to the allocated
-bytes.  A block is allocated after entry e if `born <= e < freed`.  It is freed and waits for other
-streams if `freed <= e < completed`.  Blocks from before the first entry have `born` -1.  `freed`
-and `completed` are `n_entries` if they are not in the recording.
-
-If the recording contains a backward pass, an allocation without Python frames is attributed to
-autograd's thread, which runs no Python.  A program may mark its steps and phases while it is
-recorded.  The marks number the steps, and determine the phase of allocations whose stacks show
-no phase.
+A block is allocated after entry e if `born <= e < freed`, and waits for other streams if `freed <=
+e < completed`; `born` is -1 for blocks from before the first entry.  The size of a block is that of
+the baseline replay, so that the sizes add up to the allocated bytes.
 """
 
 from __future__ import annotations
@@ -45,15 +38,12 @@ _MARKED = {
 class Blocks:
     """Blocks in order of allocation; each column has one item per block.
 
-    address: recorded address.
     size: bytes of the block; 0 if the replay refused the request.
     requested: bytes of the request before rounding.
-    stream: raw stream handle.
     pool: index into `pools`; -1 for the default pool.
     stack: stack number in the recording's frame table; -1 without a stack.
     born, freed, completed: entries of the allocation, of the free, and of the completion of the
         free.
-    pools: ids of the private pools.
     """
 
     address: NDArray[np.uint64]
@@ -77,7 +67,6 @@ class Blocks:
         )
 
     def in_use(self, entry: int) -> NDArray[np.intp]:
-        """Return the indices of the blocks that are allocated after `entry`."""
         # A request that the replay refused has no memory.
         return np.flatnonzero((self.born <= entry) & (entry < self.freed) & (self.size > 0))
 
@@ -130,7 +119,6 @@ def paired(columns: Sequence[NDArray[Any]], n_entries: int, pools: tuple[PoolId,
 
 
 def blocks_of_state(trace: Trace) -> Blocks:
-    """Return the blocks of a recording that has no entries; all have `born` -1."""
     ids = tuple(dict.fromkeys(segment.pool_id for segment in trace.segments))
     action, *columns = rows_of(trace.segments, ids)
     made = np.flatnonzero(action == Action.ALLOC)
@@ -169,9 +157,7 @@ def _are_completions(action: NDArray[np.uint8], row: NDArray[np.intp]) -> NDArra
 def rows_of(segments: tuple[SegmentState, ...], pools: tuple[PoolId, ...]) -> list[NDArray[Any]]:
     """Return the blocks in the segments before the first entry, as columns for `paired`.
 
-    Each block in use is an allocation with the entry number -1.  A freed block that waits for other
-    streams is an allocation and a free.
-    pools: private pools; the pool of a block is its index in `pools`, or -1 for the default pool.
+    Each block in use is an allocation with the entry number -1.
     """
     rows = []
     number = {pool: index for index, pool in enumerate(pools) if pool != DEFAULT_POOL}
@@ -205,7 +191,6 @@ class Spans:
         return len(self.first)
 
     def next_first(self, entry: _Column) -> _Column:
-        """Return for each entry the first entry of the next span; `NEVER` if there is none."""
         starts = np.append(self.first, NEVER)
         found: _Column = starts[np.searchsorted(self.first, entry, side="right")]
         return found
@@ -217,7 +202,7 @@ class Spans:
         return found.astype(np.int64)
 
     def of(self, entry: _Column) -> NDArray[np.intp]:
-        """Return for each entry the index of the last span that begins by then; -1 if none."""
+        """Return the index of the last span that begins at or before each entry; -1 if none."""
         return np.searchsorted(self.first, entry, side="right") - 1
 
 
@@ -230,9 +215,7 @@ class Scene:
     is_engine_thread: mask of blocks allocated by Python code in autograd's thread.
     is_without_grad: mask of blocks allocated while gradients were disabled.
     is_bare: mask of blocks allocated by autograd itself, or without Python frames.
-    is_before: mask of blocks allocated before the first entry.
     forwards, backwards, optimizers: spans of the forward, backward and optimizer phase.
-    last_alloc: entry of the last allocation.
     has_lives: True if the recording has entries; without entries lifetimes are unknown.
     marked_starts, marked_numbers: first entry and number of each step that the program marked.
     """
@@ -278,10 +261,7 @@ class Scene:
         return found
 
     def step_at(self, entry: int) -> int:
-        """Return the number of the training step that contains `entry`; 0 if no steps are known.
-
-        The program's marks give the number; without marks, steps are counted from 1.
-        """
+        """Return the number of the training step that contains `entry`; 0 if no steps are known."""
         if len(self.marked_starts):
             at = int(np.searchsorted(self.marked_starts, entry, side="right")) - 1
             return int(self.marked_numbers[at]) if at >= 0 else 0
@@ -293,7 +273,6 @@ class Scene:
 
     @property
     def step_starts(self) -> _Column:
-        """First entry of each training step; empty if no steps are known."""
         if len(self.marked_starts):
             return self.marked_starts
         ends = self._step_ends
@@ -316,7 +295,6 @@ class Scene:
         return (self.optimizers if ends_steps and len(self.optimizers) else self.backwards).last
 
     def phase_at(self, entry: int) -> Phase:
-        """Return the phase of the last allocation at or before `entry`."""
         born = self.blocks.born
         at = int(np.searchsorted(born, entry, side="right")) - 1
         return Phase(int(self.phase[at])) if at >= 0 and born[at] >= 0 else Phase.UNTOLD

@@ -1,9 +1,7 @@
 """Infer from a stack the training phase and the kind of code that requested memory.
 
-The innermost frame with a known name decides.  Known names are those that PyTorch and its libraries
-have used for years.  A stack without a known name belongs to the user's program.  Files are
-recognised by path if paths are recorded, else by name.  C++ frames are ignored, except that they
-show whether autograd's engine was running.
+The innermost frame with a known name of PyTorch and its libraries decides; a stack without one
+belongs to the user's program.
 """
 
 from __future__ import annotations
@@ -149,11 +147,7 @@ def is_call(frame: Frame) -> bool:
 
 
 def kinds_of(table: FrameTable, stacks: Sequence[int]) -> dict[int, StackKind]:
-    """Return the classification of each stack, by stack number.
-
-    All stacks must be given at once, because one stack may show that a file in another stack
-    defines modules.
-    """
+    """Return the classification of each stack, by stack number; needs all stacks at once."""
     known = {stack: table.stack(stack) for stack in stacks}
     python = {
         stack: tuple(frame for frame in frames if is_python(frame))

@@ -1,13 +1,8 @@
 """Names of a block's owner: line, stack, module of the model, stream or pool.
 
-A line is in the user's program (`metrics.owner`).  Modules are named from the innermost module call
-outwards.  The name of a module is its class if the release records qualified names.  Else it is the
-file and the line, or only the file for PyTorch's layers.
-
-Requests of autograd's thread have no frames, so their owner is inferred.  Autograd frees the
-activations of an operation when its backward is done.  So if the activations that were freed just
-before and just after the request belong to the same forward code, this code is the owner.  Its name
-begins with "backward (autograd) of".
+Requests of autograd's thread have no frames, so their owner is inferred: if the activations that
+were freed just before and just after the request belong to the same forward code, this code is the
+owner.
 """
 
 from __future__ import annotations
@@ -54,10 +49,7 @@ class Whose:
     silent: str = ""
 
     def line(self, frames: int = 1) -> str:
-        """Return the user's line that requested the block, followed by its callers.
-
-        frames: number of lines in all.
-        """
+        """Return the user's line that requested the block, followed by its callers."""
         code = code_of(self.stack)
         if code is None:
             return self.silent or NO_STACK
@@ -65,7 +57,6 @@ class Whose:
         return self._said(" < ".join(line_of(frame) for frame in own))
 
     def module(self, frames: int) -> str:
-        """Return the modules that requested the block, innermost first, at most `frames`."""
         name = module_name(self.stack, frames)
         return self._said(name) if name else self.silent or NO_STACK
 
@@ -80,7 +71,6 @@ class Whose:
 
 
 def line_of(frame: Frame) -> str:
-    """Return file name, line and function of a frame, without folders."""
     return f"{file_name_of(frame)}:{frame.line} {frame.name}"
 
 
@@ -132,8 +122,6 @@ def whose_of(
 ) -> list[Whose]:
     """Return the owner of each block in `rows`.
 
-    rows: indices of blocks.
-    table: frames of the recorded stacks.
     activations: mask of the activations among all blocks, to infer owners of autograd's requests.
     """
     blocks = scene.blocks
@@ -214,9 +202,8 @@ LINE = re.compile(r":(\d+)")
 def moved_lines(before: Iterable[str], now: Iterable[str]) -> dict[str, str]:
     """Return a dictionary from new to old name of owners whose line numbers differ.
 
-    before, now: names of owners in two recordings.  Names that differ only in line numbers are
-        paired in the order of the line numbers.  If there are more in one recording than in the
-        other, none of them are paired, since it is unknown which lines are new.
+    Names that differ only in line numbers are paired in order, if both recordings have equally
+    many.
     """
     known = set(before), set(now)
     alone: list[dict[str, list[str]]] = [defaultdict(list), defaultdict(list)]
@@ -232,7 +219,6 @@ def moved_lines(before: Iterable[str], now: Iterable[str]) -> dict[str, str]:
 
 
 def status_of(change: int, *, was_there: bool, is_there: bool) -> str:
-    """Return "new", "gone", "larger", "smaller" or "same", for a change of memory in bytes."""
     if not was_there:
         return "new"
     if not is_there:
