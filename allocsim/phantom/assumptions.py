@@ -1,21 +1,8 @@
 """Supply values that a phantom GPU cannot compute, and results that come from other ranks.
 
-Rule: the hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the
-recorded program, so it imports only the standard library.
-
-Experts: a phantom GPU does not compute a router's scores, so the experts of a token are an
-assumption.  They are distinct, as in a real model.  A top-k of unknown scores over at most
-`MOST_EXPERTS` elements is assumed to be a choice of experts.
-
-Generation: `generate()` of transformers reads from the GPU whether any sequence is unfinished.
-On a phantom GPU it does not read, and ends at the maximum length.
-
-Random numbers: large host tensors are not initialised, to save time.  Adapters of a model with 70
-billion parameters have 300 million numbers, and drawing them takes three seconds.  Device tensors
-and small host tensors are still filled, because sizes may depend on them.
-
-Ranks: one rank of a distributed job runs without the others.  Only results that depend on values of
-other ranks are replaced, with the same allocations as the replaced code.
+The hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the recorded
+program, so it imports only the standard library.  Every replacement makes the same allocations as
+the replaced code.
 """
 
 from __future__ import annotations
@@ -41,10 +28,9 @@ class Router:
         self.is_skewed = is_skewed
 
     def choose(self, scores: Any, chosen: Any, dim: int) -> Any:
-        """Return a host tensor of assumed expert indices, in place of the indices of a top-k.
+        """Return assumed expert indices for a top-k that looks like a choice of experts.
 
         scores, chosen: input and index tensor of the top-k; only their shapes are used.
-        Returns None if the top-k does not look like a choice of experts.
         """
         if scores.dim() < 2 or dim % scores.dim() != scores.dim() - 1:
             return None
@@ -63,7 +49,7 @@ _ASKED = "_has_unfinished_sequences"
 
 
 def end_at_max_length(module: Any) -> None:
-    """Patch transformers.generation.utils so that generation ends at its maximum length."""
+    # `module` is transformers.generation.utils; some of its releases lack the methods.
     criteria = getattr(module, "MaxLengthCriteria", None)
     mixin = getattr(module, "GenerationMixin", None)
     if criteria is None or not hasattr(mixin, _ASKED):

@@ -1,18 +1,11 @@
 """Write the recordings when the processes of a program end.
 
-Rule: the hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the
-recorded program, so it imports only the standard library and is compatible with Python 3.9.
+The hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the recorded
+program, so it imports only the standard library and is compatible with Python 3.9.
 
-A process that `multiprocessing` forked does not run the functions registered with atexit. The
-server of a serving engine terminates the engine's process and may kill it before the recording is
-written. While a process records, a file named after it marks that it must not be killed yet.
-
-A read is a copy of values from a phantom GPU to the host. A recording lists the lines of the
-program that read values, and the libraries whose workspace sizes are guesses.
-
-The history can be written as a list per field instead of a dictionary per entry; allocsim reads
-both forms to the same recording. Equal stacks and equal texts become one object, which a pickle
-stores once. The file is a third as large as with dictionaries, and takes a third of the time.
+A process that `multiprocessing` forked does not run the functions registered with atexit, and a
+serving engine may kill its process before the recording is written, so a file marks each process
+that records.
 """
 
 from __future__ import annotations
@@ -35,7 +28,6 @@ _POLL_S = 0.02
 
 
 def begin(folder: str) -> None:
-    """Create the file in `folder` that marks that this process records."""
     with contextlib.suppress(OSError):
         _marker(folder, os.getpid()).touch()
 
@@ -97,8 +89,6 @@ class _ReadFrame(ctypes.Structure):
 
 
 class _ReadSite(ctypes.Structure):
-    """Call stack that copied values to the host; struct device_read_site of the stubs."""
-
     _fields_ = (("times", ctypes.c_size_t), ("most", ctypes.c_size_t), ("depth", ctypes.c_size_t))
 
     times: int
@@ -117,10 +107,7 @@ def watch_reads(wanted: bool) -> bool:
 
 
 def read_sites() -> list[Site]:
-    """Return the call stacks that copied values from the phantom GPU to the host.
-
-    Copies after this call are not counted.
-    """
+    """Return the call stacks that copied values from the phantom GPU to the host."""
     watch_reads(False)
     first = ctypes.POINTER(ctypes.POINTER(_ReadSite))()
     ask = ctypes.CDLL(None).device_read_sites
@@ -136,7 +123,6 @@ def guesses() -> str:
 
 
 def device_peak_bytes() -> int:
-    """Return the largest use of the phantom GPU's memory, with the CUDA context."""
     ask = ctypes.CDLL(None).device_peak_bytes
     ask.restype = ctypes.c_size_t
     return int(ask())
@@ -159,10 +145,7 @@ def driver_counts() -> dict[str, int]:
 
 
 def places_of(sites: Iterable[Site]) -> list[tuple[str, int]]:
-    """Return (file and line, number of copies to the host) for each line of the program.
-
-    Lines that probably log a number come last.
-    """
+    """Return (file and line, number of copies to the host) for each line of the program."""
     places: dict[Frame, tuple[int, int]] = {}
     for times, most, frames in sites:
         inner = [frame for frame in frames if _is_the_programs(frame[0])] or frames
@@ -175,7 +158,6 @@ def places_of(sites: Iterable[Site]) -> list[tuple[str, int]]:
 
 
 def reads_text(places: list[tuple[str, int]]) -> str:
-    """Return the first `SHOWN` places as text, with the number of copies at each; "" if none."""
     texts = [f"{place} ({times:,} times)" if times > 1 else place for place, times in places]
     more = len(texts) - SHOWN
     rest = [f"{more} more {'place' if more == 1 else 'places'}"] if more > 0 else []
@@ -216,7 +198,6 @@ _TEXTS = {"compile_context", "user_metadata"}
 
 
 def columns_of(entries: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Return one list per field of the entries; an item is None if its entry lacks the field."""
     columns = {
         name: [entry.get(name) for entry in entries]
         for name in dict.fromkeys(chain.from_iterable(entries))

@@ -1,10 +1,7 @@
 """Compile the stub libraries with the system's compiler.
 
-Rule: the folder of a build is named after the digest of its sources and options, so the stubs are
-compiled again if and only if sources or options change.
-
-After an `UnavailableError` a caller may skip a check, because a tool is missing.  A `RefusedError`
-comes from the real allocator and must be reported.
+The folder of a build is named after the digest of its sources and options, so the stubs are
+compiled again if and only if these change.
 """
 
 from __future__ import annotations
@@ -56,7 +53,6 @@ class Stubs:
     """Paths of the stub libraries for one CUDA release, all in `folder`.
 
     device: library that counts the memory of the phantom GPU; the other stubs call it.
-    cudart, cuda, nvml: stubs with the sonames of CUDA's libraries, loaded in their place.
     blas, dnn, math, nccl: stubs that are preloaded, so that the program calls their functions
         instead of those of CUDA's libraries.
     """
@@ -73,7 +69,6 @@ class Stubs:
 
     @classmethod
     def in_folder(cls, folder: Path, cuda_major: int) -> Stubs:
-        """Return the paths that the stubs have in `folder`, which need not exist."""
         return cls(
             folder,
             device=folder / "libphantom.so",
@@ -88,7 +83,6 @@ class Stubs:
 
     @property
     def preload(self) -> str:
-        """Value of LD_PRELOAD that loads all stubs."""
         libraries = (self.device, self.cudart, self.cuda, self.nvml)
         return " ".join(map(str, (*libraries, self.blas, self.dnn, self.math, self.nccl)))
 
@@ -142,7 +136,6 @@ def build_stubs(folder: Path, cuda_major: int) -> Stubs:
 
 
 def digest_of(name: str, *more: Path) -> str:
-    """Return a folder name for a build: a digest of `name`, the stub sources and files `more`."""
     digest = hashlib.sha256(name.encode())
     for source in (*sorted(STUB.iterdir()), Path(__file__), *more):
         digest.update(source.read_bytes())
@@ -150,11 +143,9 @@ def digest_of(name: str, *more: Path) -> str:
 
 
 def build_once(folder: Path, build: Callable[[Path], object]) -> None:
-    """Create `folder` with the contents that `build` writes, unless it exists.
+    """Create `folder` with the contents that `build` writes to an empty folder, unless it exists.
 
-    build: function that writes to the empty folder that it is given.
-    After an error the folder does not exist.  Several processes may build the same folder at the
-    same time.
+    Several processes may build the same folder at the same time.
     """
     if folder.exists():
         return

@@ -1,8 +1,4 @@
-"""Serving engines that can be started on a phantom GPU.
-
-Rule: a program starts each engine from the engine's own interpreter.  It prints a line once the
-engine has accepted its arguments, and a line once it is ready for requests.
-"""
+"""Serving engines that can be started on a phantom GPU, each with the engine's own interpreter."""
 
 from __future__ import annotations
 

@@ -1,14 +1,12 @@
 """Phantom GPUs: the properties that affect allocations, with a table of real GPU models by name.
 
-Rule: a phantom GPU reports the same properties as the real GPU.  PyTorch and its libraries compute
-the size of kernel launches, and then of buffers, from the limits of a multiprocessor, so other
-limits would change the allocated memory.
+PyTorch and its libraries compute launch sizes, and then buffer sizes, from the limits of a
+multiprocessor, so a phantom GPU reports the limits of the real one.
 
 The memory of a model is the total capacity that PyTorch prints in out-of-memory errors, in GiB with
-two decimals. It is less than the nominal size. The numbers are for Linux drivers, which differ by a
-few MiB, and for the GPU's default setting of error correction. Capability, multiprocessors and L2
-are from NVIDIA's whitepapers and data sheets (Turing, GA100, GA102, Ada, GH100, Blackwell). L2
-sizes agree with all public deviceQuery listings that print them.
+two decimals, for Linux drivers and the default setting of error correction. Capability,
+multiprocessors and L2 are from NVIDIA's whitepapers and data sheets (Turing, GA100, GA102, Ada,
+GH100, Blackwell); L2 sizes agree with all public deviceQuery listings that print them.
 """
 
 from __future__ import annotations
@@ -46,7 +44,6 @@ class Limits:
     block_shared_memory: largest shared memory of one thread block in bytes, if it opts in to more
         than 48 KiB.
     l2: bytes of the L2 cache, which all multiprocessors share.
-    registers: number of 32-bit registers.
     """
 
     threads: int = 2048
@@ -79,7 +76,6 @@ technical specifications per compute capability in NVIDIA's CUDA C++ programming
 
 
 def limits_of(capability: tuple[int, int], l2: int) -> Limits:
-    """Return the limits of a compute capability, with `l2` bytes of L2 cache."""
     if capability not in _BY_CAPABILITY:
         known = ", ".join(f"{major}.{minor}" for major, minor in _BY_CAPABILITY)
         raise ConfigError(f"compute capability {capability}: expected one of {known}")
@@ -91,9 +87,6 @@ def limits_of(capability: tuple[int, int], l2: int) -> Limits:
 class Gpu:
     """One phantom GPU; the defaults describe an A100.
 
-    name: name in CUDA.
-    memory: capacity in bytes.
-    capability: compute capability (major, minor).
     context_memory: bytes of `memory` that the CUDA context holds.
     assumed: sentence about properties that are assumed, for a card that is not modelled exactly,
         such as one of another maker; "" if none are assumed.
@@ -118,7 +111,6 @@ class Gpu:
 
     @property
     def threads(self) -> int:
-        """Number of threads that the GPU runs at once."""
         return self.multiprocessors * self.limits.threads
 
     @property
@@ -365,11 +357,7 @@ def _is_named(wanted: str, short: str, card: Gpu) -> bool:
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return the GPU with this name; case, spaces, dashes and "NVIDIA" are ignored.
-
-    "RTX 4090", "rtx4090 24GB", "4090" and "NVIDIA GeForce RTX 4090" name the same GPU.  For an
-    unknown name, ConfigError names similar GPUs.
-    """
+    """Return the GPU with this name; case, spaces, dashes and "NVIDIA" are ignored."""
     wanted = _key(name)
     for alias, short in _ALIASES.items():
         if wanted == _key(alias):

@@ -1,13 +1,11 @@
 """Replace kernels that a serving engine compiles when they are first called.
 
-Rule: the hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the
-recorded program, so it imports only the standard library and is compatible with Python 3.9.
+The hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the recorded
+program, so it imports only the standard library and is compatible with Python 3.9.
 
-Such kernels are compiled with nvcc, which is often missing, takes minutes, and would compile for a
-GPU that does not exist.  Their callers in Python allocate all outputs and workspaces, so a kernel
-that does nothing leaves the same allocations.  A hollow module has every function that the program
-calls.  It returns None, except where the caller uses the result (`_USED`).  Memory that a kernel
-allocates itself is missing.
+Such kernels are compiled with nvcc, which is often missing.  Their callers in Python allocate all
+outputs and workspaces, so a kernel that does nothing leaves the same allocations; memory that a
+kernel allocates itself is missing.
 """
 
 from __future__ import annotations
@@ -49,10 +47,9 @@ def invented_values() -> str:
 
 
 def tried_variants() -> dict[str, int]:
-    """Return the largest stack of the variants of kernels that Triton tuned, in bytes.
+    """Return the largest stack in bytes of the kernel variants that Triton tuned.
 
-    "tried": largest stack of the variants tried in this process.  "kept": largest stack of those
-    tried in an earlier process, whose choices this process used.
+    "tried": of the variants tried in this process.  "kept": of those tried in an earlier process.
     """
     return _tried
 
@@ -163,8 +160,6 @@ def _know_samples(module: Any) -> None:
     """Patch vLLM's second model runner so that it knows how many tokens each sequence sampled.
 
     It would read the numbers from the device, where they are unknown, so no sequence would end.
-    Without speculative decoding the numbers follow from values on the host: one token once the
-    prompt is complete, else none.
     """
     runner, output = module.GPUModelRunner, module.AsyncOutput
     sample, init = runner.sample, output.__init__
@@ -197,7 +192,6 @@ _SCALES = ("q_scale", "k_scale", "v_scale", "prob_scale")
 
 
 def _leave_scales_out(module: Any) -> None:
-    """Patch vLLM so that the scales of the KV cache are -1, as if the checkpoint had none."""
     method = module.BaseKVCacheMethod
     process = method.process_weights_after_loading
 

@@ -1,11 +1,10 @@
 """Store the contents of integer and boolean tensors of a phantom GPU on the host.
 
-Rule: the hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the
-recorded program, so it imports only the standard library.
+The hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the recorded
+program, so it imports only the standard library.
 
-No device memory is requested or kept alive.  The contents belong to a storage, the memory that a
-tensor and its views share.  They are kept until the storage is freed or an operator writes unknown
-values to it.  A weak reference, an address and a version show when this happens.
+The contents belong to a storage, the memory that a tensor and its views share, until the storage is
+freed or an operator writes unknown values to it.  No device memory is requested or kept alive.
 """
 
 from __future__ import annotations
@@ -26,9 +25,7 @@ class _Contents:
     """Contents of one storage, the memory that a tensor and its views share.
 
     storage: address of PyTorch's storage object; while `weak` exists, no other object gets it.
-    weak: weak reference to the storage.
     pointer: device address of the contents.
-    data: all bytes, as a host tensor; None if `constant` has the value of every element.
     constant: host tensor without dimensions; None if the elements differ.
     known: host tensor with a boolean per byte, True if it is known; None if all bytes are known.
     version: number of in-place writes to the storage that PyTorch has counted; None if it does not
@@ -68,7 +65,6 @@ class Known:
         self._prune_at = _PRUNED_EVERY
 
     def may_have(self, tensor: Any) -> bool:
-        """Return True if the contents of `tensor` may be stored: type, device and size fit."""
         return (
             tensor.dtype in self.types
             and tensor.is_cuda

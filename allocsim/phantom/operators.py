@@ -1,8 +1,7 @@
 """List the operators of PyTorch that are computed on the host for a phantom GPU.
 
-Rule: the hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the
-recorded program, so it imports only the standard library.  Operators that its PyTorch lacks are
-skipped.
+The hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the recorded
+program, so it imports only the standard library.  Operators that its PyTorch lacks are skipped.
 """
 
 from __future__ import annotations
@@ -66,10 +65,7 @@ def names() -> Iterator[tuple[str, str]]:
 
 
 def overloads(torch: Any, name: str) -> Iterator[Any]:
-    """Yield the overloads of the operator `name` that can get an additional kernel.
-
-    They have kernels of PyTorch, but none for the dispatch key BackendSelect.
-    """
+    """Yield the overloads of the operator `name` that can get an additional kernel."""
     packet = getattr(torch.ops.aten, name, None)
     for overload in () if packet is None else packet.overloads():
         op = getattr(packet, overload)
@@ -81,7 +77,6 @@ def overloads(torch: Any, name: str) -> Iterator[Any]:
 
 
 def operands(op: Any) -> list[int]:
-    """Return the positions of the arguments of `op` that are single tensors, not lists."""
     kinds = (str(argument.type) for argument in op._schema.arguments)
     return [n for n, kind in enumerate(kinds) if kind in ("Tensor", "Optional[Tensor]")]
 
@@ -93,7 +88,6 @@ def promoted(op: Any) -> list[int]:
 
 
 def written(op: Any) -> frozenset[int | str]:
-    """Return the arguments to which `op` writes: positions, or names if keyword-only."""
     known: frozenset[int | str] | None = _WRITTEN.get(op)
     if known is None:
         found: list[int | str] = []

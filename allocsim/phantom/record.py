@@ -1,8 +1,7 @@
 """Run an unmodified program and record its memory history, with or without a GPU.
 
-Rule: the program, its PyTorch, output, signals and exit code are not changed. Environment variables
-preload the stub libraries and describe the phantom GPU, so child processes find it too. Recordings
-are in a temporary folder until the program ends, so an output file is complete or absent.
+The program, its PyTorch, output, signals and exit code are not changed: environment variables
+preload the stub libraries and describe the phantom GPU.  An output file is complete or absent.
 """
 
 from __future__ import annotations
@@ -53,7 +52,6 @@ else:
 class TorchInstall:
     """PyTorch installation of one interpreter.
 
-    python: path of the interpreter.
     lacks: packages, of those that the programs of tasks import, that it does not have.
     """
 
@@ -110,9 +108,7 @@ def phantom_environment(
 
     address_policy: "driver" (the addresses that the CUDA driver chooses), "bump" (no address is
         used again) or "firstfit" (the lowest free address).
-    work: time when the work of a stream completes: "when-waited" (at a synchronisation, as late as
-        possible) or "at-once" (as early as possible).
-    devices: number of identical phantom GPUs; each process can use only one of them.
+    work: time when the work of a stream completes: "when-waited" or "at-once".
     """
     stubs = _stubs(torch.cuda_major)
     variables = {
@@ -158,15 +154,12 @@ _UNKNOWN_EXIT = struct.pack("<ci", b"J", -(1 << 31))
 class RecordedProgram:
     """Program to record, and the options of the recording.
 
-    command: the program and its arguments.
     out: file for the recording.
     gpu: phantom GPU; None to use the real GPU.
     conf: value for PYTORCH_CUDA_ALLOC_CONF; None to leave the environment unchanged.
     work: time when the work of a stream completes on a phantom GPU: "when-waited" (as late as
         possible) or "at-once".
     max_entries, max_seconds: limits after which the program is ended; 0 for no limit.
-    output_to_stderr: True to redirect the program's output to standard error.
-    log: file for output and errors of the program; None to leave them unchanged.
     by_column: True to write columns, which only allocsim can read, in a third of the time.
     is_summary: True to record no history of entries, but only the totals in `ProcessRecording`.
     sizes_only: True, on a phantom GPU, if values on the host do not matter.  Large host tensors are
@@ -206,8 +199,6 @@ class ProcessRecording:
     guessed: libraries whose workspace sizes on a phantom GPU are guesses; "" if none.
     routing: distribution of tokens over experts on a phantom GPU; "" if no size and no value on the
         host depends on it.
-    hollow: modules of kernels that were not compiled, and whose functions did nothing; "" if none.
-    invented: values that were invented for the program; "" if none.
     device_peak_bytes: largest use of a phantom GPU's memory, with its context; 0 on a real GPU.
     driver: number of "kernels" that a phantom GPU loaded, and of "graphs" and their "nodes" that it
         instantiated; empty on a real GPU.
@@ -231,8 +222,6 @@ class Recorded:
     """Result of a recorded run.
 
     exit_code: the program's exit code; 128 + n if signal n ended it.
-    processes: recordings of the processes that used CUDA.
-    torch: PyTorch of the program; None on a real GPU.
     """
 
     exit_code: int

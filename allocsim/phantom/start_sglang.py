@@ -1,12 +1,7 @@
 """Start SGLang's scheduler as `sglang.launch_server` would, and end once it is ready for requests.
 
-Rule: this file runs in the interpreter that has SGLang, by its path, so it imports only the
-standard library, modules of SGLang by name, and `start_vllm.py`.  Arguments: those of
-`start_vllm.py`, with options of `sglang.launch_server` in place of `vllm serve`.
-
-Weights have no values, the tokenizer is not loaded, and the network is not used.  The scheduler,
-the only process that uses the GPU, runs in this process.  The server and the detokenizer are not
-started.  Requests are played as in `start_vllm`.
+This file runs by its path in the interpreter that has SGLang.  Weights have no values, and the
+server and the detokenizer, which use no GPU, are not started.
 """
 
 from __future__ import annotations

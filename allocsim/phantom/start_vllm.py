@@ -1,17 +1,12 @@
 """Start vLLM's engine as `vllm serve` would, and end once it is ready for requests.
 
-Rule: this file is run by its path in the interpreter where vLLM is installed, so besides vLLM it
-imports only the standard library.  Arguments: the folder of the model's config.json; the number of
-requests to play, tokens of each prompt and tokens to generate, such as "2,1024,64", or ""; then the
-arguments of `vllm serve`.
+This file runs by its path in the interpreter that has vLLM.  Arguments: the folder of the model's
+config.json; the number of requests to play, tokens of each prompt and tokens to generate, such as
+"2,1024,64", or ""; then the arguments of `vllm serve`.
 
-Weights have no values, and the network is not used.  The tokenizer is loaded if it is in the
-folder; models with images need it.  The engine runs in this process.  The API server, which uses no
-GPU, is not started.  With tensor parallelism, all GPUs allocate the same, so only the first rank is
-started.  It receives its own messages in place of the other ranks' messages.
-
-Once the engine is ready, requests are played, all at once, and an engine with sleep mode sleeps at
-levels 1 and 2.  A line gives the memory of the card after each stage.
+Weights have no values, and the API server, which uses no GPU, is not started.  With tensor
+parallelism, all GPUs allocate the same, so only the first rank is started.  A line gives the memory
+of the card after each stage.
 """
 
 from __future__ import annotations
@@ -55,7 +50,6 @@ def _find(name: str) -> Any:
 
 
 def name_architecture(folder: Path) -> None:
-    """Add the class of the model, if it is missing, to the config.json in `folder`."""
     place = folder / "config.json"
     config = json.loads(place.read_text())
     if config.get("architectures"):
@@ -80,10 +74,6 @@ def card_in_use() -> int:
 
 
 def report(stage: str, peak: int | None = None) -> None:
-    """Print the memory of the card after a stage.
-
-    peak: peak bytes in the stage; None for the peak since the program started.
-    """
     used = card_in_use()
     most = _bytes("peak_bytes") if peak is None else peak
     print(f"allocsim: after {stage}: {used} bytes in use, {most} at the peak", flush=True)
@@ -92,8 +82,7 @@ def report(stage: str, peak: int | None = None) -> None:
 def run_steps(each: Iterator[object], most: int) -> None:
     """Run an engine until it has answered its requests, and print the memory of the card.
 
-    each: iterator that runs one step of the engine for each item.
-    most: number of steps after which the engine certainly hangs; raises RuntimeError.
+    most: number of steps after which the engine certainly hangs.
     """
     peak = card_in_use()
     for number, _ in enumerate(each):

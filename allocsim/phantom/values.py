@@ -1,16 +1,11 @@
 """Compute integer and boolean tensors of a phantom GPU on the host.
 
-Sizes and branches of the program that depend on their values are then correct.  The values of
-floating-point tensors are never known.
+Sizes and branches of the program that depend on their values are then correct.  Every operator
+still runs on the device, in the same order, so the allocator gets no additional requests.
 
-Rule: the hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the
-recorded program, so it imports only the standard library.  Every operator still runs on the device,
-with the same arguments and in the same order, so the allocator gets no additional requests.  An
-operator whose inputs are known is computed on the host too; the results of all other operators are
-unknown.
-
-The kernels are registered for the dispatch key BackendSelect.  PyTorch calls it in every thread,
-after autograd, functorch and the modes of compilers, and before the kernels of the device.
+The hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the recorded
+program, so it imports only the standard library.  The kernels are registered for the dispatch key
+BackendSelect, which PyTorch calls after autograd and before the kernels of the device.
 """
 
 from __future__ import annotations
@@ -31,8 +26,6 @@ class Values:
     """Computation of tensor values in one process.
 
     known: contents of the device tensors whose values are known on the host.
-    router: assumed choice of experts for the tokens of a mixture of experts.
-    operators: the module operators.py.
     routed_reads: number of sizes and copies to the host that depend on the chosen experts.
     """
 
@@ -168,7 +161,6 @@ class Values:
 
         op: overload of the operator.
         run: function that runs the operator on the device.
-        Returns the result on the device, as the methods below do.
         """
         out = run()
         self._keep(op, (args, kwargs), out, *self._computed(op, args, kwargs, out))
@@ -202,7 +194,7 @@ class Values:
         return out
 
     def chosen(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Run a top-k; if its scores are unknown, store assumed indices (see `Router`)."""
+        """Run a top-k; if its scores are unknown, store assumed expert indices."""
         scores = args[0]
         out = run()
         if not scores.is_cuda:
@@ -233,7 +225,6 @@ class Values:
         return self._runs[op](self._cpu, *host[0])
 
     def copied(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Run a copy within, to or from the device, and store the contents if they are known."""
         to, source = args[:2]
         if to.is_cuda or not source.is_cuda:
             return self.after(op, run, args, kwargs)

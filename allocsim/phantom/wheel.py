@@ -1,11 +1,7 @@
 """Download the native allocator of published PyTorch releases.
 
-Rule: the folder of a release in the cache is complete or absent.  It is filled under a temporary
-name and renamed at the end.  Its `wheel.json` names the releases of PyTorch and CUDA.
-
-Kept: torch/lib/libc10*.so, torch/include, torch/version.py, and CUDA's headers.  The wheel itself
-(hundreds of MiB) is deleted immediately, so a download needs about 1 GiB temporarily and about
-80 MiB permanently.
+Kept: torch/lib/libc10*.so, torch/include, torch/version.py, and CUDA's headers (about 80 MiB).  The
+folder of a release in the cache is complete or absent.
 """
 
 from __future__ import annotations
@@ -108,7 +104,6 @@ def full_version(torch_version: str) -> str:
 
 
 def cache_root() -> Path:
-    """Return the cache folder: `phantom` in $ALLOCSIM_CACHE or in ~/.cache/allocsim."""
     root = os.environ.get("ALLOCSIM_CACHE")
     return (Path(root) if root else Path.home() / ".cache" / "allocsim") / "phantom"
 
@@ -127,10 +122,7 @@ def cached_wheel(torch_version: str) -> Wheel | None:
 
 
 def fetch_wheel(torch_version: str, say: Callable[[str], None] = lambda _: None) -> Wheel:
-    """Return the files of a release; download them with pip if the cache lacks them.
-
-    say: called with a line of text before each download.
-    """
+    """Return the files of a release; download them with pip if the cache lacks them."""
     version = full_version(torch_version)
     if (wheel := cached_wheel(version)) is not None:
         return wheel
@@ -208,7 +200,6 @@ def _fetch_headers(metadata: str, cuda: str, folder: Path, say: Callable[[str], 
 def _downloaded(
     requirement: str, folder: Path, say: Callable[[str], None], python: str = "3.12"
 ) -> Iterator[zipfile.ZipFile]:
-    """Download a wheel, yield it as an open archive, and delete it at the end of the block."""
     say(f"downloading {requirement}")
     with tempfile.TemporaryDirectory(dir=folder) as place:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir"]

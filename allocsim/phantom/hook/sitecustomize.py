@@ -1,14 +1,10 @@
 """Hook that starts the recording when a program's interpreter starts, before the program's code.
 
-Rule: the program behaves as without the hook.  Only the standard library is imported, because the
-program's interpreter may lack allocsim.  torch is used only after the program imports it, and
-another sitecustomize still runs.  The only exception is ALLOCSIM_PHANTOM_SIZES_ONLY, with which
-large host tensors are not filled with random numbers.
+Only the standard library is imported, because the program's interpreter may lack allocsim.  torch
+is used only after the program imports it, and another sitecustomize still runs.
 
-`allocsim.phantom.record` sets the variables ALLOCSIM_RECORD_*.  A process that used CUDA writes a
-pickle to ALLOCSIM_RECORD_FOLDER at exit.  It is a snapshot of PyTorch with the additional key
-"allocsim" for data that a replay needs, such as marks: calls that are not in the history.  A JSON
-file in the same folder has a summary.
+A process that used CUDA writes a pickle to ALLOCSIM_RECORD_FOLDER at exit: a snapshot of PyTorch
+with the additional key "allocsim" for data that a replay needs, such as marks.
 """
 
 import atexit
@@ -76,7 +72,6 @@ class Recorder:
         self.start_guard()
 
     def on_fork(self):
-        """Prepare a separate recording in a forked child process, such as a server's engine."""
         self.lock = threading.RLock()  # another thread of the parent may have held it
         if not self.is_recording:
             self.pid = os.getpid()
@@ -87,7 +82,6 @@ class Recorder:
             threading.Thread(target=self.guard, name="allocsim-guard", daemon=True).start()
 
     def on_cuda(self):
-        """Start the recording; called between the initialisation of CUDA and the first request."""
         if not os.environ.get("ALLOCSIM_RECORD_SUMMARY"):
             record = self.torch.cuda.memory._record_memory_history
             has_host = "record_pinned_host_memory" in inspect.signature(record).parameters
@@ -262,11 +256,7 @@ class Recorder:
 
 
 def load_module(name, folder=""):
-    """Return a module of allocsim from its path, relative to allocsim.phantom, without an import.
-
-    The program's interpreter may lack allocsim, and a folder of allocsim in `sys.path` could hide
-    modules of the program.
-    """
+    """Return a module of allocsim from its path below allocsim.phantom, not by import."""
     place = os.path.join(BESIDE, folder, name + ".py")
     spec = importlib.util.spec_from_file_location("allocsim.phantom." + name, place)
     module = importlib.util.module_from_spec(spec)
@@ -275,11 +265,7 @@ def load_module(name, folder=""):
 
 
 def finish_work(torch):
-    """Close a process group that the program left open, if the GPU is a phantom.
-
-    At the end of the interpreter an open group waits for the GPU, and a phantom GPU completes work
-    only on request.
-    """
+    """Close a process group left open, which would wait for a phantom GPU forever."""
     if os.environ.get("ALLOCSIM_PHANTOM_MEMORY") and torch is not None:
         with contextlib.suppress(Exception):
             if torch.distributed.is_initialized():
@@ -315,7 +301,6 @@ def quietly(patch):
 
 
 def watch_exceptions(recorder):
-    """Pass the exception that ends the program to `recorder`, then to the previous hook."""
     show = sys.excepthook
 
     def excepthook(kind, error, trace):
@@ -326,7 +311,6 @@ def watch_exceptions(recorder):
 
 
 def run_the_other():
-    """Run the sitecustomize that this one hides, if there is one."""
     here = os.path.dirname(os.path.abspath(__file__))
     rest = [place for place in sys.path if os.path.abspath(place or ".") != here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
