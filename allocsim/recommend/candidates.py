@@ -1,9 +1,7 @@
 """Candidate settings for a search: every option of the release, with values from recorded sizes.
 
-Unsafe combinations are not proposed: expandable_segments with max_split_size_mb, and
-roundup_power2_divisions:1 in releases where it leaves sizes unrounded.  A
-garbage_collection_threshold always comes with a memory fraction, since it has no effect without a
-fraction.  Options without an effect on device memory, and options in `UNTRIED`, stay as recorded.
+Unsafe combinations are not proposed, such as expandable_segments with max_split_size_mb.  Options
+without an effect on device memory, and options in `UNTRIED`, stay as recorded.
 """
 
 from __future__ import annotations
@@ -66,10 +64,7 @@ def candidates(
 ) -> tuple[Setting, ...]:
     """Return the settings to try in the release of `recorded`, simplest first.
 
-    sizes: request sizes and peaks of the recording.
-    recorded: settings in force in the recording.
     device_memory: bytes of the device.  None if unknown; then no memory fraction is tried.
-    expandable: False to try no expandable segments.
     limits: False to try no memory fraction and no garbage collection.
     """
     grid = _Grid(sizes, recorded.release)
@@ -246,10 +241,7 @@ def proposals(
 ) -> tuple[Setting, ...]:
     """Return the settings from which a recommendation is chosen.
 
-    They are `usual_settings`, and a few with values fitted to the requests in the first half of the
-    recording.
-    parts: devices of one program.
-    recorded: settings in force in the recording.
+    They are `usual_settings`, and a few fitted to the requests in the first half of the recording.
     """
     may_expand = expandable and all(allows_expandable(part) for part in parts)
     options = (*_USUAL, *_BESIDE, *_fitted_confs(parts))
@@ -270,10 +262,7 @@ def rescues(
 def applicable_settings(
     settings: Iterable[Setting], parts: Sequence[Prepared], recorded: AllocatorConfig
 ) -> tuple[Setting, ...]:
-    """Return the settings that change only options which the recorded build of PyTorch reads.
-
-    A build for CUDA reads all options; other builds are recognised by names in stacks.
-    """
+    """Return the settings that change only options which the recorded build of PyTorch reads."""
     known = [options_read(part.trace.frame_table) for part in parts]
     unread = {name for each in known if each is not None for name in OPTIONS.keys() - each}
     fields = {OPTIONS[name].field for name in unread} - {""}
@@ -291,10 +280,9 @@ def allows_expandable(prepared: Prepared) -> bool:
 
 
 def is_fitted(setting: Setting, base: Setting, release: Release) -> bool:
-    """Return True if a value of `setting` looks derived from the sizes of a recording.
+    """Return True if a value of `setting` that `base` lacks looks derived from recorded sizes.
 
-    Such values are sizes that are not powers of two, lists of roundup_power2_divisions, memory
-    fractions and garbage collection thresholds, unless `base` has the same value.
+    Such values are sizes that are not powers of two, lists, fractions and thresholds.
     """
     config, own = setting.config(release), base.config(release)
     sizes = (
@@ -347,10 +335,7 @@ def _shared_peak(prepared: Prepared) -> int:
 
 
 def overflows(prepared: Prepared, memory: int | None) -> bool:
-    """Return True if live blocks and failed requests need more than `memory` bytes at any moment.
-
-    memory: bytes of the device, which also holds the CUDA context; None for an unlimited device.
-    """
+    """Return True if live blocks and failed requests ever need more than `memory` bytes."""
     if memory is None:
         return False
     failed = np.flatnonzero(prepared.trace.action == Action.OOM).tolist()

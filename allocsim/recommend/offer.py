@@ -1,10 +1,7 @@
 """Candidate setting with its replay on each device, and the time of its driver calls.
 
-One setting applies to all devices, so each number of an offer is that of the worst device.
-
-Replays give the exact number and size of the driver calls.  The time of a call is from a table that
-was measured on one card (`DriverTimes`), or from a file of the user.  The estimate orders settings
-and marks settings that thrash.  It has no influence on the memory that a setting needs.
+Each number of an offer is that of the worst device.  The time of a call is from a table that was
+measured on one card, or from a file of the user; it orders settings and marks settings that thrash.
 """
 
 from __future__ import annotations
@@ -58,11 +55,7 @@ class Offer:
 
     @property
     def memory_range(self) -> tuple[int, int]:
-        """Lowest and highest peak reserved bytes.
-
-        They differ if a recording starts in the middle of the program, since the free memory at its
-        start is unknown.
-        """
+        """Lowest and highest peak reserved bytes."""
         ends = [trial.peak_range or (trial.peak_reserved_bytes,) * 2 for trial in self.trials]
         return max(low for low, _ in ends), max(high for _, high in ends)
 
@@ -92,7 +85,6 @@ def is_hopeless(bar: Bar, so_far: Point) -> bool:
     """Return True if a finished replay is better than a running one can still become.
 
     bar: numbers of the finished replays, each with True if it also wins a tie.
-    so_far: numbers that the running replay has reached; they can only grow.
     """
     return any(dominates(p, so_far) or (loses and p == so_far) for p, loses in bar)
 
@@ -157,11 +149,7 @@ class DriverTimes:
 
 
 def interpolated(points: Points, size: int) -> float:
-    """Return the microseconds of a call for `size` bytes, by linear interpolation.
-
-    points: measured (MiB, microseconds), ascending.  Sizes above the last point are extrapolated;
-        sizes below the first point take its time.
-    """
+    """Return the microseconds of a call for `size` bytes, by linear interpolation."""
     mib = size / MIB
     if mib <= points[0][0] or len(points) == 1:
         return points[0][1]
@@ -236,7 +224,6 @@ class Costs:
 
     @property
     def uses_table(self) -> bool:
-        """True if at least one time is taken from `table`."""
         return None in (self.cuda_malloc, self.cuda_free, self.map_handle, self.unmap_handle)
 
     def of_call(self, call: str, size: int, held: float = 0.0) -> float:
@@ -288,10 +275,7 @@ def driver_time(calls: Iterable[tuple[str, int, int]], costs: Costs) -> float:
 
 
 def read_costs(path: str | os.PathLike[str]) -> Costs:
-    """Return the costs of a JSON file: an object whose keys are fields of `Costs`.
-
-    Fields that are not in the file have their defaults.
-    """
+    """Return the costs of a JSON file: an object whose keys are fields of `Costs`."""
     name = os.fspath(path)
     try:
         with Path(name).open("rb") as file:

@@ -75,10 +75,7 @@ class Recommendation:
 
     @property
     def saved_bytes(self) -> int:
-        """Peak reserved bytes that the best setting saves.
-
-        Negative if it serves requests that failed in the baseline, and so reserves more.
-        """
+        """Peak reserved bytes that the best setting saves."""
         return self.baseline.memory - (self.best or self.baseline).memory
 
     @property
@@ -98,7 +95,6 @@ class Recommendation:
 class Case:
     """One device for which a setting is sought.
 
-    trials: replays of this device under other settings, made on demand.
     device_run: baseline replay.
     """
 
@@ -335,7 +331,6 @@ def _saves(memory: int, before: int) -> bool:
 
 
 def late_peak(trials: Trials, setting: Setting, device_memory: int | None) -> int:
-    """Return the peak reserved bytes of a replay in the second half of the entries."""
     _, timeline = trials.timeline(setting, device_memory)
     if timeline is None:
         return 0
