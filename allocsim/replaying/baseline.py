@@ -1,13 +1,8 @@
 """Setup of replays, and the proof of a recording.
 
-`unstarted_drive` sets up a replay on the recorded device or on a requested one.  If setting and
-device are the recorded ones, the replay is the baseline: it uses the recorded addresses of the
-driver, and is compared with every entry.  If the size of the device is not recorded, it is
-inferred, and a note gives the evidence.
-
-If the baseline is exact, what-ifs of the recording start from a correct model of the run.  This
-proof is made once, on first use, and kept with the prepared device.  `difference_step_by_step`
-checks that the optimizations of replays do not change their result.
+The baseline is the replay under the recorded settings on the recorded device; it uses the recorded
+addresses of the driver, and is compared with every entry (the proof).  The proof is made once, on
+first use, and kept with the prepared device.
 """
 
 from __future__ import annotations
@@ -78,9 +73,7 @@ def unstarted_drive(
     Returns the replay, the device's memory in bytes (None for an unlimited device), and sentences
     on inferred facts.
     is_stepwise: run the steps one by one instead of in batches, and compare nothing.
-    proves: compare with the recording although `setting` differs, because it is equivalent to the
-        recorded setting.
-    make: class of the returned replay.
+    proves: compare with the recording although `setting` differs, because it is equivalent.
     """
     is_same = prepared.is_recorded(setting) and not prepared.is_edited
     is_as_recorded = is_same and is_recorded_device(prepared, device_memory) and not host_spill
@@ -134,10 +127,7 @@ def unstarted_drive(
 
 
 def is_recorded_device(prepared: Prepared, device_memory: int | None) -> bool:
-    """Return True if the recording can have been made on a device of `device_memory` bytes.
-
-    The result is True for None, which stands for the recorded size, known or not.
-    """
+    """Return True if the recording can have been made on a device of `device_memory` bytes."""
     plan = prepared.plan
     if prepared.named_memory is not None:
         return device_memory in (None, prepared.named_memory)
@@ -197,8 +187,7 @@ _ROUNDS = 8
 def parting_of(prepared: Prepared) -> Parting | None:
     """Return the first difference of the baseline from the recording; None if it is exact.
 
-    The first call for `prepared` replays the baseline, and later calls return the cached result. If
-    the modelled release cannot have written the recording, return None without a replay.
+    The first call for `prepared` replays the baseline, and later calls return the cached result.
     """
     if not prepared.is_own_release:
         return None
@@ -208,10 +197,7 @@ def parting_of(prepared: Prepared) -> Parting | None:
 
 
 def with_learned_start(prepared: Prepared) -> Prepared:
-    """Return `prepared` with the start state that makes the baseline equal to the recording.
-
-    If no such start state is found, return it unchanged.
-    """
+    """Return `prepared` with the start state that makes the baseline equal to the recording."""
     if not has_unknown_sizes(prepared):
         return prepared
     tried = prepared
@@ -277,12 +263,8 @@ def run_as_proof(
 ) -> tuple[Drive, int | None, list[str]] | None:
     """Run one replay that is both the what-if of `setting` and the proof of `prepared`.
 
-    The proof is the comparison of the baseline with the recording.  One replay is enough if
-    `setting` is equivalent to the recorded setting, since the baseline would then be equal.
-
-    Returns the finished replay, the device's memory in bytes (None if unlimited) and notes; or None
-    if the setting is not known to be equivalent, if the proof exists already, or if the replay
-    differs from the recording.
+    This is possible if `setting` is equivalent to the recorded setting.  Returns the finished
+    replay, the device's memory in bytes (None if unlimited) and notes; None if impossible.
     """
     if prepared.proofs or not _is_baseline_too(prepared, setting, device_memory):
         return None

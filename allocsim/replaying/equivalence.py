@@ -69,8 +69,8 @@ class Rounded:
 class RequestedSizes:
     """Sizes of one device's requests and of its blocks from before the first entry, in bytes.
 
-    sizes: distinct request sizes before rounding, ascending, followed by the request sizes of
-        blocks from before the first entry.
+    sizes: distinct request sizes before rounding, ascending, then those of blocks from before the
+        first entry.
     present: sizes of the segments and blocks from before the first entry.
     """
 
@@ -130,19 +130,16 @@ def requested_of(device: RecordedDevice) -> RequestedSizes:
 
 
 def sizes_in(trace: Trace) -> NDArray[np.int64]:
-    """Return the size of each request of a trace, in bytes; the trace must not be empty."""
     return trace.size[any_of(trace.action, (Action.ALLOC, Action.OOM)) & (trace.size > 0)]
 
 
 def sizes_present(device: RecordedDevice) -> tuple[int, ...]:
-    """Return the distinct sizes of segments and blocks from before the first entry, in bytes."""
     blocks = [block for segment in device.start for block in segment.blocks]
     present = {segment.total_size for segment in device.start}
     return tuple(sorted(present | {block.size for block in blocks}))
 
 
 def sizes_at_start(device: RecordedDevice) -> tuple[int, ...]:
-    """Return the distinct request sizes of blocks from before the first entry, in bytes."""
     return tuple(sorted(live_requests(device.start)))
 
 
@@ -168,11 +165,7 @@ _PLAIN = tuple(OPTIONS[name].field for name, rule in RULES.items() if rule is No
 
 
 def effects_on(prepared: Prepared) -> Effect:
-    """Return a function from settings to keys that are equal if the settings have equal replays.
-
-    A setting that the release refuses is equivalent to no other setting.  If the recorded program
-    changed settings during the recording, no two settings are equivalent.
-    """
+    """Return a function from settings to keys that are equal if the settings have equal replays."""
     sizes, is_limited = (requested_of(prepared),), prepared.plan.limit is not None
 
     @cache
@@ -193,11 +186,7 @@ def effect_of(
     parts: tuple[RequestedSizes, ...],
     is_limited: bool = False,
 ) -> Hashable:
-    """Return a value for `setting` that compares equal for two settings with equal replays.
-
-    parts: request sizes of each device of the recording.
-    is_limited: the program sets a memory limit that is inferred from the recording.
-    """
+    """Return a value for `setting` that compares equal for two settings with equal replays."""
     config = setting.config(release)
     limit = _limiting_fraction(setting, config, release)
     return (
@@ -219,11 +208,7 @@ def _limiting_fraction(setting: Setting, config: AllocatorConfig, release: Relea
 
 
 def large_segments_matter(config: AllocatorConfig, rounded: Iterable[int]) -> bool:
-    """Return True if large_segment_size affects requests of these rounded sizes, in bytes.
-
-    Requests of 1 to 10 MiB share segments of large_segment_size.  Expandable segments map memory in
-    handles of large_segment_size for all requests above 1 MiB.
-    """
+    """Return True if large_segment_size affects requests of these rounded sizes, in bytes."""
     least = UNLIMITED if config.expandable_segments else MIN_LARGE_ALLOC
     return any(SMALL_SIZE < size < least for size in rounded)
 

@@ -1,7 +1,4 @@
-"""Notes: sentences on facts that a replay inferred, because the recording does not contain them.
-
-Each note gives one fact and its evidence.
-"""
+"""Notes: sentences on facts that a replay inferred, because the recording does not contain them."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ from allocsim.units import format_size
 
 
 def cause_notes(prepared: Prepared) -> list[str]:
-    """Return notes on inferred calls and memory limits of the program."""
     plan, notes = prepared.plan, []
     if plan.n_empty_cache:
         what = f"{plan.n_empty_cache} releases of cached memory are attributed to empty_cache calls"
@@ -48,10 +44,7 @@ def cause_notes(prepared: Prepared) -> list[str]:
 
 
 def workspace_note(recorded: str, modelled: Release) -> str | None:
-    """Return a note if cuBLAS requests other workspaces under `modelled` than under `recorded`.
-
-    None if the workspaces are the same, or if `recorded` is not a known release (semantics 12.10).
-    """
+    """Return a note if cuBLAS requests other workspaces under `modelled` than under `recorded`."""
     made = RELEASES.get(recorded)
     if made is None or made.keeps_cublas_workspaces == modelled.keeps_cublas_workspaces:
         return None
@@ -109,10 +102,7 @@ def provenance_notes(made: Provenance | None) -> list[str]:
 
 
 def routing_text(routing: str) -> str:
-    """Describe how a phantom GPU chose experts of a mixture of experts.
-
-    routing: "balanced" or "skewed".
-    """
+    """Describe how a phantom GPU chose experts of a mixture of experts."""
     how = {
         "balanced": "tokens are spread evenly over the experts",
         "skewed": "all tokens choose the same experts",
@@ -121,10 +111,7 @@ def routing_text(routing: str) -> str:
 
 
 def known_notes(prepared: Prepared) -> list[str]:
-    """Return notes on how the recording was made, and on calls that leave no entry.
-
-    Such calls, e.g. of empty_cache, are known from marks or from the user's hints.
-    """
+    """Return notes on how the recording was made, and on calls that leave no entry."""
     hints, marks, made = prepared.hints, prepared.marks, prepared.provenance
     notes = provenance_notes(made)
     for kind, is_hinted, what in (
@@ -172,7 +159,6 @@ def address_range_note(peaks: tuple[int, int], peak: int | None) -> str:
     """Return a note on the peaks of a what-if under other addresses of segments.
 
     peaks: lowest and highest peak reserved bytes under other addresses.
-    peak: peak reserved bytes of the what-if; None if it did not complete.
     """
     known = peaks if peak is None else (min(*peaks, peak), max(*peaks, peak))
     low, high = map(format_size, known)
@@ -221,10 +207,7 @@ def peak_notes(peaks: StartPeaks) -> list[str]:
 
 
 def open_notes(prepared: Prepared, peaks: tuple[int, int]) -> Iterator[str]:
-    """Yield a note on each fact that the recording does not show, and one on the range of peaks.
-
-    peaks: lowest and highest peak reserved bytes of the what-if.
-    """
+    """Yield a note on each fact that the recording does not show, and one on the range of peaks."""
     if has_unseen_calls(prepared, prepared.plan):
         yield (
             "calls of empty_cache that release nothing leave no entry, but may release memory "

@@ -1,15 +1,7 @@
 """Preparation of the devices of a recording: release, settings and state before the first entry.
 
 The user's choice has precedence over recorded facts, and recorded facts over guesses from the
-file's layout.  The last result for each recording is cached, so that a search over settings infers
-the plan and checks the replay under the recorded settings only once.
-
-A snapshot without a history has no entries to replay.  `state_source` makes allocators in the state
-of the snapshot.  The free memory of the device is assumed to be zero, unless the caller gives the
-memory of the device.
-
-`run_as_made` returns the result of replaying a recording that the model has just made, but without
-the replay.  Every field is equal to that of `replay_prepared`.
+file's layout.  The last result for each recording is cached.
 """
 
 from __future__ import annotations
@@ -73,13 +65,7 @@ def prepare(
     *,
     hints: Hints | None = None,
 ) -> tuple[Prepared, ...]:
-    """Prepare every device of `recording`, or only `device`.
-
-    torch_version: release to model; None to choose it from the recording.
-    hints: facts about the program that the recording does not contain.
-    Raises RecordingError if there is nothing to replay, and ConfigError for an unknown release or
-    hints that the release refuses.
-    """
+    """Prepare every device of `recording`, or only `device`."""
     keep_pages()
     key = device, torch_version, hints or Hints()
     last = _LAST.get(recording)
@@ -115,11 +101,7 @@ def _before_first(recording: Recording) -> dict[int, Rewound]:
 
 
 def prepare_made(recording: Recording, device: int | None = None) -> tuple[Prepared, ...]:
-    """Prepare a recording that the model has just made on an empty device.
-
-    The entries are not checked.  The program is assumed to make only the calls in the marks of the
-    recording.
-    """
+    """Prepare a recording that the model has just made on an empty device."""
     found = _from_empty(recording, device, None, Hints())
     return tuple(replace(each, is_made=True) for each in found)
 
@@ -188,11 +170,10 @@ def _start_of(
 
 
 def choose_releases(recording: Recording, torch_version: str | None) -> tuple[tuple[str, ...], str]:
-    """Return the releases that can have written a recording, and a sentence with the reason.
+    """Return the releases that can have written a recording, oldest first, and the reason.
 
-    The releases are ordered from oldest to newest, and the newest is modelled.  The user's choice
-    `torch_version` has precedence, then the release noted by `allocsim record`, then the layout of
-    the file.
+    The newest is modelled.  The user's `torch_version` has precedence, then the release noted by
+    `allocsim record`, then the layout of the file.
     """
     if torch_version is not None:
         version = find_release(torch_version).version
@@ -224,8 +205,6 @@ def can_be_of(recording: Recording, version: str) -> bool:
 class StateSource:
     """State of one device of a snapshot, from which allocators are made.
 
-    torch_version: release to model.
-    release_note: sentence that gives the reason for `torch_version`.
     is_taken_full: the device is assumed to have no free memory, because its size was not given.
     """
 
@@ -245,10 +224,7 @@ class StateSource:
         return made
 
     def largest_request(self, stream: int = 0) -> int:
-        """Return the bytes of the largest request that would succeed on `stream`, or 0.
-
-        The allocator may return cached segments to the driver for it.
-        """
+        """Return the bytes of the largest request that would succeed on `stream`, or 0."""
         made = self.allocator()
         # A request that is refused makes the allocator empty its cache and try again.
         before = largest_request(made, stream)
@@ -269,13 +245,10 @@ def state_source(
     device_memory: int | None = None,
     torch_version: str | None = None,
 ) -> StateSource:
-    """Return the state of one device, in the form from which a replay starts.
+    """Return the state of one device of a recording without entries.
 
-    recording: recording that holds only segments, without a history of entries.
-    trace: the device's part of the recording.
     conf: None for the recorded conf, or the defaults if it is not recorded.
     device_memory: bytes; None to assume a device that is as large as its segments.
-    torch_version: release to model; None to choose it from the recording.
     """
     refuse_contradictions(recording)
     if not trace.segments:
@@ -321,9 +294,8 @@ def run_as_made(
 ) -> DeviceRun:
     """Return the result of replaying a recording that the model has just made, without a replay.
 
-    allocator: the allocator that made the recording, after the last request; none may have failed.
+    allocator: the allocator that made the recording, after the last request.
     moved: change of allocated bytes at each request and free, in order.
-    peak: memory at the peak of reserved memory.
     """
     trace, steps = prepared.trace, prepared.plan.steps
     memory, notes = device_of(prepared)

@@ -1,16 +1,9 @@
 """One device of a recording, prepared once and replayed under any number of settings.
 
 `Prepared` computes on first use, and keeps, the plan, the start state, the address policy and the
-proof of a device.  The proof is the baseline, compared with every entry (`baseline.py`).  All
-replays of a recording use the same object, so their results are comparable.  Only the baseline may
-use the recorded addresses of the driver; a what-if places segments by the address policy that the
-recording shows.
-
-If the recording starts mid-run, `choose_start` chooses the start state of a what-if: the recorded
-segments, or the blocks in use requested again (`initial_state.py`).  To find the better default,
-recordings of whole runs were cut in the middle, and what-ifs of the parts were compared with
-what-ifs of the whole runs.  The default is the state with the smaller error (benchmarks/midrun.py;
-table in docs/evidence/fidelity.md).  A what-if reports the peak under the other state too.
+proof of a device.  If the recording starts mid-run, a what-if keeps the recorded segments or
+requests the blocks in use again; `choose_start` takes the one with the smaller error in
+benchmarks/midrun.py (table in docs/evidence/fidelity.md).
 """
 
 from __future__ import annotations
@@ -48,12 +41,8 @@ from allocsim.simulation import (
 def choose_start(device: RecordedDevice, setting: Setting, breaks: Callable[[], bool]) -> Start:
     """Return the start state of a replay under `setting`.
 
-    The recorded segments are kept if `setting` would have reserved segments of the same kind.  If
-    it changes expandable_segments or large_segment_size, or if `breaks` returns True, the blocks in
-    use are requested again.
-
-    breaks: function that returns True if a replay with the recorded segments ends in undefined
-        behaviour; called only if `may_break`.
+    The recorded segments are kept, unless `setting` changes expandable_segments or
+    large_segment_size, or `breaks` returns True: a replay with them ends in undefined behaviour.
     """
     if not has_two_starts(device, setting):
         return Start.KEPT
@@ -73,8 +62,7 @@ def choose_start(device: RecordedDevice, setting: Setting, breaks: Callable[[], 
 def may_break(device: RecordedDevice, setting: Setting) -> bool:
     """Return True if a replay under `setting` may end in undefined behaviour of PyTorch.
 
-    It may if the recorded segments have a split block of max_split_size or more; freeing such a
-    block is undefined.  Only a replay shows if it happens.
+    It may if the recorded segments have a split block of max_split_size or more.
     """
     size = setting.config(device.release).max_split_size
     return has_two_starts(device, setting) and any(
@@ -86,10 +74,7 @@ def may_break(device: RecordedDevice, setting: Setting) -> bool:
 
 
 def has_two_starts(device: RecordedDevice, setting: Setting) -> bool:
-    """Return True if a replay can keep the recorded segments or request the blocks in use again.
-
-    This is so if blocks are in use at the start and `setting` is not the recorded setting.
-    """
+    """Return True if a replay can keep the recorded segments or request the blocks in use again."""
     return has_live_blocks(device.start) and not device.is_recorded(setting)
 
 
@@ -113,15 +98,10 @@ class Prepared(RecordedDevice):
 
     @property
     def is_own_release(self) -> bool:
-        """True if the modelled release can have written the recording."""
         return self.written is None
 
     def on(self, device_memory: int | None) -> Prepared:
-        """Return a copy for replays on `device_memory` bytes; None for the recorded size.
-
-        If the recorded size is unknown, the copy assumes that the recording was made on a device
-        of `device_memory` bytes, unless the recording contradicts that.
-        """
+        """Return a copy for replays on `device_memory` bytes; None for the recorded size."""
         if device_memory not in (None, self.named_memory) and self.others_memory:
             return replace(self, is_elsewhere=True).on(device_memory)
         if self.written is not None:
@@ -140,10 +120,7 @@ class Prepared(RecordedDevice):
         return assumed if assumed.plan.is_whole else self
 
     def with_context(self, context_memory: int) -> Prepared:
-        """Return a copy whose CUDA context takes `context_memory` bytes of the device.
-
-        The simulated allocator must have made the recording.
-        """
+        """Return a copy whose CUDA context takes `context_memory` bytes of the device."""
         assert self.is_made and self.provenance is not None
         found = replace(self, provenance=replace(self.provenance, context_memory=context_memory))
         vars(found)["plan"] = self.plan  # a context does not change the steps
@@ -156,17 +133,13 @@ class Prepared(RecordedDevice):
 
     @property
     def inferred(self) -> int | None:
-        """Bytes of the device, inferred from refused requests or from the growth of segments.
-
-        None if `capacity` is known, or if nothing in the recording shows the size.
-        """
+        """Bytes of the device, inferred from refused requests or from the growth of segments."""
         if self.capacity is not None:
             return None
         return self.plan.fits or self.plan.inferred_capacity
 
     @property
     def is_edited(self) -> bool:
-        """True if what-ifs replay an edited program instead of the recorded one."""
         return False
 
     @cached_property
@@ -179,10 +152,7 @@ class Prepared(RecordedDevice):
 
     @cached_property
     def quiet_of_proof(self) -> list[Quiet]:
-        """Cache of the quiet moments found by the replay for the proof: one item, or none.
-
-        A quiet moment is a point where a call of empty_cache would have left no entry.
-        """
+        """Cache of the quiet moments found by the replay for the proof: one item, or none."""
         return []
 
     @cached_property
@@ -222,14 +192,10 @@ class Prepared(RecordedDevice):
     ) -> Drive:
         """Replay every step under `setting` as a what-if, and return the finished replay.
 
-        device_memory: bytes; None for an unlimited device.
-        skips: skip repeated steps that leave the allocator in the same state (`periods.py`); the
-            timeline then does not contain them.
+        skips: skip repeated steps that leave the allocator in the same state; the timeline then
+            does not contain them.
         folder: function that computes the statistics from the core's journal.
-        start: start state; None for `start_under`.
-        plan: steps to replay; None for `free_plan`.
-        addresses: address policy; None for `self.addresses`.
-        Raises UpstreamError or UndefinedBehaviorError if PyTorch would fail at a step.
+        start, plan, addresses: None for the defaults of this object.
         """
         start = self.start_under(setting, device_memory) if start is None else start
         plan = self.free_plan if plan is None else plan
@@ -275,11 +241,7 @@ class Prepared(RecordedDevice):
         return {}
 
     def depends_on_device(self, setting: Setting) -> bool:
-        """Return True if a memory limit or the start state of a replay depends on the device size.
-
-        The outcome on one device then does not show the outcome on a device of another size.
-        Source: semantics 1.11.
-        """
+        """Return True if the memory limit or the start state depends on the device size."""
         has_fraction = self.in_force(setting).fraction(self.release) is not None
         moves = has_fraction or self.plan.limit is not None or bool(self.plan.changes)
         return moves or may_break(self, setting)

@@ -1,9 +1,6 @@
 """Replay of a recording: under its own settings as a baseline, under others as a what-if.
 
-Facts that the recording does not contain are inferred, and `notes` has a sentence for each.  A
-replay is compared with the recording only if settings and device are the recorded ones.
-
-`Walk` replays under the recorded settings step by step, at the pace of its caller.
+A replay is compared with the recording only if settings and device are the recorded ones.
 """
 
 from __future__ import annotations
@@ -117,11 +114,6 @@ def replay_prepared(
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
 ) -> Run:
-    """Replay prepared devices of one recording.
-
-    setting: None for the recorded setting.
-    The other parameters are those of `replay`.
-    """
     devices = [prepared.on(device_memory) for prepared in devices]
     first = devices[0]
     wanted = setting or first.recorded

@@ -1,17 +1,13 @@
 """Smallest device, and smallest memory fraction, on which a recording completes.
 
-Two replays show that a result is right.  The replay on the resulting size serves every request.
-The replay on the next smaller size fails, or that size is less than the allocated memory.  Sizes
-are whole pages of 2 MiB, fractions whole hundredths.  A failed replay also excludes every size on
-which the driver would have refused the same calls.  The search assumes that more memory never
-causes a failure.  The allocator does not guarantee that, so the search may miss a much smaller
-device that happens to suffice.
+Two replays show that a result is right: on that size every request succeeds, and on the next
+smaller one (2 MiB or 1 % less) a request fails, unless that is less than the allocated memory.  The
+search assumes that more memory never causes a failure, which the allocator does not guarantee.
 
 The peak of a replay that completes is a sufficient device size, because on such a device each
-request has the same outcome.  In two cases the peak is only the first size to try.  With expandable
-segments, the address space is 9/8 of the device, and the room that a free block has to grow affects
-its place in the search order (semantics 4.1, 4.4).  And limits such as a memory fraction change
-with the device (semantics 1.11; `Prepared.depends_on_device`).
+request has the same outcome.  In two cases it is only the first size to try: with expandable
+segments, whose address space is 9/8 of the device (semantics 4.1, 4.4), and with limits that change
+with the device, such as a memory fraction (semantics 1.11).
 """
 
 from __future__ import annotations
@@ -135,7 +131,6 @@ class _Climb:
     """Choice of the next larger size after a trial that failed.
 
     budget: number of entries that may be replayed before the search switches to bisection.
-    climbs: number of trials that failed.
     stride: smallest increase of the size, in the unit of `find_smallest`.
     """
 
@@ -144,11 +139,7 @@ class _Climb:
     stride: int = 1
 
     def next_size(self, at: int, need: int | None, entries: int) -> int:
-        """Return the size to try after size `at` failed; `_NO_GUESS` to switch to bisection.
-
-        need: size that the failed request needed; None if unknown.
-        entries: number of entries that the failed trial replayed.
-        """
+        """Return the size to try after size `at` failed; `_NO_GUESS` to switch to bisection."""
         self.climbs, self.budget = self.climbs + 1, self.budget - entries
         if need is None or self.budget <= 0:
             return _NO_GUESS
@@ -162,10 +153,8 @@ class _Climb:
 class Capacity:
     """Smallest device for one setting.
 
-    trial: replay on this device.
     fails_at: entry that fails on a device 2 MiB smaller; None if that device is smaller than the
         allocated memory.
-    unlimited: replay on an unlimited device.
     """
 
     device_memory: int
@@ -176,10 +165,7 @@ class Capacity:
 
 
 def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
-    """Return the smallest device on which a recording completes under `setting`.
-
-    None if PyTorch refuses the setting, or if the replay fails on an unlimited device.
-    """
+    """Return the smallest device on which a recording completes under `setting`."""
     # The result is for a card that no other process uses.
     trials = trials.alone()
     before = trials.count
@@ -262,11 +248,7 @@ def _least_fraction(prepared: Prepared, setting: Setting) -> float | None:
 def smallest_fraction(
     trials: Trials, setting: Setting, device_memory: int
 ) -> tuple[Setting, Trial] | None:
-    """Return `setting` with the smallest sufficient memory fraction, and the results of its replay.
-
-    Return None if `setting` sets no per_process_memory_fraction in its conf, or if the whole device
-    is not sufficient.
-    """
+    """Return `setting` with the smallest sufficient memory fraction, and its replay."""
     conf = setting.conf
     found = _FRACTION.search(conf)
     if found is None:

@@ -1,7 +1,6 @@
 """Trials: memory and driver calls of a recording under various settings.
 
 A trial contains only plain values, so it can be sent to other processes and stored in files.
-If PyTorch refuses the setting, or would fail otherwise than out of memory, it has an `error`.
 """
 
 from __future__ import annotations
@@ -34,9 +33,7 @@ from allocsim.simulation import (
 class Point(NamedTuple):
     """Numbers by which settings are compared; they never decrease while a replay runs.
 
-    memory: peak reserved bytes.
     calls: number of driver calls.
-    retries: num_alloc_retries of `memory_stats`.
     """
 
     memory: int
@@ -52,8 +49,6 @@ class Standing(NamedTuple):
     """Results of a setting that serves every request, with which other settings are compared.
 
     Another setting is not better if it fails a request, or reserves more without fewer retries.
-    memory: peak reserved bytes.
-    retries: num_alloc_retries of `memory_stats`.
     """
 
     memory: int
@@ -68,14 +63,12 @@ class Trial:
     num_maps: part of num_device_alloc: driver calls that map memory of expandable segments.
     driver_calls: (name, bytes, number) of the driver calls of each name and size.
     obtained_small, obtained_large: total memory obtained from the driver, by pool.
-    returned_bytes: total memory returned to the driver.
     refused: a retry, an error or a return of memory not by empty_cache suggests a refusal.
     unrefused_device: smallest device that refuses no driver call; None if unknown.
     min_device_memory: smallest device that serves every request, some of them perhaps after a
         retry; None if no search was made.
     fails_at: entry that fails on a device 2 MiB smaller than min_device_memory.
     at_min: (retries, device allocs, device frees) on min_device_memory.
-    oom_entry: entry of the first request that failed; None if no request failed.
     needed_bytes: smallest device that would have served the request at oom_entry in the same state.
     refused_below: every device smaller than this has the same error, because it refuses all driver
         calls that were refused up to oom_entry.
@@ -131,7 +124,6 @@ class Trial:
 
     @property
     def is_whole(self) -> bool:
-        """True if the replay was possible and did not end early."""
         return self.dropped_at is None and self.error is None
 
     @property
@@ -140,7 +132,7 @@ class Trial:
 
     @property
     def peak_range(self) -> tuple[int, int] | None:
-        """(lower, higher) peak reserved bytes of both start states; None if there is only one."""
+        """Lowest and highest peak reserved bytes over both start states; None for one state."""
         return range_of((self.peak_kept, self.peak_anew))
 
     @property
@@ -149,10 +141,7 @@ class Trial:
         return self.obtained_small + self.obtained_large - self.returned_bytes
 
     def plain(self) -> dict[str, Any]:
-        """Return the fields that differ from their default, as plain values for a file.
-
-        `conf`, `needed_bytes` and `refused_below` are omitted.
-        """
+        """Return the fields that differ from their default, as plain values for a file."""
         left_out = ("conf", "needed_bytes", "refused_below")
         return {
             part.name: value
@@ -173,10 +162,7 @@ class Trial:
 def trial_of(
     drive: Drive, conf: str, *, peak_device_bytes: int = 0, empties: bool = False
 ) -> Trial:
-    """Return the trial of a replay that has ended, completely or early.
-
-    empties: the program calls empty_cache, so memory may be returned without a refused request.
-    """
+    """Return the trial of a replay that has ended, completely or early."""
     stats, ooms = drive.allocator.statistics(), drive.ooms
     last = drive.given_up_at if drive.given_up_at is not None else drive.stopped_at
     every, small, large = stats.all, stats.pools[True], stats.pools[False]
@@ -231,10 +217,7 @@ def trial_of_run(conf: str, device_run: DeviceRun) -> Trial:
 def with_peaks(
     trial: Trial, prepared: Prepared, setting: Setting, device_memory: int | None
 ) -> Trial:
-    """Return `trial` with the peaks of both start states; replay the second start state for it.
-
-    Return `trial` unchanged if only one start state is possible, or if a request failed.
-    """
+    """Return `trial` with the peaks of both start states; replay the second start state for it."""
     if not trial.goes_through:
         return trial
     start = prepared.start_under(setting, device_memory)
@@ -287,9 +270,7 @@ class Trials:
     ) -> Trial:
         """Return the trial of `setting`, from the cache or by a replay.
 
-        device_memory: bytes; None for an unlimited device.
-        to_first_oom: end the replay at the first out-of-memory error; the numbers are for the
-            entries before it.
+        to_first_oom: end the replay at the first out-of-memory error.
         standing: end the replay when it certainly cannot be better than these numbers.
         """
         key = self._key(setting, device_memory)
@@ -310,7 +291,6 @@ class Trials:
         self._with_peaks.add(key)
 
     def known(self, setting: Setting) -> list[tuple[int, Trial]]:
-        """Return (device memory in bytes, trial) of each cached trial on a limited device."""
         wanted, _ = self._key(setting, None)
         return [
             (memory, _as_of(setting, trial))

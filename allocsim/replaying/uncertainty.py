@@ -4,19 +4,13 @@ A call of empty_cache that returns nothing to the driver leaves no entry, but un
 it may return memory.  Other plans that agree with the recording are replayed, and their peaks form
 the range:
 
-- If the recording shows some calls, the program may have made more at quiet moments, where a call
-  leaves no entry (`possible_calls.py`).  One plan has a call at each quiet moment.  The other plans
-  have calls at random quiet moments, as frequent as the calls that the recording shows.
-- If the recording shows no call, the program is assumed to make none, unless the share of quiet
-  moments is at least `HIDING`.  Then one plan has a call at each quiet moment, and the other plans
-  have a single call.
-- If the memory limit is known only from garbage collections, the lowest and the highest possible
-  limit are replayed.
-- The tie-break among free blocks of equal size depends on the addresses of segments, which the
-  recording does not determine.  Other plausible addresses (`addresses.py`) are replayed.
+- plans with more calls, at quiet moments (points where a call leaves no entry): one plan with a
+  call at each, others with calls at random ones.  If the recording shows no call, only if the share
+  of quiet moments is at least `HIDING`;
+- the lowest and the highest possible memory limit, if it is known only from garbage collections;
+- other plausible addresses of segments, which decide the tie-break of equal free blocks.
 
-Only some of the possible plans are replayed, so the peak of the real program may be outside the
-range.  If the recording marks its empty_cache calls, there are no other calls.
+Only some of the possible plans are replayed, so the peak of the real program may be outside.
 """
 
 from __future__ import annotations
@@ -50,8 +44,7 @@ _NO_RUN = (ConfigError, UndefinedBehaviorError, UpstreamError)
 def moments_of_calls(prepared: Prepared, setting: Setting) -> Sequence[int] | None:
     """Return the steps after which the program may have called empty_cache unseen.
 
-    They are indices into `prepared.free_plan`.  None for the recorded setting, and if a call could
-    do more than release memory, such as remove a private pool.
+    None for the recorded setting, and if a call could do more than release memory.
     """
     plan = prepared.free_plan
     has_pools = plan.pools or any(segment.pool_id != DEFAULT_POOL for segment in prepared.start)
@@ -73,11 +66,8 @@ def peaks_by_plan(
 ) -> tuple[int, int] | None:
     """Return the lowest and highest peak reserved bytes over programs with the same recording.
 
-    Return None for the recorded setting, and if no replay of these programs completes.
-
-    Two results of a finished what-if of `prepared.free_plan` save replays:
-    loud: steps after which a call of empty_cache would have released memory; None if unknown.
-    peak: peak reserved bytes; None if the what-if did not complete.
+    loud: steps of a finished what-if after which empty_cache would have released memory; or None.
+    peak: peak reserved bytes of a finished what-if; or None.
     """
     if prepared.is_recorded(setting):
         return None
@@ -103,11 +93,7 @@ def peaks_by_plan(
 def peaks_by_address(
     prepared: Prepared, setting: Setting, device_memory: int | None
 ) -> tuple[int, int] | None:
-    """Return the lowest and highest peak reserved bytes over other plausible segment addresses.
-
-    Return None for the recorded setting, and if other addresses are not plausible, have no effect
-    in this release, or do not complete.
-    """
+    """Return the lowest and highest peak reserved bytes over other plausible segment addresses."""
     by_address = prepared.release.free_block_order is FreeBlockOrder.ADDRESS
     if not by_address or prepared.is_recorded(setting):
         return None
@@ -146,8 +132,7 @@ def peaks_by_start(
 ) -> StartPeaks | None:
     """Return the peaks of a what-if from both start states; None if only one state is possible.
 
-    shown: start state of a finished what-if; the other start state is replayed here.
-    peak: peak reserved bytes of the finished what-if; None if it did not complete.
+    shown, peak: start state and peak of a finished what-if; the other start state is replayed here.
     """
     if not has_two_starts(prepared, setting):
         return None
@@ -182,10 +167,8 @@ def left_open(
     *,
     tries_addresses: bool,
 ) -> LeftOpen | None:
-    """Replay other plans and addresses that agree with the recording; return the range of peaks.
+    """Replay other programs and addresses with the same recording; return the range of peaks.
 
-    Return None if all peaks are equal to the peak of `run`, and no call or limit is known to be
-    uncertain.
     run: finished what-if under `setting`.
     loud: steps after which empty_cache would have released memory in `run`; None if unknown.
     tries_addresses: vary the addresses of segments too.
