@@ -1,15 +1,12 @@
 """Address policy of a recorded driver, for what-ifs.
 
-A what-if must choose addresses for its segments, and they decide which of several equal free blocks
-is reused.  Each policy places the recorded segments, and the policy that reproduces most of the
-recorded addresses is used.  The CUDA driver divides its address space into chunks of multiples of
-32 MiB.  A recording also shows changes of the address space that PyTorch's requests do not explain:
+A what-if must choose addresses for its segments; the policy that reproduces most of the recorded
+addresses is used.  A recording also shows changes of the address space that PyTorch's requests do
+not explain, which a what-if repeats at the same request:
 
-- a hole: free memory in a chunk that was created for something else, such as the CUDA context;
+- a hole: free memory in a chunk (a multiple of 32 MiB) that was created for something else;
 - a gap: a free range between chunks, where the driver can create a new chunk;
 - taken memory: a free range that something else, such as a library, has allocated.
-
-A what-if repeats each change before the request at which the recording shows the change.
 """
 
 from __future__ import annotations
@@ -51,10 +48,7 @@ LEAST_RUNS, ALIGNED_SHARE = 4, 0.75
 
 @dataclass(frozen=True, slots=True)
 class DatedEvent:
-    """Change that other code made to the address space before the segment at `entry`.
-
-    entry: number of the entry that shows the new segment.
-    """
+    """Change that other code made to the address space before the segment at `entry`."""
 
     entry: int
     event: AddressEvent
@@ -64,8 +58,6 @@ class DatedEvent:
 class Addresses:
     """Placement of segments in a what-if of a recording.
 
-    policy: one of `ADDRESS_POLICIES`, the ways to choose an address.
-    base: address of the first segment; None for the recording's first address.
     events: changes of the address space that the recording shows, in order; only for "driver".
     n_segments: number of segments that the recording obtains by cudaMalloc.
     n_right: number of these segments that the policy places at their recorded address.
@@ -100,10 +92,7 @@ def _with_gap_and_hole_exchanged(dated: DatedEvent) -> DatedEvent:
 
 
 def read_addresses(trace: Trace, start: Sequence[SegmentState]) -> Addresses:
-    """Return the address policy that places the most segments at their recorded addresses.
-
-    start: segments before the first entry.
-    """
+    """Return the address policy that places the most segments at their recorded addresses."""
     moves = _moves_of(trace)
     n_segments = sum(move.is_alloc for move in moves)
     bump = _read_simple_policy("bump", moves, start)
@@ -139,11 +128,7 @@ def _read_driver_policy(
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """Entry that obtains or releases a segment, with the segment's address range.
-
-    is_alloc: True for segment_alloc, False for segment_free.
-    start, end: addresses of the range [start, end), in whole pages.
-    """
+    """Entry that obtains or releases a segment, with the segment's address range in whole pages."""
 
     entry: int
     is_alloc: bool
@@ -229,7 +214,6 @@ class _DriverReading:
 
     @property
     def n_chunks(self) -> int:
-        """Number of chunks of address space that were created for a segment."""
         gaps = sum(dated.event.kind is _GAP for dated in self._events)
         return len(self._fresh) + gaps
 

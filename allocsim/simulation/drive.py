@@ -1,11 +1,8 @@
 """Loop that runs the steps of a plan on one allocator and collects the results.
 
-A block is known by its recorded address, whatever address it has in this replay.  A free of a block
-that this replay did not allocate does nothing.  An out-of-memory error that the recording does not
-contain ends the replay, as it would have ended the program.
-
-Most steps are plain: a malloc or a free with one possible effect on the entries, which the compiled
-loop of the core runs in batches.  All other steps run one by one.
+A block is known by its recorded address, whatever address it has in this replay.  Most steps are
+plain: a malloc or a free with one possible effect on the entries, which the compiled loop of the
+core runs in batches.
 """
 
 from __future__ import annotations
@@ -52,13 +49,9 @@ _DICTATE, _REQUESTS = int(StepKind.DICTATE), (int(StepKind.ALLOC), int(StepKind.
 class Drive:
     """One replay, in progress or finished.
 
-    n_entries: number of entries of the recording, for `progress`.
     dictates: True to place segments at their recorded addresses.
-    check_every: number of steps between checks of all invariants; 0 for no checks.
     fidelity: comparison with the recording; None for no comparison.
     progress: function called with the number of entries done and in total; None for no calls.
-    observers: objects that are called at each event of the replay.
-    folder: function that adds up the changes in the core's journal, for the statistics.
     lays_out: segments whose blocks in use are requested before the first step; empty if the
         allocator already contains the blocks from before the first entry.
     keeps_rows: True to record only the address of each plain step's block, from which `fidelity`
@@ -115,15 +108,13 @@ class Drive:
 
     @property
     def start(self) -> Start:
-        """Kind of the start state: `Start.REALLOCATED` if blocks in use were requested again."""
         return Start.REALLOCATED if self.lays_out else Start.KEPT
 
     def run(self, period: Period | None = None) -> None:
         """Run all steps, or stop at an out-of-memory error that the recording does not contain.
 
-        period: sequence of equal steps, usually training steps.  Once a repetition leaves the
-            allocator in the same state as before, the remaining repetitions are skipped, and the
-            timeline does not contain them.
+        period: sequence of equal steps; repetitions that leave the allocator in the same state are
+            skipped.
         """
         # The steps leave no reference cycles, and Python's cycle collector took 10 % of the time.
         try:
@@ -143,7 +134,6 @@ class Drive:
             self.run_steps(after, len(self.plan.steps))
 
     def run_steps(self, first: int, end: int) -> None:
-        """Run steps [first, end), or stop at an out-of-memory error that the recording lacks."""
         pause = min(PAUSE_EVERY, self.check_every or PAUSE_EVERY)
         for start in range(first, end, pause):
             if self.stopped_at is not None or self._has_enough:
@@ -348,10 +338,7 @@ class Drive:
         self._scope = pool
 
     def _end_pool(self, pool: PoolId, *, is_deleted: bool) -> None:
-        """Call `release_pool` once for each capture or MemPool that uses `pool`.
-
-        is_deleted: the program deletes the MemPool, which returns its memory to the driver.
-        """
+        """Call `release_pool` once for each capture or MemPool that uses `pool`."""
         if self._scope == pool:
             self._serve_from_pool(None, 0)
         # Since PyTorch 2.6 the MemPool is a user of its pool; `delete_mempool` ends that use.

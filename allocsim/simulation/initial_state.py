@@ -1,10 +1,8 @@
-"""Start state of a replay: the memory before its first step.
+"""Start state of a replay: memory before its first step, if the recording starts mid-run.
 
-It is empty unless the recording starts mid-run.
-Under the recorded settings, the recorded segments are kept.  A what-if has two choices, and both
-are inexact.  The recorded segments may have sizes and splits that the tried setting would not have
-produced.  If instead only the blocks in use are requested again, the cached memory of the run is
-missing.  docs/evidence/fidelity.md gives the error of both choices.
+A what-if has two choices, and both are inexact: the recorded segments, with sizes and splits that
+the tried setting would not have produced, or only the blocks in use, requested again, without the
+cached memory.  docs/evidence/fidelity.md gives the error of both.
 """
 
 from __future__ import annotations
@@ -62,7 +60,6 @@ class _Group:
 
 
 def has_live_blocks(segments: Sequence[SegmentState]) -> bool:
-    """Return True if any block is allocated, or freed and waiting for another stream."""
     return any(not segment.is_idle for segment in segments)
 
 
@@ -78,10 +75,9 @@ def _request_of(block: BlockState) -> int:
 def allocate_live_blocks(
     allocator: ReplayAllocator, segments: Sequence[SegmentState]
 ) -> dict[int, RequestedFree]:
-    """Request the blocks in use in `segments` from an empty allocator, by address.
+    """Request the blocks in use in `segments`, in order of address; return the incomplete frees.
 
-    Returns the frees that are not complete, by recorded address.  Afterwards, peaks, accumulated
-    statistics and the number of driver calls are reset.
+    Afterwards, peaks, accumulated statistics and the number of driver calls are reset.
     """
     names: list[tuple[int, str]] = []
     for group in _groups(segments):

@@ -1,7 +1,7 @@
 """Observers of a running replay: peak, host memory, progress.
 
-The replay calls the methods of its observers.  An observer must not change the allocator, and must
-copy the values that it keeps, because blocks change later.
+An observer must not change the allocator, and must copy the values that it keeps, because blocks
+change later.
 """
 
 from __future__ import annotations
@@ -27,20 +27,13 @@ class Observer:
 
     keeps_history = False
 
-    def began(self, allocator: ReplayAllocator) -> None:
-        """Handle the start of a replay; `allocator` is in the state before the first step."""
-
+    def began(self, allocator: ReplayAllocator) -> None: ...
     def history(self, entries: Sequence[TraceEntry]) -> None:
         """Handle the entries since the last call; called only with `keeps_history`."""
 
     def out_of_memory(
         self, allocator: ReplayAllocator, oom: SimulatedOom, blocks: Mapping[int, Block]
-    ) -> None:
-        """Handle a failed request.
-
-        blocks: blocks that are allocated or wait for a free to complete, by recorded address.
-        """
-
+    ) -> None: ...
     def grew(self, allocator: ReplayAllocator, entry: int) -> None:
         """Handle a request at `entry` that succeeded and obtained or released reserved memory."""
 
@@ -100,9 +93,5 @@ class SpillWatch(Observer):
             self._most, self._worst = spilled, entry
 
     def result(self, lent: int, at_end: int) -> Spill:
-        """Return the use of host memory during the replay.
-
-        lent: bytes of host memory available to the device.
-        at_end: bytes of host memory in use at the end of the replay.
-        """
+        """Return the use of host memory during the replay."""
         return Spill(lent, self._most, self._began, self._worst, at_end)

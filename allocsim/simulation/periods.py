@@ -1,13 +1,9 @@
 """Repeated steps of a plan, which a replay can skip to save time.
 
-A plan may contain the same sequence of steps, called a period, many times in a row; usually it is
-one training step.  Two requests are the same if size and stream are equal.  Two frees are the same
-if their blocks were requested the same number of steps before.  Recorded addresses are ignored.
-
-A replay skips the remaining periods once the allocator is in the same state as a few periods
-before: every block is at the same address, the blocks were requested the same number of steps ago,
-and there was no driver call in between.  The allocator is deterministic, so all remaining periods
-would return to this state.  They would not change a peak or the number of driver calls or retries.
+A period is a sequence of steps, usually one training step, that occurs many times in a row with
+equal sizes and streams, whatever the addresses.  Once the allocator is in the same state as a few
+periods before, without a driver call in between, all remaining periods would return to this state,
+because the allocator is deterministic.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Plan of a replay: the steps that an allocator runs, as columns.
 
-The entries alloc, free_requested, free_completed and oom become steps.  All other entries are
-effects of the allocator, which a replay must reproduce.  A plan also contains calls that left no
-entry, as inferred by `search.py`, and the driver's recorded answers: addresses of new segments, and
-refusals.  Only a replay under the recorded settings uses the answers.
-Source: semantics 2.5, 6.2, 6.6.
+The entries alloc, free_requested, free_completed and oom become steps; all other entries are
+effects of the allocator.  A plan also contains calls that left no entry, as inferred by
+`search.py`, and the driver's recorded answers.  Source: semantics 2.5, 6.2, 6.6.
 """
 
 from __future__ import annotations
@@ -80,10 +78,8 @@ Change = str | float
 class Steps:
     """Steps of a plan as columns; item i of each column belongs to step i.
 
-    entry: number of the entry that the step comes from.
     addr: recorded address of the block or segment.
     size: bytes, or the number that `StepKind` explains.
-    stream: raw handle of the CUDA stream.
     """
 
     kind: NDArray[np.uint8]
@@ -96,10 +92,7 @@ class Steps:
         return len(self.kind)
 
     def of_program(self) -> Steps:
-        """Return the steps that the program caused, without the driver's recorded answers.
-
-        The answers are the addresses of new segments, and refusals.
-        """
+        """Return the steps without the driver's answers: segment addresses and refusals."""
         return self.taken(np.flatnonzero(self.is_of_program))
 
     def taken(self, indices: NDArray[np.intp]) -> Steps:
@@ -107,7 +100,6 @@ class Steps:
 
     @property
     def is_of_program(self) -> NDArray[np.bool_]:
-        """Mask of the steps that the program caused."""
         return ~any_of(self.kind, (StepKind.DICTATE, StepKind.ROOM, StepKind.AWAIT))
 
     def without(self, *kinds: StepKind) -> Steps:
@@ -157,7 +149,6 @@ class Plan:
     refused_below: lowest reserved memory, in bytes, that a seemingly refused request would have
         caused; the device has less room.  None if no request seems refused.
     n_empty_cache: number of inferred empty_cache calls that returned memory to the driver.
-    pools: private pools; SCOPE, END_POOL and DELETE_POOL steps refer to them by index.
     limit: memory limit that the program set by a call, in bytes, inferred from its garbage
         collections; None if unknown.
     limits: lowest and highest possible `limit` in bytes; None if the recording determines it.
@@ -169,7 +160,6 @@ class Plan:
     n_named: number of the empty_cache calls in `n_empty_cache` that the Python stack of an entry
         names.
     n_either: number of times that either a full device or empty_cache explains released memory.
-    changes: confs and memory fractions that SETTINGS and FRACTION steps set.
     """
 
     steps: Steps
@@ -197,7 +187,6 @@ class Plan:
 
     @property
     def n_refused_with_room(self) -> int:
-        """Number of requests that the driver refused although the device had room."""
         return int(np.count_nonzero((self.steps.kind == StepKind.ROOM) & (self.steps.size >= 0)))
 
     @property
@@ -213,10 +202,7 @@ PlannedAt = tuple[int, Sequence[Planned]]
 
 
 def joined(steps: Steps, planned: Sequence[PlannedAt]) -> Steps:
-    """Return `steps` with additional steps, each inserted at a position of `planned`.
-
-    planned: pairs of (number of steps before the additional steps, additional steps).
-    """
+    """Return `steps` with additional steps, each inserted at a position of `planned`."""
     places, added = spread(planned)
     return Steps(
         *(
@@ -227,10 +213,7 @@ def joined(steps: Steps, planned: Sequence[PlannedAt]) -> Steps:
 
 
 def spread(planned: Sequence[PlannedAt]) -> tuple[NDArray[np.intp], list[tuple[int, ...]]]:
-    """Return the positions of planned steps, and the steps as columns, for insertion.
-
-    The columns are kind, entry, addr, size and stream.
-    """
+    """Return the positions of planned steps, and the steps as columns, for insertion."""
     columns = list(zip(*(step for _, steps in planned for step in steps), strict=True))
     places = np.repeat(
         np.array([after for after, _ in planned], dtype=np.intp),

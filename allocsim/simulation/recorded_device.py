@@ -1,12 +1,7 @@
 """Device of a recording, as far as it is known without a replay.
 
-The file, its provenance and the user's hints give the settings, the segments before the first
-entry, the size of the device, the memory of other processes and the addresses of segments.
-`RecordedDevice.allocator` makes the allocator for a replay.
-
 Hints are facts about the program that the user knows and the recording does not contain.  They
-become marks, and replace recorded marks of the same kind.  A mark is a note in the recording that
-the program made a call which leaves no entry; `allocsim record` writes marks.
+replace recorded marks of the same kind: notes that the program made a call which leaves no entry.
 """
 
 from __future__ import annotations
@@ -114,17 +109,12 @@ def _fraction_at_start(marks: Sequence[Mark]) -> float | None:
 class RecordedDevice:
     """Device of a recording, with facts from the file, its provenance and the user.
 
-    release: release to model.
-    release_note: sentence that gives the reason for `release`.
     recorded: recorded settings, or the defaults if the recording has none.
-    config: options of `recorded`, parsed.
-    has_settings: the settings are known.
     start: segments before the first entry.
     provenance: origin of the recording; None if it is not noted.
     releases: releases that can have written the recording, oldest first.  If the user requests a
         release, or the recording notes its release, only that release.
     assumed_memory: bytes of the device from the user, if the recording does not contain them.
-    hints: facts about the program from the user.
     marks: calls of the program that leave no entry, recorded as marks or given by hints.
     is_made: the simulated allocator made the recording, and `marks` contains every call.
     is_requests: the recording contains only requests, so there is nothing to compare with.
@@ -157,25 +147,18 @@ class RecordedDevice:
 
     @property
     def recorded_memory(self) -> int:
-        """Bytes of the device as noted by the recorder; 0 if unknown."""
         return 0 if self.provenance is None else self.provenance.device_memory
 
     @property
     def collects_at(self) -> float | None:
-        """Recorded garbage_collection_threshold, if the memory limit must be inferred from it.
-
-        None if the option is unset, or if the memory limit is known.
-        """
+        """Recorded garbage_collection_threshold, if the memory limit must be inferred from it."""
         is_marked = any(mark.kind is MarkKind.FRACTION for mark in self.marks)
         has_limit = is_marked or self.recorded.fraction(self.release) is not None
         threshold = self.config.garbage_collection_threshold
         return threshold if threshold > 0 and not has_limit else None
 
     def in_force(self, setting: Setting) -> Setting:
-        """Return `setting` with the memory fraction that the program sets by a call at its start.
-
-        A what-if's setting that already has a fraction is returned unchanged.
-        """
+        """Return `setting` with the memory fraction that the program sets at its start."""
         at_start = _fraction_at_start(self.marks)
         if setting.call_fraction == at_start or self._sets_limit(setting):
             return setting
@@ -211,21 +194,14 @@ class RecordedDevice:
         return 0 if self.provenance is None else self.provenance.context_memory
 
     def context_memory_on(self, device_memory: int | None) -> int:
-        """Return the bytes that are in use outside PyTorch on a device of `device_memory` bytes.
-
-        A device of the recorded size is taken for the recorded card, with its other processes.
-        """
+        """Return the bytes that are in use outside PyTorch on a device of `device_memory` bytes."""
         if self.is_elsewhere and device_memory == self.named_memory and self.provenance is not None:
             return self.provenance.context_memory
         return self.context_memory
 
     @cached_property
     def addresses(self) -> Addresses:
-        """Address policy of what-ifs, which cannot use the recorded addresses.
-
-        Recordings of the model do not show a driver's policy; their what-ifs place segments at
-        ascending addresses.
-        """
+        """Address policy of what-ifs, which cannot use the recorded addresses."""
         if self.is_made or self.is_requests:
             return Addresses()
         return read_addresses(self.trace, self.start)
@@ -254,9 +230,6 @@ class RecordedDevice:
     ) -> ReplayAllocator:
         """Return an allocator in the state before the first entry.
 
-        device_memory: bytes; None for an unlimited device.
-        base_address, address_policy: see `Device`; None to take them from `addresses`.
-        addresses: None for `self.addresses`.
         limit: memory limit in bytes that the program sets by a call.
         start: `Start.REALLOCATED` for an empty allocator.
         host_spill: bytes of host memory that the driver provides when the device is full.
@@ -306,7 +279,6 @@ class RecordedDevice:
         return setting.fraction(self.release) is not None and not self.is_recorded(setting)
 
     def is_recorded(self, setting: Setting) -> bool:
-        """Return True if `setting` has the same effect as the recorded setting."""
         wanted, own = setting.config(self.release), self.config
         has_call = setting.call_fraction == self.recorded.call_fraction
         return has_call and str(wanted) == str(own)
@@ -314,9 +286,8 @@ class RecordedDevice:
     def limit_for(self, setting: Setting, device_memory: int | None, plan: Plan) -> int | None:
         """Return the memory limit in bytes for a replay on a device of `device_memory` bytes.
 
-        The inferred limit, `plan.limit`, is for the recorded device.  It is multiplied by the ratio
-        of the two device sizes, because the program sets it as a fraction of the device. Return
-        None if no limit was inferred, or if a memory fraction is known.
+        The inferred limit grows with the device, because the program sets it as a fraction. None if
+        no limit was inferred, or if a memory fraction is known.
         """
         limit = plan.limit
         if limit is None or self.in_force(setting).fraction(self.release) is not None:

@@ -1,9 +1,8 @@
 """History of a replay, derived from its steps and the addresses of their blocks.
 
-A plain step is a step whose entries follow from its kind, its columns and the address of its block.
-The core runs plain steps in a batch, and records only the addresses.  The other steps of the batch
-run one by one, and the allocator records their entries.  Addresses and entries together give the
-complete history of the batch, except for pool ids.  Source: semantics 6.2.
+The core runs plain steps (whose entries follow from their columns and the address of the block) in
+a batch, and records only the addresses.  The other steps run one by one, and the allocator records
+their entries.  Source: semantics 6.2.
 """
 
 from __future__ import annotations
@@ -90,11 +89,7 @@ class HistoryCheck(Protocol):
     def has_diverged(self) -> bool: ...
 
     def exclude_last_alloc(self, pending: Sequence[TraceEntry]) -> None:
-        """Leave the address of the replay's last `alloc` entry out of the comparison.
-
-        The request failed in the recording, so no address is recorded.
-        pending: entries of the replay since the last call of `history`, with this entry.
-        """
+        """Do not compare the address of the last `alloc`, which failed in the recording."""
 
     def history(self, entries: Sequence[TraceEntry]) -> None: ...
     def steps(
@@ -103,20 +98,16 @@ class HistoryCheck(Protocol):
         """Compare the next steps of the replay.
 
         first: number of the first step in the plan.
-        placed: addresses of the blocks of the steps.
         history: entries of the steps that ran one by one.
         """
 
-    def result(self, allocator: ReplayAllocator) -> Fidelity:
-        """Compare the final segments, and return the result."""
-        ...
+    def result(self, allocator: ReplayAllocator) -> Fidelity: ...
 
 
 def rows_of(steps: Steps, placed: PlacedSteps, history: Sequence[TraceEntry]) -> PlacedRows:
     """Return the entries that `steps` cause, as columns.
 
-    placed: address of the block of each plain step.
-    history: entries of the other steps, which ran one by one.
+    history: entries of the steps that ran one by one.
     """
     is_single = np.zeros(len(steps), dtype=bool)
     is_single[placed.singly] = True

@@ -31,12 +31,9 @@ class SimulatedOom:
     requested_bytes: size before rounding; None if the recording has only the rounded size.
     rounded_bytes: size after rounding.
     tried_bytes: size that the error message gives.
-    message: text of PyTorch's error.
     is_recorded: this entry of the recording is an `oom` entry too.
-    stream: raw handle of the stream of the request.
     total_bytes, free_bytes: memory of the device after the error.
     allocated_bytes, reserved_bytes: memory of PyTorch after the error.
-    limit_bytes: memory limit of the process; None without a limit.
     """
 
     entry: int
@@ -103,13 +100,10 @@ class Parting:
 class Fidelity:
     """Agreement of a replay under the recorded settings with the recording.
 
-    allocations: number of recorded `alloc` entries.
     addresses_matched: number of recorded `alloc` entries with the same address in the replay.
-    segments: number of recorded final segments.
     segments_matched: number of final segments with the same blocks in the replay.
     entries: number of compared entries.
     entries_matched: number of equal entries before the first difference.
-    first_mismatch: None if nothing differs.
     """
 
     allocations: int
@@ -122,7 +116,6 @@ class Fidelity:
 
     @property
     def is_compared(self) -> bool:
-        """True if entries were compared; False for a recording that contains only requests."""
         return self.entries > 0
 
     @property
@@ -163,10 +156,7 @@ class Spill:
     """Use of host memory by a device whose driver provides it when the device is full.
 
     lent_bytes: available host memory.
-    most_bytes: peak of the host memory in use.
-    began: entry of the first request that used host memory; None if none did.
-    worst: entry of the request that first reached the peak.
-    end_bytes: host memory in use at the end.
+    began, worst: entries of the first request that used host memory (or None) and of the peak.
     """
 
     lent_bytes: int

@@ -30,7 +30,6 @@ class Setting:
         return _config(self.conf, release.version)
 
     def fraction(self, release: Release) -> float | None:
-        """Return the memory fraction that limits the process; None if no fraction limits it."""
         if self.call_fraction is not None:
             return self.call_fraction
         fraction = self.config(release).per_process_memory_fraction
@@ -38,7 +37,6 @@ class Setting:
 
     @property
     def n_options(self) -> int:
-        """Number of options in `conf`, plus one for a call that sets a memory fraction."""
         return sum(1 for part in self.conf.split(",") if ":" in part) + bool(self.call_fraction)
 
     @property
@@ -60,15 +58,11 @@ def _config(conf: str, version: str) -> AllocatorConfig:
 
 
 def in_option_string(release: Release) -> bool:
-    """Return True if `release` reads the memory fraction from the conf."""
     return IN_STRING in release.options
 
 
 def releases_needed(conf: str, release: Release, possible: Sequence[str]) -> str | None:
-    """Name the releases that read `conf` as `release` does, such as "PyTorch 2.11 or later".
-
-    None if all releases in `possible` read it so.
-    """
+    """Name the releases that read `conf` as `release` does, such as "PyTorch 2.11 or later"."""
     if all(_reads_alike(conf, release, version) for version in possible):
         return None
     # Extend the range from `release` in both directions while the meaning is the same.

@@ -1,10 +1,7 @@
 """Memory over a replay, computed by NumPy: timeline and statistics.
 
-The timeline has allocated and reserved memory after each step, in bytes.  The statistics come from
-the journal, the list of changes that the core has not applied to them yet.  The functions give the
-same numbers as `allocsim.core.stats.fold_records`.  The core does not import NumPy, so a `Drive`
-gives it the function to call.  `python -m benchmarks.speed --tricks` measures the time that NumPy
-saves.
+The functions give the same numbers as `allocsim.core.stats.fold_records`.  The core does not import
+NumPy, so a `Drive` gives it the function to call.
 """
 
 from __future__ import annotations
@@ -62,12 +59,10 @@ class Timeline:
 
     @property
     def busiest(self) -> TimelinePoint | None:
-        """First step with peak allocated memory; None for an empty timeline."""
         return None if not len(self.entry) else self._point(int(np.argmax(self.allocated)))
 
     @property
     def idlest(self) -> TimelinePoint | None:
-        """First step with peak idle memory; None for an empty timeline."""
         if not len(self.entry):
             return None
         return self._point(int(np.argmax(self.reserved - self.allocated)))
@@ -95,13 +90,11 @@ class TimelineBuilder:
         return self._n_kept + len(self.moved)
 
     def keep(self) -> None:
-        """Store the changes in `moved` as an array, and clear `moved`."""
         self._kept.append(int_column(self.moved))
         self._n_kept += len(self.moved)
         self.moved.clear()
 
     def reserve(self, reserved: int) -> None:
-        """Store `reserved` as the reserved bytes after the last step."""
         if reserved != self._reserved[-1][1]:
             self._reserved.append((len(self) - 1, reserved))
 
@@ -124,11 +117,7 @@ FEW = 64
 
 
 def fold(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Add up the changes in a journal (core/journal.py), with NumPy if that is faster.
-
-    Returns the change, peak and increase of seven statistics of blocks for each of the groups
-    `all`, `small_pool` and `large_pool`.
-    """
+    """Add up the changes in a journal (core/journal.py), with NumPy if that is faster."""
     is_quicker = IS_COMPILED or len(journal[0]) < FEW
     return fold_records(journal) if is_quicker else fold_columns(journal)
 
@@ -165,10 +154,7 @@ def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
 
 
 def fold_allocated(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Add up only the changes of allocated bytes in a journal, enough for sweeps of settings.
-
-    All other statistics, and those of the small and large pool, are zero in the result.
-    """
+    """Add up only the changes of allocated bytes in a journal, enough for sweeps of settings."""
     sizes, _, _, at, waits = journal
     held = int_column(sizes)
     grown = np.maximum(held, 0).sum(keepdims=True)
