@@ -1,18 +1,10 @@
 """Compare one script on the model and on real PyTorch; minimise a script that differs.
 
-A script is a list of allocator calls, named ops (`script.py`).
+A script is a list of allocator calls, named ops (`script.py`).  All results must be equal:
+addresses, entries, segments, error texts and statistics.
 
-Rule: all results must be equal.  They are compared in an order that shows a difference near its
-cause: the op at which a script stopped, addresses, entries, segments, error texts, statistics.  If
-the behaviour of PyTorch is undefined from some op on, the script is compared up to that op.
-
-A divergence is a script on which the model differs.  It is minimised by removing groups of
-consecutive ops, large groups first, and can be written as a test.  The test needs no PyTorch: it
-runs the script on the model and expects the results of real PyTorch.
-
-`check_case` compares real PyTorch with the stored results of a golden case.  A case has no stored
-result for a release that refused its options, stopped on an internal error or gives different
-results each time; the outcome for such a release is reported, but not compared.
+A script on which the model differs is minimised by removing groups of consecutive ops, and can be
+written as a test that needs no PyTorch.
 """
 
 from __future__ import annotations
@@ -74,10 +66,7 @@ def first_difference(
 
 
 def list_difference(field: str, ours: Sequence[Any], expected: Sequence[Any]) -> Difference | None:
-    """Return the first item that differs between two lists; None if the lists are equal.
-
-    field: field of the results that contains the lists, for the returned difference.
-    """
+    """Return the first item that differs between two lists; None if the lists are equal."""
     for at, (one, other) in enumerate(zip(ours, expected, strict=False)):
         if one != other:
             return Difference(field, at, one, other)
@@ -151,11 +140,7 @@ class Divergence:
 
 
 def minimised(found: Divergence, judge: Judge) -> Divergence:
-    """Return a shorter script with the same kind of difference (field and statistic) as `found`.
-
-    judge: function that compares a script on the model and on real PyTorch and returns its
-        divergence; None if all results are equal.
-    """
+    """Return a shorter script with the same kind of difference (field and statistic) as `found`."""
 
     def still_differs(script: Script) -> bool:
         try:
@@ -214,8 +199,6 @@ class Judgement:
     """Result of the comparison of one script.
 
     script: the part of the script that was compared.
-    addresses: address of each allocation; None if it failed.
-    end: reason for the end of the comparison, as text.
     divergence: script with its first difference; None if all results are equal.
     """
 
@@ -229,8 +212,7 @@ def judge(real: Real, script: Script) -> Judgement:
     """Compare a script on the model and on real PyTorch.
 
     The model runs it twice: call by call, and with the code of a replay (core/fast_path.py).  After
-    a failed assertion, real PyTorch is in the middle of an op, in an unspecified state.  Then only
-    the number of that op is compared, and the results of the ops before it.
+    a failed assertion in real PyTorch, only the results of the ops before it are compared.
     """
     release = find_release(real.torch_version).version
     try:
@@ -315,7 +297,6 @@ _FIELDS = ("addresses", "trace", "segments")
 class CaseCheck:
     """Comparison of real PyTorch with the stored results of one golden case.
 
-    name: name of the golden case.
     outcome: "equal" or "different"; if the case has no result for the release, "refused", "stopped"
         or "ran".
     detail: first difference, or error message of the release; "" if there is neither.
@@ -336,7 +317,6 @@ def load_case(path: Path) -> dict[str, Any]:
 
 
 def check_case(real: Real, case: dict[str, Any]) -> CaseCheck:
-    """Run a golden case on real PyTorch; compare the results with those stored in the case."""
     name, version = case["name"], real.torch_version
     group = next((g for g in case["results"] if version in g["torch"]), None)
     try:
@@ -357,10 +337,7 @@ def _stop(results: RealAnswer) -> str:
 def stored_difference(
     results: RealAnswer, expected: dict[str, Any], texts: list[str]
 ) -> str | None:
-    """Describe the first difference of results from those stored in a golden case; None if equal.
-
-    texts: texts of out-of-memory errors and refusals that are stored in the golden case.
-    """
+    """Describe the first difference of results from those in a golden case; None if equal."""
     if results.stopped:
         return _stop(results)
     pairs = [(field, getattr(results, field), expected[field]) for field in _FIELDS]

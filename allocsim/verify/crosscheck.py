@@ -1,10 +1,7 @@
 """Compare the model with real PyTorch on many random scripts, and count the compared ops.
 
-A script is a list of allocator calls, named ops (`script.py`).
-
-Rule: the result depends on seed, releases and settings, and not on the number of processes. Only
-ops that ran are counted. An op counts once for each option in effect, and once for each feature of
-the allocator that it used, such as a malloc in an open pool.
+A script is a list of allocator calls, named ops (`script.py`).  The result depends on seed,
+releases and settings, and not on the number of processes.
 """
 
 from __future__ import annotations
@@ -70,7 +67,6 @@ class Tally:
         return self
 
     def rows(self, kind: str) -> list[tuple[str, int]]:
-        """Return the (name, number) pairs of one kind, largest number first."""
         rows = [(name, count) for (of, name), count in self.counts.items() if of == kind]
         return sorted(rows, key=lambda row: (-row[1], row[0]))
 
@@ -78,11 +74,7 @@ class Tally:
         return {kind: dict(self.rows(kind)) for kind in KINDS}
 
     def add(self, script: Script, release: str, addresses: Sequence[int | None], end: str) -> None:
-        """Count the ops of a compared script.
-
-        addresses: address of each allocation; None if the allocation failed.
-        end: reason for the end of the comparison, as text.
-        """
+        """Count the ops of a compared script."""
         counts, ops = self.counts, script.ops
         self.ops += len(ops)
         counts["release", release] += len(ops)
@@ -204,10 +196,8 @@ class WheelSource:
 class CrossCheck:
     """Options of a cross-check.
 
-    sources: suppliers of real PyTorch and of scripts, one for each release.
     ops: least number of ops to compare for each release.
     conf: conf of every script, which then has no op that changes settings; None for random confs.
-    jobs: number of processes.
     """
 
     sources: tuple[Source, ...]
@@ -231,11 +221,7 @@ class Report:
 
 
 def crosscheck(check: CrossCheck, progress: Progress | None = None) -> Report:
-    """Run random scripts on the model and on real PyTorch, and compare the results.
-
-    It ends when each release has run `check.ops` ops, or at the first difference.
-    progress: function called with the number of finished ops and the number of all ops.
-    """
+    """Run random scripts on the model and on real PyTorch, and compare the results."""
     report = Report()
     total = check.ops * len(check.sources)
     executor = ProcessPoolExecutor(check.jobs) if check.jobs > 1 else None

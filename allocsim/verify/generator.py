@@ -1,15 +1,12 @@
 """Make random op scripts, mostly valid for a release and sometimes beyond its limits.
 
-A scope is the part of a script between begin_allocate_to_pool and end_allocate_to_pool.
-
-Rule: a script depends only on its seed and release, and any op can follow any other op.  Many sizes
-are equal, or at the boundaries of the allocator's rules, because allocators differ on ties and
-exact fits.  Ops that would hide a difference, such as a malloc after the end of a scope or growth
-after a reset, are less frequent.
+Many sizes are equal, or at the boundaries of the allocator's rules, because allocators differ on
+ties and exact fits.
 
 A reproducible script avoids two cases where real PyTorch gives different results each time: several
 frees deferred at once from 2.9 to 2.12 (semantics 12.3a), and, up to 2.12, streams recorded both
-inside and outside scopes, which upstream identifies by the address of an object (12.3b).
+inside and outside the scopes of pools, which upstream identifies by the address of an object
+(12.3b).
 """
 
 from __future__ import annotations
@@ -134,7 +131,6 @@ class RandomStreams:
 
     @classmethod
     def make(cls, rng: random.Random) -> RandomStreams:
-        """Return at random a few streams with default handles, or many with colliding handles."""
         if rng.random() < 0.6:
             return cls(rng.choice(_FEW))
         numbers = list(range(rng.choice(_COUNTS) + 1))
@@ -176,7 +172,6 @@ def make_script(
     is_reproducible: avoid the cases where real PyTorch gives different results each time.
     with_marks: allow pools with no_split and use_on_oom, pools emptied separately, and pools
         deleted as a MemPool, if the release has these calls.
-    largest: largest request in bytes.
     length_factor: factor on the number of ops, for real allocators that take long to start.
     """
     rng = random.Random(f"{seed} {release.version}")

@@ -1,8 +1,4 @@
-"""Make random op scripts that allocate pinned host memory, mostly valid for a release.
-
-Rule: a script depends only on its seed and release.  Many sizes are equal, or next to a power of
-two, because allocators differ on exact fits.
-"""
+"""Make random op scripts that allocate pinned host memory, mostly valid for a release."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Run op scripts with the complete PyTorch of an installed Python interpreter.
 
-Rule: each script runs on a new allocator, and the results have the form of the golden cases, so
-`InstalledTorch` can replace `RealAllocator`. On the phantom GPU all results must equal the model's,
-including addresses. On a real GPU the driver chooses segment addresses, free memory and stream
-handles. They are read from the results and given to the model, which predicts the rest.
+On the phantom GPU all results must equal the model's, including addresses.  On a real GPU the
+driver chooses segment addresses, free memory and stream handles; these are given to the model,
+which predicts the rest.
 
 `on_gpu` adapts a script to a real GPU, whose memory and timing a script cannot choose:
 
@@ -14,9 +13,6 @@ handles. They are read from the results and given to the model, which predicts t
   at a time. The GPU is never full.
 - An odd large_segment_size_mb, whose handles the driver can refuse, may be set only at the start of
   a script: the address of a segment without handles would be unknown.
-
-The sentences about other processes are removed from error texts, because their numbers come from
-the driver.  A sentence is removed only if it has exactly the words that PyTorch writes.
 """
 
 from __future__ import annotations
@@ -98,11 +94,7 @@ _BEFORE = re.compile(rf"of which (?:{_SIZE}) is free\. ")
 
 
 def without_processes(text: str) -> str:
-    """Remove PyTorch's sentences about processes from an error text.
-
-    A text without the sentence about free memory before them, or with two sentences about its own
-    process, is returned unchanged.
-    """
+    """Remove PyTorch's sentences about processes from an error text."""
     before = _BEFORE.search(text)
     if before is None:
         return text
@@ -149,11 +141,7 @@ class InstalledTorch:
             raise UnavailableError(f"torch {install.version} does not start: {reason}")
 
     def run(self, script: Script) -> RealAnswer:
-        """Run a script and return its results; on a real GPU, with the decisions of the driver.
-
-        Raises RefusedError if PyTorch refuses the conf or its process dies, and UnavailableError if
-        the interpreter has ended or gets no GPU.
-        """
+        """Run a script and return its results; on a real GPU, with the decisions of the driver."""
         answer = self._execute(script)
         if script.is_host:
             names = ("addresses", "stats", "segments", "trace", "messages")
@@ -270,8 +258,6 @@ def opened(python: str, is_phantom: bool) -> InstalledTorch:
 class InstalledSource:
     """Supplier of the complete PyTorch of an interpreter, and of scripts for it.
 
-    release: "major.minor" of its PyTorch.
-    python: path of the interpreter.
     is_phantom: True to run on the phantom GPU (stubs of the CUDA libraries), False for a real GPU.
     jobs: number of scripts that run on the GPU at the same time.
     is_host: True for scripts of pinned host memory, on the phantom GPU only.

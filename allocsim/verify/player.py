@@ -1,15 +1,8 @@
 """Run op scripts on the model, with results in the form of the golden cases.
 
-Rule: out of memory and a refusal by the driver do not end a script, any other error does.  In
-real PyTorch and here, the results then describe the state after that error.  An op on a block whose
-allocation failed is skipped.
-
-For a script that ran on a real GPU, the model takes the decisions of the GPU's driver from the
-history of real PyTorch: the address of a new segment from the entry of the segment, and the free
-memory of an error text from the `oom` entry.  The model predicts all other values.
-
-Blocks of pinned host memory have numbers in place of addresses, in the order of their creation,
-because the C library chooses the addresses of real pinned memory on a phantom GPU.
+Out of memory and a refusal by the driver do not end a script, any other error does.  For a script
+that ran on a real GPU, the model takes segment addresses and free memory from the history of real
+PyTorch.
 """
 
 from __future__ import annotations
@@ -238,8 +231,7 @@ def play_defined(
 ) -> tuple[Script, ModelAnswer, UndefinedBehaviorError | None]:
     """Run a script up to the first op whose behaviour PyTorch leaves undefined.
 
-    Returns the ops that ran, as a script; their results; and the error of the undefined op, or None
-    if the whole script ran.
+    Returns the ops that ran, their results, and the error of the undefined op or None.
     """
     outcome = play(script, torch_version, **arguments)
     at, error = outcome.stopped or (0, None)

@@ -82,11 +82,7 @@ class RealAllocator:
         )
 
     def time(self, script: Script, repeats: int = 3) -> list[float]:
-        """Return the seconds that the ops of a script take in each of `repeats` passes.
-
-        Only the loop over the parsed ops is timed, without recording a history.  Between passes all
-        blocks are freed and the cache is emptied.
-        """
+        """Return the seconds that the ops of a script take in each of `repeats` passes."""
         if repeats < 1:
             raise ScriptError(f"repeats {repeats} is not a count of passes, 1 or more")
         seconds: list[float] = self._execute(script, repeats)["seconds"]

@@ -85,13 +85,11 @@ class Script:
 class RealAnswer:
     """Results of one release of PyTorch for a script, in the form of golden cases.
 
-    torch: version of PyTorch.
     addresses: address for each `a` op in order; None if it failed, or for 0 bytes.
     stats: dictionary from the name of a statistic to [current, peak, allocated, freed], and from
         the name of a counter to one number.
     segments: final segments, as in torch.cuda.memory_snapshot() (`golden_segment`).
     trace: entries [action, address, bytes, stream number] of the history.
-    messages: texts of out-of-memory errors and refusals by the driver, in order.
     stopped: (number of the op, text) if any other error ended the script, else None.  The other
         fields then report the state at that point.
     conditions: decisions of a real GPU's driver, as keyword arguments of `play`.
@@ -107,7 +105,6 @@ class RealAnswer:
     conditions: Mapping[str, Any] = field(default_factory=dict)
 
     def as_golden(self) -> dict[str, Any]:
-        """Return the results as an item of the list `results` of a golden case."""
         return {
             "torch": [self.torch],
             "addresses": self.addresses,
@@ -219,10 +216,7 @@ class _Encoder:
 
 
 def encode_ops(ops: Sequence[Op]) -> list[str]:
-    """Return the lines of text by which driver.cpp reads the ops, one line per op.
-
-    Raises ScriptError, with the number of the op, for an unknown letter or wrong arguments.
-    """
+    """Return the lines of text by which driver.cpp reads the ops, one line per op."""
     encoder = _Encoder()
     lines = []
     for encoder.at, op in enumerate(ops):
@@ -253,10 +247,7 @@ def golden_stats(flat: Mapping[str, int]) -> dict[str, Any]:
 
 
 def golden_segment(segment: Mapping[str, Any], number: Numbers) -> dict[str, Any]:
-    """Return a segment of `torch.cuda.memory._snapshot()` with the values that golden cases store.
-
-    number: function from a raw stream handle to the stream number.
-    """
+    """Return a segment of torch.cuda.memory._snapshot() as golden cases store it."""
     return {
         **{key: segment[key] for key in _AS_THEY_ARE},
         "stream": number(segment["stream"]),

@@ -1,14 +1,10 @@
 """Program that runs op scripts with the PyTorch of the interpreter that executes it.
 
-Rule: each script runs on a new allocator.  The program imports torch once and does not initialise
-CUDA.  Each script runs in a fork of this process, with the conf of the script in the environment.
-Creating a CUDA context on a real GPU takes long, so some forks start before their scripts arrive
-and create their context through the driver, without a call of PyTorch.
+Each line of standard input is a command in JSON, [path of the script, path for the results]; the
+answer is a line with an exit status.  Each script runs in a fork with a new allocator.
 
-The interpreter needs torch and may lack allocsim.  Each line of standard input is a command in
-JSON, [path of the script, path for the results].  The answer is a line with the exit status of the
-fork.  The argument is the number of forks that start before their scripts.  `installed.py` sends
-the commands.
+The interpreter needs torch and may lack allocsim.  Creating a CUDA context on a real GPU takes
+long, so some forks (their number is the argument) create it before their scripts arrive.
 
 The module is long because a program that runs without allocsim is one file.
 """
@@ -369,7 +365,6 @@ def _plain(segment: dict[str, Any]) -> dict[str, Any]:
 
 
 def start_context() -> None:
-    """Create the CUDA context of the first GPU through the driver; PyTorch uses it later."""
     driver, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
     for error in (driver.cuInit(0), driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)):
         if error:
@@ -392,7 +387,6 @@ class Fork:
         run(torch, reading, starts_context=starts_context)
 
     def answer(self, line: str) -> int:
-        """Run the script that the command `line` names; return the wait status of the process."""
         with suppress(BrokenPipeError):  # the fork has ended, and its status gives the reason
             os.write(self._asking, line.encode())
         os.close(self._asking)
@@ -404,10 +398,7 @@ class Fork:
 
 
 def run(torch: Any, reading: int, *, starts_context: bool) -> None:
-    """Wait for one command, run its script and exit; called in the forked process only.
-
-    reading: file descriptor of the pipe for the command.
-    """
+    """Wait for one command, run its script and exit; called in the forked process only."""
     code = 1
     try:
         if starts_context:
