@@ -194,7 +194,7 @@ def law_cards() -> dict[str, Gpu]:
 def opening_at(task: Task, gpu: Gpu) -> Opening:
     """Return the question that a calculator page shows first: `task` on `gpu`.
 
-    Raises ConfigError for an option that the calculator does not have, or without laws.
+    Raises ConfigError for an option that the calculator does not have, and for a task without laws.
     """
     name = laws_name(task)
     if task.start != "clean" or not _is_on_page(name):

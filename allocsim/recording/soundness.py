@@ -1,6 +1,6 @@
 """Find the defects of a recording and describe them in sentences for the user.
 
-Equal defects of several entries are one defect whose text has the number of entries.
+Equal defects of several entries are reported once, with the number of entries.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Read a pickled snapshot directly to columns, without creating an object per entry.
 
-The result equals that of `unpickle`, which reads a file that this module cannot read and reports
+A file that this module cannot read is left to `unpickle`, which gives the same result and reports
 errors.  Nothing is executed.
 """
 

@@ -294,7 +294,10 @@ class Trace:
         return held + max(0, int(after.max(initial=0)))
 
     def reserved_after(self, entries: NDArray[np.intp], held: int) -> NDArray[np.int64]:
-        """Return the bytes reserved after each of `entries`, if `held` are before the first."""
+        """Return the reserved bytes after each entry in `entries`.
+
+        held: bytes reserved before the first entry.
+        """
         moved, after = self._reserved()
         return held + np.append(0, after)[np.searchsorted(moved, entries, side="right")]
 

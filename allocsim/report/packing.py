@@ -51,7 +51,7 @@ def packed(instant: Instant) -> list[PackedPool]:
 
 
 def pieces_of(first: int, last: int) -> Iterator[tuple[int, int, int]]:
-    """Cut the units [first, last) at the ends of rows; yield (row, begin, end) of each piece."""
+    """Cut a range of layout units at the ends of rows; yield (row, begin, end) of each piece."""
     while first < last:
         row = first // WIDTH
         end = min(last, (row + 1) * WIDTH)

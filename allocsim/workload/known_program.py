@@ -1,7 +1,7 @@
 """Simulate a program given as a list of requests and frees, and return its recording.
 
-If a stretch of rows begins with the same state of the small pool as an earlier one, its addresses
-there are copied.  This is exact, because the two pools share no blocks.
+Rows that may repeat, such as a decoding step, get the addresses of an earlier repetition that began
+with the same state of the small pool.  This is exact, because the two pools share no blocks.
 """
 
 from __future__ import annotations

@@ -228,7 +228,10 @@ class Recorder:
 
     @contextmanager
     def program(self) -> Iterator[None]:
-        """Yield to the program; an out-of-memory error ends it and is stored in `oom_text`."""
+        """Run the simulated program in a `with` block; an out-of-memory error ends it.
+
+        The text of the error is stored in `oom_text`.
+        """
         try:
             yield
         except OutOfMemoryError as error:

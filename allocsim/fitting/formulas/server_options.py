@@ -242,7 +242,7 @@ def of_vllm(
 
 
 def options_again(options: ServerOptions, server: str) -> str:
-    """Return the given options as command-line text, without those that the caller adds."""
+    """Return the options as command-line text, except those of sizes and cards."""
     own = ("fraction", "longest", "sequences", "cards", "gpu_layers")
     names: dict[str, tuple[str, str]] = {}
     for option, (name, read) in _OPTIONS[server].items():

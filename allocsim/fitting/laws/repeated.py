@@ -1,7 +1,7 @@
 """Program with repeated parts: ranges of requests and frees that occur once for every layer.
 
-A free names its block by the number of blocks from the same Python stack that were requested later.
-So one more copy of a layer does not renumber the blocks of other rows.
+A free is stored with the number of later blocks from the same Python stack, not with the number of
+its block.  So one more layer does not change the rows of other layers.
 """
 
 from __future__ import annotations

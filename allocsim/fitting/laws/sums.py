@@ -58,12 +58,10 @@ def partial_sums(summed: int, columns: int, card: Card, rows: int) -> int:
 
 
 def sums_that_fill_gpu(columns: int, card: Card, rows: int) -> int:
-    """Return the smallest number of partial sums per column whose thread blocks fill the GPU."""
     return -(-card.blocks(32 * rows) // max(-(-columns // columns_of_a_block(rows)), 1))
 
 
 def parts_of(numbers: int, blocks: int) -> int:
-    """Return the number of parts into which a kernel splits a sum of `numbers` elements."""
     values = -(-numbers // 512)
     return max(min(blocks, -(-values // 16)), -(-values // 256))
 

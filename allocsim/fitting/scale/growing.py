@@ -1,7 +1,7 @@
 """Law of a program where one size is the number of repetitions of a part, such as its layers.
 
-Two recordings with different numbers of layers show the requests and frees that a layer adds.
-Every further recording checks the law: its peak of reserved memory must be equal.
+Two recordings with different numbers of layers show the requests and frees that a layer adds.  The
+law must then predict the peak of reserved memory of every further recording exactly.
 """
 
 from __future__ import annotations
