@@ -118,7 +118,7 @@ def build_stubs(folder: Path, cuda_major: int) -> Stubs:
     over_device = [str(stubs.device), ORIGIN]
     runtime = [f"-DPHANTOM_CUDA={cuda_major}", f"-Wl,--version-script={versions}"]
     for library, sources, extra in (
-        (stubs.device, ("device.c", "arena.c", "reads.c"), ["-pthread"]),
+        (stubs.device, ("device.c", "arena.c", "reads.c", "host.c"), ["-pthread"]),
         (stubs.cudart, ("cudart.c", "launch.c", "graph.c"), [*runtime, *over_device]),
         (stubs.cuda, ("cuda.c",), over_device),
         (stubs.nvml, ("nvml.c",), over_device),

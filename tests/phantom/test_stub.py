@@ -735,3 +735,25 @@ def test_processes_share_the_memory_of_a_card(libraries: Stubs, tmp_path: Path) 
     assert take(second, 600)
     second.communicate()
     assert used() == [0, 1000]
+
+
+_MORE_THAN_THE_MACHINE = """
+import ctypes, os
+c = ctypes.CDLL(None)
+c.free.argtypes = [ctypes.c_void_p]
+size = ctypes.c_size_t(4 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+first, second = ctypes.c_void_p(), ctypes.c_void_p()
+codes = [c.posix_memalign(ctypes.byref(each), 64, size) for each in (first, second)]
+ctypes.memset(first.value + size.value - 1, 7, 1)
+c.free(first)
+c.free(second)
+print(*codes, "freed" if not open("/proc/self/maps").read().count(f"{first.value:x}-") else "kept")
+"""
+
+
+def test_posix_memalign_returns_more_than_the_memory_of_the_machine(libraries: Stubs) -> None:
+    """A tensor as large as the KV cache of vLLM, which reads only its strides."""
+    command = [sys.executable, "-c", _MORE_THAN_THE_MACHINE]
+    environment = {**os.environ, "LD_PRELOAD": str(libraries.device)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "0", "freed"]
