@@ -53,7 +53,7 @@ def _causes(shortage: Shortage) -> dict[str, str]:
     idle = format_size(shortage.idle_bytes)
     free = shortage.figures.free_bytes
     free_text = "unknown" if free is None else format_size(free)
-    reach = format_size(shortage.figures.within_reach or 0)
+    reach = format_size(shortage.figures.idle_and_free or 0)
     held = format_size(shortage.oom.allocated_bytes)
     total = format_size(shortage.oom.total_bytes)
     return {

@@ -54,7 +54,7 @@ def test_the_figures_are_those_of_pytorch_s_text(shortage: Shortage) -> None:
     assert shortage.tried_bytes == 694 * MIB
     assert shortage.figures.free_bytes == 396 * MIB
     assert round(shortage.idle_bytes / MIB, 2) == 462.32
-    assert shortage.figures.within_reach == shortage.idle_bytes + 396 * MIB
+    assert shortage.figures.idle_and_free == shortage.idle_bytes + 396 * MIB
 
 
 def test_cause_is_the_first_comparison_that_holds(device_run: DeviceRun) -> None:

@@ -72,7 +72,7 @@ class Program:
 
     @cached_property
     def mempools(self) -> tuple[PoolId, ...]:
-        """MemPools in order of creation; without marks, all pools with an id (0, n)."""
+        """MemPools in order of creation; if it is not recorded, all pools with an id (0, n)."""
         made = [m.value for m in self.prepared.marks if m.kind is MarkKind.POOL_CREATED]
         found = [each for each in made if isinstance(each, tuple)]
         own = {pool for pool in self.plan.pools if pool[0] == 0} - {DEFAULT_POOL}
@@ -245,7 +245,7 @@ def merged(
 ) -> tuple[Plan, tuple[int, ...]]:
     """Combine the plans of programs that are threads into one plan for their shared allocator.
 
-    turns: steps of one program each, in the order of the replay.
+    turns: the order; each turn is a sequence of steps of one program.
     Returns the plan, and for each turn the index of the first plan step after it.
     """
     first = programs[0]

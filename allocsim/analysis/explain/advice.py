@@ -161,7 +161,7 @@ def _free_above_request(situation: Situation) -> list[str]:
 
 def _close_limit(figures: Figures) -> list[str]:
     # The printed sizes are rounded, so a request just within the limit may exceed it.
-    held, limit = figures.limited, figures.real_limit
+    held, limit = figures.limited, figures.limit_below_capacity
     if held is None or limit is None or figures.tried_bytes is None:
         return []
     if held + figures.tried_bytes + figures.doubt(held, figures.tried_bytes, limit) <= limit:
@@ -362,7 +362,7 @@ def _on_settings(situation: Situation) -> list[str]:
     config, figures = situation.config, situation.figures
     if config is None:
         return []
-    has_limit = figures.real_limit is not None or config.per_process_memory_fraction < 1.0
+    has_limit = figures.limit_below_capacity is not None or config.per_process_memory_fraction < 1.0
     found = [f"{sentence}." for sentence in config.inert_options(has_limit=has_limit)]
     split = situation.max_split_size_mb
     found += [f"Unsafe: {each}. Leave max_split_size_mb out." for each in config.unsafe_options()]

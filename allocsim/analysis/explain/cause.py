@@ -62,7 +62,7 @@ class Figures:
         return max(0, self.reserved_bytes - self.allocated_bytes)
 
     @property
-    def within_reach(self) -> int | None:
+    def idle_and_free(self) -> int | None:
         idle = self.idle
         return None if idle is None or self.free_bytes is None else idle + self.free_bytes
 
@@ -89,12 +89,12 @@ class Figures:
 
     @property
     def limited(self) -> int | None:
-        """First known of reserved, process and allocated bytes, which a limit restricts."""
+        """Bytes that a memory limit restricts: reserved, else process, else allocated bytes."""
         held = (self.reserved, self.process_bytes, self.allocated_bytes)
         return next((size for size in held if size is not None), None)
 
     @property
-    def real_limit(self) -> int | None:
+    def limit_below_capacity(self) -> int | None:
         limit, total = self.limit_bytes, self.total_bytes
         return limit if limit is not None and (total is None or limit < total) else None
 
@@ -134,11 +134,11 @@ def _comparisons(figures: Figures) -> Iterator[bool]:
     free = _known(figures.free_bytes)
     yield tried > capacity or tried > _known(figures.largest_bytes)
     yield _size_over_capacity(figures) is not None
-    yield _known(figures.limited) + tried > _known(figures.real_limit)
+    yield _known(figures.limited) + tried > _known(figures.limit_below_capacity)
     # One byte of tolerance, since the rounding errors are rounded themselves.
     yield free - tried >= max(0, figures.doubt(figures.tried_bytes, figures.free_bytes) - 1)
     yield not figures.has_little_idle and _known(figures.idle) >= tried
-    yield not figures.has_little_idle and _known(figures.within_reach) >= tried
+    yield not figures.has_little_idle and _known(figures.idle_and_free) >= tried
     # If idle memory is unknown (asynchronous backend, log lines), the card counts as full.
     yield figures.free_bytes is not None or tried > _known(figures.unallocated)
 
@@ -163,8 +163,10 @@ def arithmetic_of(cause: str, figures: Figures) -> str:
             line = _too_large_line(tried, figures)
         case "host_fallback":
             return f"{_size_over_capacity(figures)} > {_total(figures)}"
-        case "fraction_limit" if figures.real_limit is not None and figures.limited is not None:
-            return _limit_line(tried, figures.limited, figures.real_limit, figures)
+        case "fraction_limit" if (
+            figures.limit_below_capacity is not None and figures.limited is not None
+        ):
+            return _limit_line(tried, figures.limited, figures.limit_below_capacity, figures)
         case "free_above_request":
             return f"{tried} <= {_size(figures.free_bytes)} free"
         case "fragmentation":
@@ -196,7 +198,7 @@ def _limit_line(tried: str, held: int, limit: int, figures: Figures) -> str:
 
 
 def _together_line(tried: str, figures: Figures) -> str:
-    free, reach = _size(figures.free_bytes), figures.within_reach
+    free, reach = _size(figures.free_bytes), figures.idle_and_free
     limit, held = figures.limit_bytes, figures.limited
     if figures.free_bytes is None and figures.capacity is None and limit and held:
         return f"{_size(held)} in use + {tried} > {_size(limit)} allowed"
@@ -221,7 +223,7 @@ def _idle(figures: Figures) -> str:
 
 
 def _doubt(figures: Figures) -> str:
-    tried, idle, reach = figures.tried_bytes, figures.idle, figures.within_reach
+    tried, idle, reach = figures.tried_bytes, figures.idle, figures.idle_and_free
     if tried is None or idle is None:
         return ""
     parts = [figures.idle_bytes]

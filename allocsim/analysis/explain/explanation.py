@@ -216,7 +216,11 @@ def explain_device(
     recommendation: Recommendation,
     index: int = 0,
 ) -> DeviceExplanation:
-    """Return the errors of one replayed device, the changes that avoid them, and advice."""
+    """Return the errors of one replayed device, the changes that avoid them, and advice.
+
+    case: the device with its baseline replay, and the means to replay it with changes.
+    index: position of the device in `run`.
+    """
     device_run = case.device_run
     remedies: tuple[Remedy, ...] = ()
     tried = tuple(offer.trials[index] for offer in recommendation.offers)

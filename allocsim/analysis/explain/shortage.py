@@ -1,11 +1,10 @@
 """Cause of an out-of-memory error of a recording, and the blocks in the way.
 
-The sizes at the error determine the cause (`cause_of`), unless the blocks prove a more specific
-one:
+The sizes at the error determine the cause (`cause_of`), unless the blocks prove another one:
 
-pending_free    a freed block, or several merged, was large enough for the request, but still waited
-for another stream (semantics 1.8: the pool is not searched again after the wait) private_pool
-idle memory of a private pool would have been enough, but the request may not use it
+- pending_free: a freed block, or several merged, was large enough for the request, but still waited
+  for another stream (semantics 1.8: the pool is not searched again after the wait).
+- private_pool: idle memory of a private pool would have been enough, but is not for the request.
 
 `impossible` and `host_fallback` have precedence over both, and `fraction_limit` and
 `free_above_request` over `private_pool`.
@@ -109,7 +108,7 @@ class Shortage:
     @property
     def missing_bytes(self) -> int | None:
         """Request minus idle and free bytes, if the cause is "full"; None for other causes."""
-        reach = self.figures.within_reach if self.cause == "full" else None
+        reach = self.figures.idle_and_free if self.cause == "full" else None
         return None if reach is None else self.tried_bytes - reach
 
     @property

@@ -1,13 +1,13 @@
 """Memory of the device when a request fails: its uses, and the live blocks in the way.
 
-`blockers_of` finds the cheapest set of live blocks whose free would let the request succeed.  There
-are two ways:
+`blockers_of` finds the cheapest set of live blocks that must be freed for the request to succeed.
+There are two ways:
 
 1. "run": adjacent blocks of a segment are freed and merge into one free block that the request
-accepts.  A scan with two pointers finds every minimal group of blocks. 2. "driver": segments, or
-handles (mapped pages) of expandable segments, become empty and return to    the driver.  This is a
-knapsack problem, solved exactly over pages of 2 MiB; if its table would    exceed `LARGEST_TABLE`
-cells, segments and handles are chosen by cost per page.
+   accepts.  A scan with two pointers finds every minimal group of blocks.
+2. "driver": segments, or handles (mapped pages) of expandable segments, become empty and return to
+   the driver.  This is a knapsack problem, solved exactly over pages of 2 MiB; if its table would
+   exceed `LARGEST_TABLE` cells, segments and handles are chosen by cost per page.
 
 A freed block that waits for another stream costs nothing, since its memory becomes free anyway.
 Source: semantics 6.5 (segments), 1.8 (the request), 5.6 (pools marked use_on_oom).

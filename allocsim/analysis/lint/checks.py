@@ -227,7 +227,10 @@ def _other_holders(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Fi
 
 
 def about_processes(recording: Recording, errors: dict[int, Defect]) -> Iterator[Finding]:
-    """Yield findings that show entries of several processes in one file."""
+    """Yield findings that show entries of several processes in one file.
+
+    errors: first contradiction in the entries of each device, by device number.
+    """
     if len(recording.processes) > 1:
         named = ", ".join(each or "one without a number" for each in recording.processes[:8])
         text = f"the file holds the events of {len(recording.processes)} processes: {named}"

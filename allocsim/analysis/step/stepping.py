@@ -217,7 +217,7 @@ def walk_on(walk: Walk) -> tuple[int, Decision] | None:
 
 
 def _take(walk: Walk) -> None:
-    oom = walk.take()
+    oom = walk.run_step()
     if oom is not None:
         raise OutOfMemoryError(
             oom.message,

@@ -151,7 +151,7 @@ _FORMAT = "allocsim tune 2"
 
 
 class Results:
-    """Results file, as a context manager.
+    """File with the results of a search, as a context manager.
 
     known: trials that the file held when it was opened, by the key of their job.
     asked: JSON object that describes the search, as the first line of the file.

@@ -57,7 +57,10 @@ class Search:
     _done: int = 0
 
     def replay_fully(self, settings: Sequence[Setting], baseline: Setting | None = None) -> None:
-        """Replay each setting to the end, find its smallest device, and add both to `rows`."""
+        """Replay each setting to the end, find its smallest device, and store the results.
+
+        baseline: setting to replay exactly as recorded, if it is among the settings.
+        """
         fresh = self._distinct(settings)
         self._run(fresh, len(fresh), is_whole=True, baseline=baseline)
         for setting in settings:
@@ -72,7 +75,7 @@ class Search:
         self._run(fresh, len(fresh) + self._done, is_whole=False, drops=False)
 
     def replay_while_hopeful(self, settings: Sequence[Setting]) -> None:
-        """Replay each setting until its end, or until a finished one is better; add to `rows`."""
+        """Replay each setting to its end or until a finished one is better; store the results."""
         fresh = self._distinct(settings)
         if not self.by_device:
             fresh.sort(key=self._order_of_trials)
