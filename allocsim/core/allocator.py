@@ -336,11 +336,11 @@ class CachingAllocator:
         are applied nevertheless.
         """
         try:
-            self.heap.use(option_string.parse(conf, self.release, self.heap.config))
+            self.heap.use_config(option_string.parse(conf, self.release, self.heap.config))
         except option_string.BadOptionError as error:
             # Upstream applies each option as it reads it.
             if error.applied is not None:
-                self.heap.use(error.applied)
+                self.heap.use_config(error.applied)
             raise
 
     def set_per_process_memory_fraction(self, fraction: float) -> None:

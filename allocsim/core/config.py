@@ -129,7 +129,10 @@ class AllocatorConfig:
         return size <= block < size + self.max_non_split_rounding
 
     def expandable_reserve(self, total: int) -> int:
-        """Return the bytes of address space for an expandable segment (semantics 4.8)."""
+        """Return the bytes of address space for an expandable segment (semantics 4.8).
+
+        total: bytes of the device.
+        """
         if self.expandable_segments_reserve is None:
             return longest_reserve(total)
         number, unit = self.expandable_segments_reserve
@@ -175,7 +178,10 @@ class AllocatorConfig:
         return ",".join(parts)
 
     def inert_options(self, *, has_limit: bool) -> tuple[str, ...]:
-        """Return a sentence for each set option that has no effect with the other options."""
+        """Return a sentence for each set option that has no effect with the other options.
+
+        has_limit: True if a memory fraction limits reserved memory.
+        """
         found = (look(self, has_limit) for look in _INERT.values() if look is not None)
         return tuple(text for text in found if text)
 

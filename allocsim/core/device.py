@@ -104,10 +104,10 @@ class Device:
 
     @property
     def free(self) -> int:
-        return self.left if not self.host_memory else max(self.left - self.host_memory, 0)
+        return self.available if not self.host_memory else max(self.available - self.host_memory, 0)
 
     @property
-    def left(self) -> int:
+    def available(self) -> int:
         return self.total + self.host_memory - self.context_memory - self.used
 
     @property
@@ -122,7 +122,7 @@ class Device:
 
     def cuda_malloc(self, size: int) -> int | None:
         pages = round_up(size, PAGE)
-        if pages > min(self.left, self.room - self.used):
+        if pages > min(self.available, self.room - self.used):
             self._update_refused_below(pages)
             return None
         self.used += pages
@@ -143,7 +143,7 @@ class Device:
         self.release_address(address)
 
     def create_handle(self, size: int) -> bool:
-        if size > min(self.left, self.room - self.used):
+        if size > min(self.available, self.room - self.used):
             self._update_refused_below(size)
             return False
         self.used += size
@@ -151,8 +151,8 @@ class Device:
         return True
 
     def _update_refused_below(self, size: int) -> None:
-        if size > self.left:
-            needed = self.total + size - self.left
+        if size > self.available:
+            needed = self.total + size - self.available
             self.refused_below = min(needed, self.refused_below or needed)
 
     def release_handle(self, size: int) -> None:
@@ -221,7 +221,10 @@ class Device:
         return address
 
     def move_range(self, address: int) -> int | None:
-        """Move the reserved range at `address` to the address of `dictate_address`, if any."""
+        """Move the reserved range at `address` to the address given to `dictate_address`.
+
+        Returns the new address; None if no address was given.
+        """
         there = self._take_dictated()
         if there is None:
             return None

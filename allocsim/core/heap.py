@@ -87,9 +87,9 @@ class Heap:
         self._counter = self._next_place = 0
         self.numbers_objects = release.free_block_order is FreeBlockOrder.CREATION
         self.spare: list[Block] = []
-        self.use(config)
+        self.use_config(config)
 
-    def use(self, config: AllocatorConfig) -> None:
+    def use_config(self, config: AllocatorConfig) -> None:
         self.config = config
         self.rounded_sizes = RoundedSizes(config)
         if not config.rounds_to_quantum:
@@ -194,7 +194,10 @@ class Heap:
     def get_free_block(
         self, pool: BlockPool, stream: int, size: int, expandable: bool
     ) -> Block | None:
-        """Take the free block that fits a request best out of its pool; None if no block fits."""
+        """Take the free block that fits a request best out of its pool; None if no block fits.
+
+        expandable: True if blocks of expandable segments may serve the request.
+        """
         config = self.config
         if self.collects_garbage:
             # Every search ages the free blocks of the pool, even if it finds none (1.9).

@@ -139,7 +139,7 @@ def _uses_expandable(allocator: CachingAllocator, pool: BlockPool) -> bool:
 
 
 def would_serve(allocator: CachingAllocator, block: Block, size: int, stream: int) -> bool:
-    """Return True if a request would get memory of `block`, now allocated, after its free.
+    """Return True if freeing the allocated `block` would let it serve the request.
 
     Merged with its free neighbours (semantics 2.2), it must be the block that the search finds
     (semantics 1.5, 4.4), and it must not be too large for the request (semantics 1.6).
@@ -151,7 +151,7 @@ def would_serve(allocator: CachingAllocator, block: Block, size: int, stream: in
 
 
 def served_once_free(allocator: CachingAllocator, block: Block, size: int, stream: int) -> bool:
-    """Return True if a request would find a free block after the free of `block`, now allocated.
+    """Return True if any free block would serve the request after `block`, now allocated, is freed.
 
     The free can also make the request fail: the search finds the merged block first and ends there
     if that is too large (semantics 1.6).
@@ -251,7 +251,7 @@ def _largest_free_block(pool: BlockPool, stream: int, expands: bool) -> int:
 def _largest_from_driver(allocator: CachingAllocator, pool: BlockPool, stream: int) -> int:
     if _uses_expandable(allocator, pool):
         return _largest_by_mapping(allocator, pool, stream)
-    allowed = allocator.device.left
+    allowed = allocator.device.available
     if allocator.memory_limit is not None:
         allowed = min(allowed, allocator.memory_limit - allocator.reserved_bytes)
     return _largest_by_cuda_malloc(pool.is_small, allowed, allocator.config.large_segment_size)
@@ -299,7 +299,7 @@ def _largest_by_mapping(allocator: CachingAllocator, pool: BlockPool, stream: in
 
 
 def _mappable(device: Device, handle: int) -> int:
-    return 0 if handle % PAGE else device.left // handle * handle
+    return 0 if handle % PAGE else device.available // handle * handle
 
 
 def _largest_within_limit(allocator: CachingAllocator, is_small: bool) -> int:
@@ -317,7 +317,9 @@ def fingerprint(
     allocated_at: Mapping[int, int],
     step: int,
 ) -> Hashable:
-    """Return a value that identifies the state of a replay: equal values, equal further effects.
+    """Return a value that identifies the state of a replay.
+
+    In states with equal values, the same steps have the same effects.
 
     waiting: frees that have begun and are not complete, by name (recorded address) of the block.
     allocated_at: number of the step that requested each block of the repeated periods, by name.

@@ -166,7 +166,10 @@ class _Parser:
         self.config = replace(self.config, **changes)
 
     def integer(self, word: str, key: str, *, is_64_bit: bool = False) -> int:
-        """Return the number at the beginning of `word` modulo 2**64."""
+        """Return the number at the beginning of `word` modulo 2**64.
+
+        is_64_bit: accept 64 bits in every release; else up to 2.9 the number must fit a C int.
+        """
         match = _INTEGER.match(word)
         most = _INT_MAX if self.release.separators_checked and not is_64_bit else _WORD_MAX
         if match is None or len(match[2]) > _WIDEST or int(match[2]) > most:

@@ -88,7 +88,7 @@ class PendingFrees:
 
     @property
     def requested(self) -> tuple[RequestedFree, ...]:
-        """Incomplete frees from `add_requested`; a wait completes them in this order."""
+        """Incomplete frees from `add_requested`; a wait for all events completes them in order."""
         return tuple(self._requested)
 
     def add_requested(self, block: Block) -> RequestedFree:

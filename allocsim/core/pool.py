@@ -84,7 +84,10 @@ class KeyLayout:
         return rank if self._order is FreeBlockOrder.CREATION else (rank + ptr) & RANK_MASK
 
     def origin(self, base: int) -> int:
-        """Return the address that counts as 0 in sort keys, for releases that order by address."""
+        """Return the address that counts as 0 in sort keys, for releases that order by address.
+
+        base: address of the first segment; only the first call uses it.
+        """
         if self._origin < 0:
             # A quarter of the narrow places is below the first segment: drivers mostly choose
             # ascending addresses, and an expandable segment reserves more than the card has.

@@ -119,7 +119,7 @@ class ReplayAllocator(CachingAllocator):
         return int(self.config.garbage_collection_threshold * self.heap.limit)
 
     def count_with(self, folder: Folder) -> None:
-        """Add up changes of statistics with `folder`, which must equal `fold_records`."""
+        """Use `folder` in place of `fold_records` to add up the changes of the statistics."""
         self.heap.stats.folder = folder
 
     def set_block_statistics(self, journal: Journal) -> None:
@@ -134,7 +134,7 @@ class ReplayAllocator(CachingAllocator):
         return self.statistics().saved_bytes
 
     def block_columns(self) -> tuple[BlockColumns, int]:
-        """Return (columns, number): all blocks, active blocks first, and how many are active."""
+        """Return the columns of all blocks, active ones first, and the number of active blocks."""
         active = self.heap.active
         free = [block for pool in self.heap.pools for block in pool]
         return block_columns([*active, *free]), len(active)

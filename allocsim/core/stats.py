@@ -189,7 +189,10 @@ class DeviceStats:
     def add_record(
         self, is_small: bool, size: int, requested: int, splits: int, split_bytes: int
     ) -> None:
-        """Append a malloc, or a free if `size` is negative, to the journal of pending changes."""
+        """Append a malloc, or a free if `size` is negative, to the journal of pending changes.
+
+        splits, split_bytes: change of the number and bytes of inactive split blocks.
+        """
         sizes, requests, inactive, _, _ = self.journal
         sizes.append(size)
         requests.append(requested)
@@ -245,7 +248,10 @@ class DeviceStats:
     def free_completed(
         self, is_small: bool, size: int, requested: int, splits: int, split_bytes: int
     ) -> None:
-        """Append to the journal that a freed block stops waiting for other streams."""
+        """Append to the journal that a freed block stops waiting for other streams.
+
+        splits, split_bytes: change of the number and bytes of inactive split blocks.
+        """
         self.journal[3].append(len(self.journal[0]))
         self.journal[4].append(encode_wait(is_small, -size))
         # The block stops being active; it stopped being allocated when the program freed it.

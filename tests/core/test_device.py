@@ -212,10 +212,10 @@ def test_a_driver_that_lends_hands_out_the_hosts_memory_once_the_card_is_full() 
     assert (device.free, device.spilled) == (0, 0)
     address = device.cuda_malloc(3 * MIB)
     assert address is not None
-    assert (device.free, device.left, device.spilled) == (0, 0, 4 * MIB)
+    assert (device.free, device.available, device.spilled) == (0, 0, 4 * MIB)
     assert device.cuda_malloc(1) is None
     device.cuda_free(address)
-    assert (device.free, device.left, device.spilled) == (0, 4 * MIB, 0)
+    assert (device.free, device.available, device.spilled) == (0, 4 * MIB, 0)
 
 
 def test_handles_of_expandable_segments_are_lent_too() -> None:
