@@ -158,14 +158,14 @@ class Threshold:
         return self.limit if self.limit is not None else (self.memory or UNLIMITED_DEVICE) - 1
 
     @property
-    def found(self) -> int | None:
+    def limit_found(self) -> int | None:
         if self.limit is not None:
             return self.limit
         was_reached = self.least_limit > int(self.share * self.in_force)
         return self.in_force if was_reached and self.high < NO_LIMIT else None
 
     @property
-    def limits(self) -> tuple[int, int] | None:
+    def limit_range(self) -> tuple[int, int] | None:
         if self.limit is None or self.high == NO_LIMIT:
             return None
         least = max(-int(-self.low // self.share), self.least_limit)

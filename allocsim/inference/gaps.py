@@ -112,7 +112,10 @@ class Gap:
 
     @property
     def is_open(self) -> bool:
-        """True if memory was released, or a request failed although the device had room."""
+        """True if several causes are possible.
+
+        That is so if memory was released, or a request failed although the device had room.
+        """
         step = self.step
         if step is None or step.action != Action.OOM:
             return bool(self.released)

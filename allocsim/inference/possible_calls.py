@@ -223,7 +223,7 @@ STEPS = 400_000
 class OtherPlan:
     """Plan of another program that would have left the same recording.
 
-    base: plan without calls of empty_cache in addition to the inferred calls.
+    base: plan with the inferred calls of empty_cache only.
     calls: numbers of the steps of `base` after which the program calls empty_cache, in order.
     """
 
@@ -252,7 +252,7 @@ def open_plans(
 
 
 def leaves_open(device: RecordedDevice, plan: Plan) -> bool:
-    """Return True if an exact memory limit or further empty_cache calls are known to be hidden."""
+    """Return True if the recording hides the exact memory limit or further empty_cache calls."""
     return plan.limits is not None or has_unseen_calls(device, plan)
 
 

@@ -45,8 +45,8 @@ _EMPTY_CACHE = "empty_cache"
 def plan_of(device: RecordedDevice) -> Plan:
     """Return the plan of a recording, found by replays under `device.release`.
 
-    If these fail without a device size, the smallest possible size in whole GiB is tried, then in
-    half GiB.
+    If the device's size is unknown and these fail, the smallest possible size is tried, in whole
+    GiB and then in half GiB.
     """
     plan = _found_plan(device, device.named_memory)
     expands = device.config.expandable_segments
@@ -113,8 +113,8 @@ def _plan(
         min(refused, default=None),
         sum(each.cause is Cause.EMPTY_CACHE for each in chosen),
         pools.ids,
-        limit=None if threshold is None else threshold.found,
-        limits=None if threshold is None else threshold.limits,
+        limit=None if threshold is None else threshold.limit_found,
+        limits=None if threshold is None else threshold.limit_range,
         is_whole=is_whole,
         is_proved=is_driven and is_whole,
         n_named=sum(_is_named(gap, each, named) for gap, each in zip(gaps, chosen, strict=True)),
