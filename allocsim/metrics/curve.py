@@ -141,7 +141,11 @@ def extremes_of(values: _Column, step: int) -> Extremes:
 
 
 def levels_of(values: _Column, first: int, factor: int, enough: int) -> tuple[Extremes, ...]:
-    """Return minima and maxima at several resolutions, to draw long curves."""
+    """Return minima and maxima at several resolutions, to draw long curves.
+
+    The first level has groups of `first` values, and each next level has `factor` times larger
+    groups, until a level has at most `enough` groups.
+    """
     levels: list[Extremes] = []
     step = first
     while len(values) > enough and (not levels or len(levels[-1].low) > enough):

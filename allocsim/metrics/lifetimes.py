@@ -96,7 +96,12 @@ def lifetimes_of(
     *,
     until: Action = Action.FREE_COMPLETED,
 ) -> Lifetimes:
-    """Return the lifetimes of a trace's blocks."""
+    """Return the lifetimes of a trace's blocks.
+
+    stop: number of entries to consider; None for all.
+    answered: `oom` entries whose request succeeds in the replay.
+    until: action that ends a life: FREE_COMPLETED, or FREE_REQUESTED for a lower bound.
+    """
     if stop in (None, len(trace)) and not len(answered):
         known = _WHOLE.setdefault(trace, {})
         if until not in known:
