@@ -80,7 +80,7 @@ class Evidence:
         return within & sized & (blocks.freed >= blocks.n_entries)
 
     @cached_property
-    def at_once(self) -> _Mask:
+    def freed_at_once(self) -> _Mask:
         born = self.blocks.born
         following = np.append(born[1:], NEVER)
         return (self.blocks.freed < following) & ~self.scene.is_before
@@ -205,14 +205,17 @@ class Evidence:
         if not len(scene.forwards) or scene.backwards.first.size:
             return False
         rows = scene.born_in(Phase.FORWARD) & ~scene.came_from(Origin.CACHE)
-        rows &= ~scene.is_without_grad & ~self.at_once
+        rows &= ~scene.is_without_grad & ~self.freed_at_once
         total = int(blocks.requested[rows].sum())
         kept = int(blocks.requested[rows & scene.outlives_all].sum())
         return 2 * kept > total
 
     @cached_property
     def ends_and_next_begins(self) -> tuple[_Column, _Column]:
-        """Entries at which each block's forward pass ends and the next forward pass begins."""
+        """Entries at which each block's forward pass ends and the next forward pass begins.
+
+        A block's forward pass is the latest that began before its allocation.
+        """
         last, _ = self.scene.span_end(self.scene.forwards)
         return last, self.scene.forwards.next_first(self.blocks.born)
 

@@ -87,7 +87,7 @@ def _kept_between_calls(known: Evidence) -> _Mask:
 def _workspace(known: Evidence) -> _Mask:
     within = known.scene.born_in(Phase.FORWARD, Phase.BACKWARD)
     sized = np.isin(known.blocks.requested, WORKSPACE_SIZES)
-    return (within & sized & known.at_once) | known.stays_as_workspace
+    return (within & sized & known.freed_at_once) | known.stays_as_workspace
 
 
 def _kept_for_backward(known: Evidence) -> _Mask:
@@ -292,7 +292,7 @@ def purposes_of(
     """Return the category, as an index into `CATEGORIES`, of each block of a list of requests.
 
     stack: stack number in `table`.
-    lives: number of the request, and number of the free; `n_entries` for a block that is not freed.
+    lives: two columns, with the number of the request and of the free; `n_entries` if never freed.
     """
     born, freed = lives
     n = len(born)

@@ -147,7 +147,10 @@ def is_call(frame: Frame) -> bool:
 
 
 def kinds_of(table: FrameTable, stacks: Sequence[int]) -> dict[int, StackKind]:
-    """Return the classification of each stack, by stack number; needs all stacks at once."""
+    """Return the classification of each stack, by stack number.
+
+    All stacks must be given at once: one may show that a file in another defines modules.
+    """
     known = {stack: table.stack(stack) for stack in stacks}
     python = {
         stack: tuple(frame for frame in frames if is_python(frame))
