@@ -27,7 +27,7 @@ WRITE_S = 120.0
 _POLL_S = 0.02
 
 
-def begin(folder: str) -> None:
+def mark_recording(folder: str) -> None:
     with contextlib.suppress(OSError):
         _marker(folder, os.getpid()).touch()
 

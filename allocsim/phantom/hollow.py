@@ -122,7 +122,7 @@ def _try(begin: int) -> int:
 
 
 class _Choices:
-    """Triton's cache of the variants that were the fastest, with the largest stack of all tried."""
+    """Cache of the kernel variants that Triton chose, with the largest stack of all tried."""
 
     def __init__(self, cache: Any) -> None:
         self._cache = cache

@@ -52,7 +52,7 @@ else:
 class TorchInstall:
     """PyTorch installation of one interpreter.
 
-    lacks: packages, of those that the programs of tasks import, that it does not have.
+    lacks: packages that the programs of `fit` import and this installation does not have.
     """
 
     python: str

@@ -56,7 +56,7 @@ def _play(scheduler: Any, requests: int, prompt: int, decode: int) -> None:
 
     scheduler.ingest_requests = ingest
     scheduler.run_event_loop()
-    _SHARED.report("requests", peak)
+    _SHARED.print_memory("requests", peak)
 
 
 def main(folder: str, requests: str, words: list[str]) -> None:
@@ -78,7 +78,7 @@ def main(folder: str, requests: str, words: list[str]) -> None:
     module.publish(arguments, role="scheduler", ranks=ranks)
     scheduler = module.Scheduler(arguments, ports)
     print(_SHARED.READY, flush=True)
-    _SHARED.report("start")
+    _SHARED.print_memory("start")
     if requests:
         _play(scheduler, *map(int, requests.split(",")))
     sys.exit(0)

@@ -73,7 +73,7 @@ def card_in_use() -> int:
     return _bytes("capacity") - _bytes("free_bytes")
 
 
-def report(stage: str, peak: int | None = None) -> None:
+def print_memory(stage: str, peak: int | None = None) -> None:
     used = card_in_use()
     most = _bytes("peak_bytes") if peak is None else peak
     print(f"allocsim: after {stage}: {used} bytes in use, {most} at the peak", flush=True)
@@ -89,7 +89,7 @@ def run_steps(each: Iterator[object], most: int) -> None:
         peak = max(peak, card_in_use())
         if number > most:
             raise RuntimeError(f"the requests did not end after {most} steps")
-    report("requests", peak)
+    print_memory("requests", peak)
 
 
 def _play(engine: Any, requests: int, prompt: int, decode: int) -> None:
@@ -163,13 +163,13 @@ def main(folder: str, requests: str, words: list[str]) -> None:
         _leave_out_other_ranks()
     engine = _find("EngineCore")(config, executor, log_stats=False)
     print(READY, flush=True)
-    report("start")
+    print_memory("start")
     if requests:
         _play(engine, *map(int, requests.split(",")))
     if config.model_config.enable_sleep_mode:
         for level in (1, 2):
             engine.sleep(level)
-            report(f"sleep at level {level}")
+            print_memory(f"sleep at level {level}")
             engine.wake_up()
     engine.shutdown()
 

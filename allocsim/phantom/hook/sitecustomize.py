@@ -96,7 +96,7 @@ class Recorder:
         with contextlib.suppress(Exception):  # optional information
             self.conf_at_start = conf_of(self.torch.cuda.memory._snapshot())
         self.is_recording = True
-        self.ending.begin(self.folder)
+        self.ending.mark_recording(self.folder)
         if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
             with contextlib.suppress(Exception):  # optional information
                 ctypes.CDLL(None).device_watch_reads(1)
