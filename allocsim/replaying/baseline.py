@@ -197,7 +197,7 @@ def parting_of(prepared: Prepared) -> Parting | None:
 
 
 def with_learned_start(prepared: Prepared) -> Prepared:
-    """Return `prepared` with the start state that makes the baseline equal to the recording."""
+    """Return `prepared` with a start state that makes the baseline exact, if one is found."""
     if not has_unknown_sizes(prepared):
         return prepared
     tried = prepared

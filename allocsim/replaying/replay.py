@@ -304,7 +304,7 @@ class Walk:
         return self._drive.allocator
 
     def go_to(self, entry: int) -> None:
-        """Run all steps before the step, a request or a free, that `entry` belongs to."""
+        """Run all steps before the request or free that `entry` belongs to."""
         if not 0 <= entry < len(self.prepared.trace):
             what = f"there is no such entry; expected 0 to {len(self.prepared.trace) - 1}"
             raise RecordingError(self.prepared.path, what, entry=entry)
@@ -326,7 +326,7 @@ class Walk:
         """Run steps up to the next malloc, free or empty_cache; return its entry and step."""
         steps = self._drive.plan.steps
         while self.at < len(steps) and steps.kind[self.at] in _SILENT:
-            self.take()
+            self.run_step()
         if self.at == len(steps):
             return None
         return int(steps.entry[self.at]), next(steps.rows(self.at, self.at + 1))
@@ -342,7 +342,7 @@ class Walk:
             block = None if free is None else free.block
         return None if block is None else block.ptr
 
-    def take(self) -> SimulatedOom | None:
+    def run_step(self) -> SimulatedOom | None:
         known = len(self._drive.ooms)
         self._drive._run_range(self.at, self.at + 1)
         self.at += 1

@@ -162,7 +162,10 @@ class Trial:
 def trial_of(
     drive: Drive, conf: str, *, peak_device_bytes: int = 0, empties: bool = False
 ) -> Trial:
-    """Return the trial of a replay that has ended, completely or early."""
+    """Return the trial of a replay that has ended, completely or early.
+
+    empties: the program calls empty_cache, so memory may be returned without a refused request.
+    """
     stats, ooms = drive.allocator.statistics(), drive.ooms
     last = drive.given_up_at if drive.given_up_at is not None else drive.stopped_at
     every, small, large = stats.all, stats.pools[True], stats.pools[False]

@@ -4,9 +4,9 @@ A call of empty_cache that returns nothing to the driver leaves no entry, but un
 it may return memory.  Other plans that agree with the recording are replayed, and their peaks form
 the range:
 
-- plans with more calls, at quiet moments (points where a call leaves no entry): one plan with a
-  call at each, others with calls at random ones.  If the recording shows no call, only if the share
-  of quiet moments is at least `HIDING`;
+- plans with more calls at quiet moments (points where a call leaves no entry): one plan with a call
+  at each, others with calls at random ones.  If the recording shows no call at all, there are such
+  plans only if the share of quiet moments is at least `HIDING`;
 - the lowest and the highest possible memory limit, if it is known only from garbage collections;
 - other plausible addresses of segments, which decide the tie-break of equal free blocks.
 
@@ -64,7 +64,7 @@ def peaks_by_plan(
     loud: frozenset[int] | None = None,
     peak: int | None = None,
 ) -> tuple[int, int] | None:
-    """Return the lowest and highest peak reserved bytes over programs with the same recording.
+    """Return the lowest and highest peak reserved bytes over the plans that fit the recording.
 
     loud: steps of a finished what-if after which empty_cache would have released memory; or None.
     peak: peak reserved bytes of a finished what-if; or None.
@@ -167,7 +167,7 @@ def left_open(
     *,
     tries_addresses: bool,
 ) -> LeftOpen | None:
-    """Replay other programs and addresses with the same recording; return the range of peaks.
+    """Replay other plans and addresses that fit the recording; return the range of peaks.
 
     run: finished what-if under `setting`.
     loud: steps after which empty_cache would have released memory in `run`; None if unknown.
