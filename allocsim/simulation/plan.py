@@ -157,8 +157,7 @@ class Plan:
     is_proved: the steps were replayed, and every entry was equal to the recorded one.
     fits: size of the device in bytes that must be assumed to reproduce the recording; None if no
         assumption is needed.
-    n_named: number of the empty_cache calls in `n_empty_cache` that the Python stack of an entry
-        names.
+    n_named: number of these empty_cache calls that the Python stack of an entry names.
     n_either: number of times that either a full device or empty_cache explains released memory.
     """
 
@@ -202,7 +201,10 @@ PlannedAt = tuple[int, Sequence[Planned]]
 
 
 def joined(steps: Steps, planned: Sequence[PlannedAt]) -> Steps:
-    """Return `steps` with additional steps, each inserted at a position of `planned`."""
+    """Return `steps` with the planned steps inserted at their positions.
+
+    planned: pairs of (number of steps before the planned steps, planned steps).
+    """
     places, added = spread(planned)
     return Steps(
         *(
