@@ -94,7 +94,7 @@ class Divergence:
 
     release: release of PyTorch.
     expected: results of real PyTorch in the field that differs.
-    arguments: keyword arguments of `play`, by which the model ran when it differed.
+    arguments: keyword arguments of `play` with which the model ran the script.
     """
 
     release: str

@@ -141,7 +141,7 @@ class InstalledTorch:
             raise UnavailableError(f"torch {install.version} does not start: {reason}")
 
     def run(self, script: Script) -> RealAnswer:
-        """Run a script and return its results; on a real GPU, with the decisions of the driver."""
+        """Run a script; on a real GPU, the result's `conditions` are the driver's decisions."""
         answer = self._execute(script)
         if script.is_host:
             names = ("addresses", "stats", "segments", "trace", "messages")
@@ -275,8 +275,8 @@ class InstalledSource:
     def script(self, real: Real, seed: int) -> Script:
         """Return the script of `seed`, without pools that have no_split or use_on_oom.
 
-        Such pools are MemPool objects, which choose their ids themselves.  Sizes are at most 2^63 -
-        1, because the size of a tensor is signed.
+        Such pools are MemPool objects, which choose their ids themselves.  Sizes are less than
+        2**63, because the size of a tensor is signed.
         """
         release = find_release(self.release)
         if self.is_host:
