@@ -142,7 +142,8 @@ class DeviceStats:
     saved_bytes: values at the last call of `save_bytes`, known after the next `fold`.
     saved_at: number of records and of waits in the journal at the last call of `save_bytes`; None
         after a `fold`.
-    reserved_by_pool: reserved bytes of each private pool, as a dictionary from suffix to statistic.
+    reserved_by_pool: reserved bytes of each private pool, by suffix ("all", "small_pool",
+        "large_pool").
     """
 
     __slots__ = (
