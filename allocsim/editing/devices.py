@@ -62,7 +62,7 @@ class EditedDevice(Prepared):
 
 
 def as_recorded(device: Prepared) -> EditedDevice:
-    """Replay the baseline of a device, and return the device with its recorded program."""
+    """Replay the baseline of a device, and return the device without edits."""
     (baseline,) = replay_prepared((device,)).devices
     values = {each.name: getattr(device, each.name) for each in fields(device)}
     return EditedDevice(**values, baseline=baseline, program=program_of(device, baseline))
