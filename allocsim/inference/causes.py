@@ -49,8 +49,8 @@ class Explanation:
     """Steps of a plan that may have caused the entries of a gap.
 
     cause: cause that the steps stand for, such as a call of empty_cache.
-    refused: bytes that would be reserved if the full device had not refused a request; None if the
-        explanation has no request that a full device refused.
+    refused: reserved bytes that a request refused by the full device would have led to; None if no
+        request was refused.
     """
 
     cause: Cause

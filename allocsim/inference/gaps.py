@@ -47,8 +47,8 @@ class Call(NamedTuple):
 
     entry: number of entries before the call.
     kind: kind of the call, a `StepKind`.
-    number: index of a private pool that the call deletes, or index into `Plan.changes` of the value
-        that the call sets.
+    number: index of the private pool that the call deletes, or, in `Plan.changes`, of the value
+        that it sets.
     """
 
     entry: int
