@@ -30,8 +30,7 @@ class Lifetimes:
 
     start, end: entry of the allocation and of the end of each block's life.
     size: bytes of the request, rounded up to 512.
-    in_order_of: lifetimes of the same blocks whose starts and ends are in the same order, which is
-        then reused; None to sort the starts and ends.
+    in_order_of: lifetimes with the same order of starts and ends, to save sorting; None if unknown.
     """
 
     start: NDArray[np.int64]
