@@ -157,7 +157,7 @@ def _completes_prompt(runner: Any, batch: Any) -> Any:
 
 
 def _know_samples(module: Any) -> None:
-    """Patch vLLM's second model runner so that it knows how many tokens each sequence sampled.
+    """Patch vllm.v1.worker.gpu.model_runner to know how many tokens each sequence sampled.
 
     It would read the numbers from the device, where they are unknown, so no sequence would end.
     """

@@ -65,7 +65,10 @@ def names() -> Iterator[tuple[str, str]]:
 
 
 def overloads(torch: Any, name: str) -> Iterator[Any]:
-    """Yield the overloads of the operator `name` that can get an additional kernel."""
+    """Yield the overloads of the operator `name` without a kernel for BackendSelect.
+
+    Such overloads can get an additional kernel, which computes values on the host.
+    """
     packet = getattr(torch.ops.aten, name, None)
     for overload in () if packet is None else packet.overloads():
         op = getattr(packet, overload)
