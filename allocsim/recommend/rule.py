@@ -267,7 +267,7 @@ def choose(
 
 
 def helps(baseline: Offer, offer: Offer) -> bool:
-    """Return True if an offer avoids an error, saves retries, or saves 1 % of the peak memory."""
+    """Return True if a setting avoids an error, saves retries, or saves 1 % of the peak memory."""
     if not offer.goes_through:
         return False
     if not baseline.goes_through:
