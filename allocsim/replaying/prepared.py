@@ -157,7 +157,7 @@ class Prepared(RecordedDevice):
 
     @cached_property
     def free_plan(self) -> Plan:
-        """Plan of what-ifs: all steps except the recorded answers of the driver."""
+        """Plan of what-ifs: all steps, without the driver's recorded addresses and refusals."""
         return replace(self.plan, steps=self.plan.steps.of_program())
 
     @cached_property

@@ -63,15 +63,13 @@ class Trial:
     num_maps: part of num_device_alloc: driver calls that map memory of expandable segments.
     driver_calls: (name, bytes, number) of the driver calls of each name and size.
     obtained_small, obtained_large: total memory obtained from the driver, by pool.
-    refused: a retry, an error or a return of memory not by empty_cache suggests a refusal.
+    refused: True if the driver may have refused a call.
     unrefused_device: smallest device that refuses no driver call; None if unknown.
-    min_device_memory: smallest device that serves every request, some of them perhaps after a
-        retry; None if no search was made.
+    min_device_memory: smallest device that serves every request; None if no search was made.
     fails_at: entry that fails on a device 2 MiB smaller than min_device_memory.
     at_min: (retries, device allocs, device frees) on min_device_memory.
     needed_bytes: smallest device that would have served the request at oom_entry in the same state.
-    refused_below: every device smaller than this has the same error, because it refuses all driver
-        calls that were refused up to oom_entry.
+    refused_below: every device smaller than this has the same error.
     dropped_at: entry before which the replay was ended, because the setting could not be the best;
         None if it was not ended early.
     least_peak: lower bound of peak_reserved_bytes; 0 if unknown.
@@ -79,8 +77,8 @@ class Trial:
     parts_at: entry of the first difference of the baseline, or the number of entries if only the
         final segments differ; None if the baseline is exact.
     skipped: number of entries that were not replayed, because they repeat earlier ones.
-    peak_kept, peak_anew: peak reserved with the start state KEPT and REALLOCATED; None if it was
-        not computed, or if that replay does not complete.
+    peak_kept, peak_anew: peak if the recorded segments are kept at the start, and if the blocks in
+        use are requested again; None if unknown.
     error: reason why there are no numbers; None without an error.
     """
 
