@@ -94,7 +94,7 @@ _BEFORE = re.compile(rf"of which (?:{_SIZE}) is free\. ")
 
 
 def without_processes(text: str) -> str:
-    """Remove PyTorch's sentences about processes from an error text."""
+    """Remove PyTorch's sentences about the memory of processes from an error text."""
     before = _BEFORE.search(text)
     if before is None:
         return text
