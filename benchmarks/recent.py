@@ -51,8 +51,8 @@ class Case:
         if self.layers:
             assert isinstance(model, Configured)
             config = {**model.config, "num_hidden_layers": self.layers}
-            if "layer_types" in config:
-                config["layer_types"] = config["layer_types"][: self.layers]
+            of_layers = {key: each for key, each in config.items() if isinstance(each, list)}
+            config |= {key: each[: self.layers] for key, each in of_layers.items()}
             model = replace(model, config=config, name=f"{model.name}, {self.layers} layers")
         return Task(model=model, **{"steps": 2, **self.options})
 
@@ -115,6 +115,14 @@ CASES = (
     Case("35", "Command-R", "A100 80GB", {"seq": 2048, **_LORA, **_CKPT}, layers=8),
     Case("36", "Command-R7B", "A100 80GB", {"seq": 1024}, layers=8),
     Case("37", "Command-R7B", "RTX 4090", {"seq": 2048, **_LORA, **_CKPT}),
+    Case("38", "Gemma-4-E2B", "A100 80GB", {"seq": 1024}),
+    Case("39", "Gemma-4-E4B", "RTX 4090", {"seq": 2048, **_LORA, **_CKPT}),
+    Case("40", "Gemma-4-26B-A4B", "A100 80GB", {"seq": 1024}, layers=6),
+    Case("41", "Gemma-4-26B-A4B", "A100 80GB", {"seq": 2048, **_LORA, **_CKPT}, layers=6),
+    Case("42", "Gemma-4-31B", "A100 80GB", {"seq": 1024}, layers=6),
+    Case("43", "Gemma-4-31B", "A100 80GB", {"seq": 2048, **_LORA, **_CKPT}, layers=12),
+    Case("44", "Laguna-S-2.1", "H100", {"seq": 1024, "optimizer": "sgd"}, layers=4),
+    Case("45", "Laguna-S-2.1", "A100 80GB", {"seq": 2048, **_LORA, **_CKPT}, layers=5),
 )
 """Trainings that are in no row of traces/fit/truth.jsonl; 22 to 27 have 8-bit optimizers."""
 

@@ -224,7 +224,8 @@ _PARALLEL = ("cohere", "cohere2", "phi")
 """Types whose attention and MLP have the same input."""
 _WITH_BIASES = ("gpt2", "phi", "starcoder2")
 """Types without a gate, where every matrix and norm has a bias."""
-_NORMS = dict.fromkeys(("gemma2", "gemma3_text", "glm4"), 4) | dict.fromkeys(_PARALLEL, 1)
+_FOUR_NORMS = ("gemma2", "gemma3_text", "gemma4_text", "glm4")
+_NORMS = dict.fromkeys(_FOUR_NORMS, 4) | dict.fromkeys(_PARALLEL, 1)
 """Norms of a layer's width, by type; 2 in other types."""
 
 
@@ -245,19 +246,28 @@ def shape_of(model: Model) -> TransformerShape:
             f"{model.name} has layers with linear attention, which the formulas of parallel "
             "training do not describe; use --parameters"
         )
-    shape = _shape(sizes, model.config)
-    last = sizes.layers - 1
-    whole = sum(each.elements for each in shapes_of(sizes) if each.layer == last)
-    return replace(shape, others=whole - shape.layer(last))
+    counts: dict[int | None, int] = {}
+    for each in shapes_of(sizes):
+        is_further = each.role not in ("token_embd", "output", "position")
+        counts[each.layer] = counts.get(each.layer, 0) + each.elements * is_further
+    kinds = []
+    for layer in range(sizes.layers):
+        kind = _shape(sizes.of_layer(layer), model.config)
+        kinds.append(replace(kind, others=counts[layer] - kind.layer(layer)))
+    shape = replace(kinds[-1], heads=sizes.heads, kv_heads=sizes.kv_heads, inner=sizes.inner)
+    if sizes.whole is not None or sizes.reusing:
+        shape = replace(shape, kinds=tuple(kinds))
+    return replace(shape, further=counts[None] - sizes.width * (1 + shape.has_biases))
 
 
 def _shape(sizes: ModelSizes, config: Mapping[str, Any]) -> TransformerShape:
+    is_double = sizes.family == "gemma4_text" and sizes.experts > 0  # experts beside an MLP
     shared = {each.name: getattr(sizes, each.name) for each in fields(DecoderSizes)}
     return TransformerShape(
         **shared,
         is_tied=sizes.tied,
         is_gated=sizes.family not in _WITH_BIASES,
-        norms=_NORMS.get(sizes.family, 2),
+        norms=_NORMS.get(sizes.family, 2) + (sizes.per_layer > 0) + 3 * is_double,
         has_biases=sizes.family in _WITH_BIASES,
         query_bias=sizes.attention_bias,
         dropout=sizes.family == "gpt2" and bool(config.get("resid_pdrop", 0.1)),

@@ -45,7 +45,7 @@ TORCHVISION = {
 _IGNORED = frozenset(
     (
         *("4bit", "8bit", "awq", "base", "bf16", "block", "bnb", "chat", "dynamic", "fp8", "gguf"),
-        *("gptq", "hf", "instruct", "int4", "int8", "it", "meta", "mlx", "mxfp4", "pt"),
+        *("gptq", "hf", "instruct", "int4", "int8", "it", "meta", "mlx", "mxfp4", "nvfp4", "pt"),
         *("quantized", "quantized.w4a16", "quantized.w8a8", "unsloth"),
     )
 )
@@ -99,7 +99,7 @@ def published_format(name: str) -> str | None:
     """Return the format of the weights published as `name`, or None for 16 bits."""
     words = set(_words(name.rsplit("/", 1)[-1]))
     unsloth = "nf4-double" if name.lower().startswith("unsloth/") else "nf4"
-    for word, quantised in (("awq", "awq-int4"), ("bnb", unsloth)):
+    for word, quantised in (("awq", "awq-int4"), ("bnb", unsloth), ("nvfp4", "nvfp4")):
         if word in words:
             return quantised
     if "gptq" in words:

@@ -285,7 +285,7 @@ def _refuse(
     tokens, longest = counts["prompt"] + counts["decode"], given.longest
     if longest and tokens > longest and server not in _GGML_SERVERS:
         raise ConfigError(f"a request of {tokens:,} tokens exceeds the server's {longest:,}")
-    if held.sizes.linear is not None and server != "vllm":
+    if held.sizes.linear is not None and server not in ("vllm", *_GGML_SERVERS):
         raise ConfigError(f"the formula of {server} has no linear attention, which {held.name} has")
 
 

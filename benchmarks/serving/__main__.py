@@ -34,10 +34,20 @@ _ROUNDED = 0.0051
 """Largest error of a figure with two decimals."""
 Row = dict[str, str]
 
+_DRAFT = "a draft model for speculative decoding is loaded, and has layers in the cache"
+_PADDING = "probably padding of the experts' 352 rows per card; sums of rounded pools"
 CAUSES = {
     "V019": "the profiling run has images",
     "V069": "the profiling run has images, and a dynamic checkpoint keeps some modules in 16 bits",
-    "V045": "a draft model for speculative decoding is loaded with the weights",
+    **dict.fromkeys(("V043", "V044", "V045", "V046", "V047", "S004", "S006"), _DRAFT),
+    "V042": "the profiling run has images; some modules in 16 bits; graphs of 33 MiB for each size",
+    **dict.fromkeys(("V058", "V059"), "the server embeds: it samples no token"),
+    **dict.fromkeys(("S011", "S012"), "probably a separate output layer on each card"),
+    **dict.fromkeys(("S016", "S017", "S018", "S019", "S020"), _PADDING),
+    "S029": "the printed weights are those of 8 bits",
+    "L011": "its output layer has 4 bits",
+    "S031": "the tokens are those of a ratio of 0.1; the name of the file says 0.0625",
+    "L004": "Metal maps the whole file, with the embeddings",
     "V114": "probably padding of the experts' 360 rows per card for the kernel of MXFP4",
     "V064": "probably Unsloth's changes of the engine: the peak is that without the sampler",
     "V061": "probably adapters of LoRA, which the notebook trains",
@@ -106,7 +116,7 @@ def answer(row: Row, *, is_cache_known: bool = False) -> Served:
 
     is_cache_known: take the bytes of the cache from the log, and predict its tokens alone.
     """
-    held = held_of(row["model"], row["server"], row["weights"] or None)
+    held = held_of(row["model"].split(" + ")[0], row["server"], row["weights"] or None)
     is_ollama = row["server"] == "ollama"  # it has variables of the environment instead of options
     options = options_in(
         "" if is_ollama else row["options"], "vllm" if is_ollama else row["server"]

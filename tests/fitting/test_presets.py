@@ -91,6 +91,15 @@ POPULAR = {
     "Qwen/Qwen3-Next-80B-A3B-Instruct": "Qwen3-Next-80B-A3B",
     "CohereLabs/c4ai-command-r-v01": "Command-R",
     "CohereLabs/c4ai-command-r7b-12-2024": "Command-R7B",
+    "google/gemma-4-E2B-it": "Gemma-4-E2B",
+    "google/gemma-4-E4B-it": "Gemma-4-E4B",
+    "google/gemma-4-12B-it": "Gemma-4-12B",
+    "google/gemma-4-26B-A4B-it": "Gemma-4-26B-A4B",
+    "RedHatAI/gemma-4-26B-A4B-it-NVFP4": "Gemma-4-26B-A4B",
+    "google/gemma-4-31B-it": "Gemma-4-31B",
+    "poolside/Laguna-S-2.1-INT4": "Laguna-S-2.1",
+    "zai-org/GLM-4-32B-0414": "GLM-4-32B-0414",
+    "mistralai/Devstral-Small-2-24B-Instruct-2512": "Devstral-Small-2-24B",
     "NousResearch/Hermes-3-Llama-3.1-8B": "Llama-3.1-8B",
 }
 """Much used names of the Hugging Face hub from 2024 to 2026, with their presets."""
@@ -237,6 +246,7 @@ def test_a_converted_or_tuned_model_means_the_preset_of_its_architecture(
         ("openai/gpt-oss-20b", "mxfp4"),
         ("unsloth/gpt-oss-20b-BF16", None),
         ("Qwen/Qwen2.5-7B-Instruct", None),
+        ("RedHatAI/gemma-4-26B-A4B-it-NVFP4", "nvfp4"),
         ("my/model", None),
     ],
 )

@@ -17,8 +17,8 @@ NEWEST = (0, 33)
 def cache(preset: str, cards: int = 1, **more: Any) -> PagedCache:
     sizes = sizes_of(CONFIGURATIONS[preset])
     sizes = sizes if cards == 1 else sizes_of_rank(sizes, cards)
-    a_token = sum(sizes.kept) * more.pop("each", 2)
-    return PagedCache(sizes, a_token, **{"chunk": 2048, "version": NEWEST, **more})
+    kind = {1: "fp8", 2: "bf16"}[more.pop("each", 2)]
+    return PagedCache(sizes, kind, **{"chunk": 2048, "version": NEWEST, **more})
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,12 @@ def cache(preset: str, cards: int = 1, **more: Any) -> PagedCache:
         ("Gemma-3-12B", 30, 32_768, 2048, 275_563),
         ("Olmo-3-7B", 20, 65_536, 2048, 119_092),
         ("Gemma-2-9B", 20, 8192, 2048, 62_347),
+        ("Gemma-4-31B", 30, 65_536, 2048, 220_450),
+        ("Gemma-4-26B-A4B", 20, 131_072, 2048, 753_370),
+        ("Gemma-4-12B", 20, 32_768, 2048, 316_999),
+        ("Gemma-4-E4B", 10, 131_072, 2048, 602_075),
+        ("Gemma-4-E2B", 4, 32_768, 2048, 544_761),
+        ("Laguna-S-2.1", 30, 262_144, 2048, 622_422),
     ],
 )
 def test_tokens_are_those_of_the_functions_of_vllm(

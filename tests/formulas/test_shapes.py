@@ -117,15 +117,44 @@ def test_an_indexer_keeps_its_own_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("preset", "parameters"), [("Qwen3.5-35B-A3B", 34_660_610_688), ("Qwen3.5-27B", 26_895_998_464)]
+    ("preset", "parameters", "keeping"),
+    [
+        ("Qwen3.5-35B-A3B", 34_660_610_688, 10),
+        ("Qwen3.5-27B", 26_895_998_464, 16),
+        ("Gemma-4-E2B", 4_628_569_344, 15),
+        ("Gemma-4-E4B", 7_463_013_376, 24),
+        ("Gemma-4-12B", 11_907_350_272, 48),
+        ("Gemma-4-26B-A4B", 25_233_141_760, 30),
+        ("Gemma-4-31B", 30_697_345_280, 60),
+        ("Laguna-S-2.1", 117_561_977_600, 48),
+    ],
 )
-def test_linear_attention_has_the_parameters_that_real_transformers_counted(
-    preset: str, parameters: int
+def test_layers_that_differ_have_the_parameters_that_real_transformers_counted(
+    preset: str, parameters: int, keeping: int
 ) -> None:
-    """Counted on a meta device with transformers 5.17, `AutoModelForCausalLM.from_config`."""
+    """Counted on a meta device with transformers 5.17, without the encoder of images.
+
+    keeping: number of layers whose keys and values transformers caches for each token.
+    """
     sizes = sizes_of(CONFIGURATIONS[preset])
     assert parameters_of(shapes_of(sizes)) == parameters
-    assert sizes.keeping == sizes.layers // 4
+    assert sizes.keeping == keeping
+
+
+@pytest.mark.parametrize(
+    ("preset", "cached"),
+    [
+        ("Gemma-4-E2B", [(3, 0, (512, 512)), (12, 512, (256, 256))]),
+        ("Gemma-4-31B", [(10, 0, (2048, 2048)), (50, 1024, (4096, 4096))]),
+        ("Laguna-S-2.1", [(12, 0, (1024, 1024)), (36, 512, (1024, 1024))]),
+        ("Qwen3-8B", [(36, 0, (1024, 1024))]),
+        ("Mistral-7B-v0.1", [(32, 4096, (1024, 1024))]),
+    ],
+)
+def test_layers_are_cached_by_their_window_and_heads(preset: str, cached: list[Any]) -> None:
+    """Sizes of the specifications that the layers of vLLM 0.33.0 return."""
+    found = sizes_of(CONFIGURATIONS[preset]).cached
+    assert [(each.count, each.window, each.kept) for each in found] == cached
 
 
 def test_a_model_of_linear_attention_alone_is_refused() -> None:

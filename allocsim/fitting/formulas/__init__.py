@@ -7,8 +7,6 @@ from allocsim.fitting.formulas.engines import (
     compute_buffer,
     llama_cpp,
     ollama,
-    sglang,
-    static_fraction,
     tensorrt_llm,
     transformers,
 )
@@ -24,10 +22,10 @@ from allocsim.fitting.formulas.needs import (
     Needs,
     ServingWork,
     bytes_a_token,
-    kv_bytes,
     kv_range,
 )
 from allocsim.fitting.formulas.server_options import DEFAULTS, ServerOptions, options_in, version_of
+from allocsim.fitting.formulas.sglang import sglang, static_fraction
 from allocsim.fitting.formulas.shapes import FAMILIES, Shape, parameters_of, shapes_of
 from allocsim.fitting.formulas.sizes import KNOWN_TYPES, DecoderSizes, Latent, ModelSizes, sizes_of
 from allocsim.fitting.formulas.stored import (
@@ -52,7 +50,7 @@ __all__ = [
     "Grown", "KNOWN_TYPES", "KV_TYPES", "LARGE_WORKSPACE", "Largest", "Latent", "Logged",
     "MemoryPart", "ModelSizes", "NUMBERS", "Needs", "QuantBlock", "ServerOptions",
     "ServingWork", "Shape", "Stored", "StoredTensor", "WORKSPACE", "Weights", "bytes_a_token",
-    "bytes_in", "compute_buffer", "format_in", "gguf_sizes", "grow", "kind_of", "kv_bytes",
+    "bytes_in", "compute_buffer", "format_in", "gguf_sizes", "grow", "kind_of",
     "kv_range", "llama_cpp", "logged_in", "ollama", "options_in", "parameters_of", "read_gguf",
     "read_safetensors", "sglang", "shapes_of", "sizes_of", "sizes_of_rank", "static_fraction",
     "tensorrt_llm", "transformers", "unconverted_in", "version_of", "vllm", "weights_in",

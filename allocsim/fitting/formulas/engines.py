@@ -1,15 +1,15 @@
-"""Memory that Transformers, SGLang, TensorRT-LLM, llama.cpp and Ollama need to serve a model.
+"""Memory that Transformers, TensorRT-LLM, llama.cpp and Ollama need to serve a model.
 
 The arithmetic is each engine's own, with its defaults, which are named here.  Numbers that an
 engine measures when it starts (profiling run, capture of CUDA graphs) are ranges.
 """
 
-# Sources. Transformers: `growing.py`. SGLang: docs, "Hyperparameter Tuning"; `server_args.py`
-# (mem_fraction_static) and `profile_max_num_token`; public start-up logs. TensorRT-LLM: docs,
-# "Memory Usage of TensorRT-LLM", and `KvCacheConfig`. `ggml-org/llama.cpp`: src/llama-model.cpp
-# (`load_tensors`, `get_layer_buft_list`) for the placement of layers, src/llama-context.cpp for
-# the buffers, tools/server/README.md for the options; compute buffers from its logs, such as 258.50
-# MiB of Llama 3 8B at 512 tokens. Ollama: docs/faq.md and docs/context-length.md.
+# Sources. Transformers: `growing.py`. TensorRT-LLM: docs, "Memory Usage of TensorRT-LLM", and
+# `KvCacheConfig`. `ggml-org/llama.cpp`: src/llama-model.cpp (`load_tensors`,
+# `get_layer_buft_list`) for the placement of layers, src/llama-context.cpp for the buffers,
+# `llama_kv_cache_iswa` for windows, `llama_memory_recurrent` for states, tools/server/README.md for
+# the options; compute buffers from its logs, such as 258.50 MiB of Llama 3 8B at 512 tokens.
+# Ollama: docs/faq.md and docs/context-length.md.
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ from allocsim.fitting.formulas.needs import (
     context_part,
     forward_bytes,
     known_or,
-    kv_bytes,
-    parallel_option,
     room_of,
+    row_bytes,
     weights_part,
 )
 from allocsim.fitting.formulas.server_options import options_again
@@ -48,10 +47,8 @@ _SAMPLED = 256
 """Number of sequences for which a token is sampled."""
 _SAMPLING = (1, 8)
 """Copies of the 32-bit logits while a token is sampled: only the logits, or also sorted copies."""
-_GRAPHS = (104 * MIB, 1 * GIB)
+GRAPHS = (104 * MIB, 1 * GIB)
 """Bytes taken by the capture of CUDA graphs; posted logs: 0.11, 0.31, 0.36, 0.65 and 0.96 GiB."""
-_MADE_AT_LOAD = 256 * MIB
-"""Most bytes by which loading takes more memory than the weights, in posted logs."""
 
 
 def transformers(work: ServingWork) -> Needs:
@@ -99,86 +96,6 @@ def transformers(work: ServingWork) -> Needs:
     )
 
 
-def static_fraction(
-    memory: int, cards: int = 1, chunk: int | None = None, captured: int | None = None
-) -> tuple[float, int]:
-    """Return SGLang's default mem_fraction_static, and the bytes of a card outside that fraction.
-
-    memory: bytes of the card.
-    cards: number of cards that share each layer.
-    chunk: tokens of a prefill chunk; None for the card's default.
-    captured: largest number of sequences with a CUDA graph; None for the card's default.
-    """
-    mib = memory / MIB
-    table = ((20, 2048, 8), (35, 2048, 24), (60, 4096, 32), (90, 8192, 256), (160, 8192, 256))
-    of_card = next((row for row in table if mib < row[0] * 1024), (0, 16384, 512))
-    left = 512 + 1.5 * (chunk or of_card[1]) + 1024 * cards / 8 + 2 * (captured or of_card[2])
-    if mib > 60 * 1024:
-        left = max(left, 10 * 1024)
-    return round(max(mib - left, 0) / max(mib, 1), 3), round(left * MIB)
-
-
-def sglang(work: ServingWork) -> Needs:
-    """Estimate the memory of an SGLang server."""
-    options = work.options
-    usual, left = static_fraction(work.memory, work.cards, options.chunk, options.captured)
-    fraction = options.fraction or usual
-    if options.fraction:
-        left = round(work.memory * (1 - fraction))
-    weights, context = weights_part(work), context_part(work)
-    chunk = options.chunk or 2048
-    graphs = 0 if options.is_eager else _GRAPHS[0]
-    low = min(forward_bytes(work, chunk)[0] + graphs, left)
-    why = "to what SGLang leaves for them by card; its graphs share one pool"
-    rest = MemoryPart("activations and CUDA graphs", low, max(left, low), why)
-    parts = (context, weights, cache_part(work, 1), rest, *communication_parts(work))
-    needed = parts[2].high
-    # SGLang: KV pool = free memory after loading - free memory before x (1 - fraction).
-    before = (context, *parts[4:])
-    free = (
-        work.capacity[0] - sum(part.high for part in before),
-        work.capacity[1] - sum(part.low for part in before),
-    )
-    made = 0 if work.logged.weights is not None else _MADE_AT_LOAD
-    pools = {
-        each: (
-            math.floor(free[0] * each) - weights.high - made,
-            math.floor(free[1] * each) - weights.low,
-        )
-        for each in (fraction, usual)
-    }
-    least = math.ceil((weights.high + made + needed) / max(free[0], 1) * 100) / 100
-    cards = parallel_option(work, "--tp-size")
-    length = options.longest or work.tokens
-    pool, largest = work.logged.pool or pools[fraction], pools[usual]
-    room = room_of(work, largest, 1)
-    return Needs(
-        engine="sglang",
-        parts=parts,
-        source="SGLang, server_args.py and Hyperparameter Tuning; public start-up logs",
-        taken=(work.memory - left, work.memory),
-        loaded_beside=(0, made),
-        pool=pool,
-        room=work.logged.room or room_of(work, pool, 1),
-        largest=Largest(
-            "--mem-fraction-static",
-            usual,
-            room,
-            min(room[0], work.sizes.longest or room[0]),
-            "--context-length",
-        ),
-        paste=f"{cards}--mem-fraction-static {fraction:g} --context-length {length} "
-        f"--max-running-requests {options.sequences or work.batch}"
-        f"{options_again(options, 'sglang')}"
-        if pool[0] >= needed
-        else "",
-        least=f"--mem-fraction-static {least:.2f}" if least < 1 else "",
-        notes=()
-        if options.fraction
-        else (f"mem_fraction_static is {usual} on this card by default",),
-    )
-
-
 def tensorrt_llm(work: ServingWork) -> Needs:
     """Estimate the memory of a TensorRT-LLM server."""
     chunk = work.options.chunk or _TENSORRT_CHUNK
@@ -194,7 +111,7 @@ def tensorrt_llm(work: ServingWork) -> Needs:
         MemoryPart(
             "activations", max(low, logits * _SAMPLING[0]), high + logits * _SAMPLING[1], why
         ),
-        MemoryPart("CUDA graphs", *_GRAPHS, "0.11 to 0.96 GiB in posted logs"),
+        MemoryPart("CUDA graphs", *GRAPHS, "0.11 to 0.96 GiB in posted logs"),
         *communication_parts(work),
     )
     fixed = [part for part in parts if part.name != "keys and values"]
@@ -298,6 +215,7 @@ def _parts(work: ServingWork, gpu_layers: int, layers: int) -> tuple[MemoryPart,
         _context(work, gpu_layers),
         MemoryPart("weights", low, high, f"{work.weights.name}, {why}"),
         MemoryPart("keys and values", cache[0], cache[1], f"allocated at once, {_kind(work)}"),
+        *_states(work, most),
         _buffer(work, gpu_layers),
     )
 
@@ -330,7 +248,25 @@ def _kind(work: ServingWork) -> str:
 
 
 def _cache(work: ServingWork, layers: int) -> int:
-    return kv_bytes(work.sizes, _cells(work), _kind(work), layers=layers)
+    cells, size = _cells(work), 0
+    for each in work.sizes.cached:
+        # With windows, layers keep the windows of all sequences and the tokens of a batch.
+        seen = each.window * (work.options.sequences or work.batch)
+        seen += work.options.chunk or _BATCH
+        is_short = each.window and each.count < work.sizes.keeping
+        seen = min(round_up(seen, _CELLS), cells) if is_short else cells
+        size += each.count * seen * row_bytes(each.kept, _kind(work))
+    return size * layers // work.sizes.layers
+
+
+def _states(work: ServingWork, layers: int) -> tuple[MemoryPart, ...]:
+    if (linear := work.sizes.linear) is None:
+        return ()
+    # All elements have 32 bits, also those of the convolution.
+    each = 2 * linear.state_bytes - 4 * linear.value_heads * linear.key * linear.value
+    each *= (work.options.sequences or work.batch) * len(linear.layers)
+    size = each * layers // work.sizes.layers
+    return (MemoryPart("states of linear attention", size, size, "in 32 bits"),)
 
 
 def _longest(work: ServingWork) -> int:

@@ -60,6 +60,7 @@ class _Run:
 
     def __init__(self, sizes: ModelSizes, each: int, workspace: int) -> None:
         self.sizes, self.each, self.workspace = sizes, each, workspace
+        self.layers = [sizes.of_layer(layer) for layer in range(sizes.layers)]
         self.gpu = CachingAllocator(_UNLIMITED)
         self.cache: list[tuple[int, int]] = []
 
@@ -104,7 +105,7 @@ class _Run:
         return out
 
     def kept(self, layer: int, rows: int, batch: int, seen: int) -> None:
-        key, value = ((seen * batch + rows) * each * self.each for each in self.sizes.grown)
+        key, value = ((seen * batch + rows) * each * self.each for each in self.layers[layer].grown)
         # torch.cat allocates the longer tensor before the old one is freed.
         keys, values = self.cache[layer] if layer < len(self.cache) else (0, 0)
         new_keys = self.take(key)
@@ -114,7 +115,7 @@ class _Run:
         self.cache[layer : layer + 1] = [(new_keys, new_values)]
 
     def attention(self, x: int, layer: int, rows: int, batch: int, seen: int) -> int:
-        sizes = self.sizes
+        sizes = self.layers[layer]
         queries = sizes.heads * sizes.head
         q = self.product(rows, queries)
         k = self.product(rows, sizes.kv_width)
@@ -130,9 +131,9 @@ class _Run:
         self.free(out, turned[0], x)
         return projected
 
-    def feed_forward(self, x: int, rows: int) -> int:
+    def feed_forward(self, x: int, layer: int, rows: int) -> int:
         # A mixture of experts is simulated as the two experts that a token chooses.
-        inner = self.sizes.inner
+        inner = self.layers[layer].inner
         size = rows * inner * self.each
         if self.sizes.family in (
             "glm",
@@ -183,7 +184,7 @@ class _Run:
             part = self.attention(self.norm(rows), layer, rows, batch, seen)
             summed = self.take(plain)
             self.free(part)
-            part = self.feed_forward(self.norm(rows), rows)
+            part = self.feed_forward(self.norm(rows), layer, rows)
             out = self.take(plain)
             self.free(part, summed)
             if hidden != embedded:  # the caller holds a layer's input until the layer returns

@@ -29,32 +29,27 @@ KV_TYPES = ("fp32", "fp16", "bf16", "fp8", *_BLOCKS)
 """Types of keys and values that at least one engine supports."""
 
 
-def _rows(sizes: ModelSizes, kind: str) -> int:
+def row_bytes(kept: Iterable[int], kind: str) -> int:
+    """Return the bytes of one token's keys and values in one layer.
+
+    kept: elements of keys and of values, as in `ModelSizes.kept`.
+    kind: type of the elements, one of `KV_TYPES`.
+    """
     name = _PLAIN.get(kind, kind.upper())
     if kind not in (*_PLAIN, *_BLOCKS):
         raise ConfigError(f"{kind[:40]!r} is not a type of a cache; expected {', '.join(KV_TYPES)}")
     block = BLOCKS[name]
-    for width in sizes.kept:
+    for width in (widths := tuple(kept)):
         if width % block.weights:
             raise ConfigError(
                 f"keys of {width} elements of {kind} are not a multiple of {block.weights}"
             )
-    return sum(sizes.kept) // block.weights * block.size
+    return sum(widths) // block.weights * block.size
 
 
 def bytes_a_token(sizes: ModelSizes, kind: str) -> int:
     """Return the bytes of one token's keys and values, of a type in `KV_TYPES`, on all layers."""
-    return sizes.keeping * _rows(sizes, kind)
-
-
-def kv_bytes(sizes: ModelSizes, tokens: int, kind: str, *, layers: int | None = None) -> int:
-    """Return the bytes of keys and values of `tokens` tokens if no layer has a sliding window.
-
-    kind: type of their elements, one of `KV_TYPES`.
-    layers: number of layers; default: all that keep keys and values.
-    """
-    count = sizes.keeping if layers is None else layers
-    return count * tokens * _rows(sizes, kind)
+    return sum(each.count * row_bytes(each.kept, kind) for each in sizes.cached)
 
 
 def kv_range(sizes: ModelSizes, tokens: int, kind: str, *, block: int = 1) -> tuple[int, int]:
@@ -66,11 +61,12 @@ def kv_range(sizes: ModelSizes, tokens: int, kind: str, *, block: int = 1) -> tu
     block: tokens per block of a paged cache; a sequence takes whole blocks.
     """
     whole = round_up(tokens, block)
-    seen = min(whole, round_up(sizes.window, block)) if sizes.windowed else whole
-    all_layers = kv_bytes(sizes, whole, kind)
-    spared = kv_bytes(sizes, whole - seen, kind, layers=sizes.windowed)
     states = len(sizes.linear.layers) * sizes.linear.state_bytes if sizes.linear else 0
-    return all_layers - spared + states, all_layers + states
+    low = sum(
+        each.count * row_bytes(each.kept, kind) * min(whole, round_up(each.window or whole, block))
+        for each in sizes.cached
+    )
+    return low + states, whole * bytes_a_token(sizes, kind) + states
 
 
 AS_LOGGED = "as the log says"
@@ -259,7 +255,7 @@ def cache_part(work: ServingWork, block: int) -> MemoryPart:
 
 def forward_bytes(work: ServingWork, rows: int) -> tuple[int, int]:
     """Return the range of activation bytes of a forward pass over `rows` tokens, without logits."""
-    sizes = work.sizes
+    sizes = work.sizes.of_layer(work.sizes.layers - 1)
     inner = 3 * sizes.inner
     if sizes.experts:
         inner = sizes.chosen * (2 * sizes.width + 3 * sizes.expert_inner) + 3 * sizes.shared_inner

@@ -49,6 +49,7 @@ class ServerOptions:
     has_text_only: True if the server loads no image encoder.
     has_flash: True with flash attention, False without it.
     weights: format to which the engine quantises 16-bit weights.
+    window_share: SGLang's tokens for layers with a window, for each token of the other layers.
     cards: number of cards that share each layer.
     gpu_layers: number of layers on the card.
     """
@@ -65,6 +66,7 @@ class ServerOptions:
     has_flash: bool | None = None
     kv_type: str | None = None
     weights: str | None = None
+    window_share: float | None = None
     cards: int | None = None
     gpu_layers: int | None = None
 
@@ -187,6 +189,7 @@ _OPTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "--disable-cuda-graph": ("is_eager", _FLAG),
         "--kv-cache-dtype": ("kv_type", _KIND),
         "--quantization": ("weights", _FORMAT),
+        "--swa-full-tokens-ratio": ("window_share", _FRACTION),
         **dict.fromkeys(("--tp-size", "--tensor-parallel-size", "--tp"), ("cards", _COUNT)),
     },
     "tensorrt-llm": {

@@ -38,10 +38,15 @@ def shapes_of(sizes: ModelSizes) -> tuple[Shape, ...]:
     """Return all tensors of the model, in order. A tied output layer is not a separate tensor."""
     block = FAMILIES[sizes.family]
     shapes = [Shape("token_embd", (sizes.vocabulary, sizes.width))]
+    if sizes.per_layer:
+        wide = sizes.layers * sizes.per_layer
+        shapes.append(Shape("token_embd_layers", (sizes.vocabulary, wide)))
+        shapes += (Shape("weight", (wide, sizes.width)), Shape("norm", (sizes.per_layer,)))
     if sizes.positions:
         shapes.append(Shape("position", (sizes.positions, sizes.width)))
     for layer in range(sizes.layers):
-        shapes += (Shape(role, dims, layer) for role, dims in block(sizes, layer))
+        rows = block(sizes.of_layer(layer), layer)
+        shapes += (Shape(role, dims, layer) for role, dims in rows)
     shapes.append(Shape("norm", (sizes.width,)))
     if sizes.family in ("gpt2", "phi", "starcoder2"):
         shapes.append(Shape("bias", (sizes.width,)))
@@ -78,6 +83,8 @@ def _attention(sizes: ModelSizes, _: int) -> _Rows:
     width, queries = sizes.width, sizes.heads * sizes.head
     outs = {"attn_q": queries, "attn_k": sizes.kv_width, "attn_v": sizes.kv_width}
     for role, out in outs.items():
+        if not out or (role == "attn_v" and sizes.shares_keys):
+            continue
         yield role, (out, width)
         if sizes.attention_bias:
             yield "bias", (out,)
@@ -203,6 +210,27 @@ def _score_correction(sizes: ModelSizes, layer: int) -> _Rows:
         yield "router", (sizes.experts,)
 
 
+def _experts_beside_mlp(sizes: ModelSizes, layer: int) -> _Rows:
+    if not sizes.experts:
+        yield from _gated(sizes, layer)
+        return
+    yield from _experts(sizes, layer)
+    yield "router", (sizes.width,)
+    yield "router", (sizes.experts,)
+    yield from _norms(3)(sizes, layer)
+
+
+def _per_layer_embedding(sizes: ModelSizes, _: int) -> _Rows:
+    if sizes.per_layer:
+        yield "weight", (sizes.per_layer, sizes.width)
+        yield "weight", (sizes.width, sizes.per_layer)
+        yield "norm", (sizes.width,)
+
+
+def _head_gates(sizes: ModelSizes, _: int) -> _Rows:
+    yield "linear_gate", (sizes.heads, sizes.width)
+
+
 def _sinks(sizes: ModelSizes, _: int) -> _Rows:
     yield "bias", (sizes.heads,)
 
@@ -217,7 +245,8 @@ def _biased_norms(count: int) -> _Part:
 
 def _head_norms(sizes: ModelSizes, _: int) -> _Rows:
     yield "norm", (sizes.head,)
-    yield "norm", (sizes.head,)
+    if sizes.kv_heads:
+        yield "norm", (sizes.head,)
 
 
 def _wide_norms(sizes: ModelSizes, _: int) -> _Rows:
@@ -247,6 +276,10 @@ FAMILIES: dict[str, _Part] = {
     **dict.fromkeys(("gemma", "granite", "llama", "mistral", "qwen2", "smollm3"), _LLAMA),
     "gemma2": _layer(_attention, _gated, _norms(4)),
     "gemma3_text": _layer(_attention, _gated, _norms(4), _head_norms),
+    "gemma4_text": _layer(
+        _attention, _experts_beside_mlp, _norms(4), _head_norms, _per_layer_embedding
+    ),
+    "laguna": _layer(_MIXTRAL, _score_correction, _head_norms, _head_gates),
     **dict.fromkeys(("olmo2", "olmo3"), _layer(_LLAMA, _wide_norms)),
     "qwen3": _layer(_LLAMA, _head_norms),
     "qwen3_moe": _layer(_MIXTRAL, _head_norms),

@@ -1,12 +1,13 @@
 """Sizes of a language model, from its configuration.
 
 Values that a configuration omits are the defaults of transformers for its model_type.
+The module is long because it has these defaults for all types.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from allocsim.errors import ConfigError
@@ -16,29 +17,34 @@ _DEEPEST = 4096
 
 KNOWN_TYPES = (
     *("cohere", "cohere2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "gemma", "gemma2"),
-    *("gemma3_text", "glm", "glm4", "glm4_moe", "gpt2", "gpt_oss", "granite", "kimi_k2", "llama"),
-    *("llama4_text", "minimax_m2", "mistral", "mixtral", "olmo2", "olmo3", "phi", "phi3", "qwen2"),
-    *("qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "smollm3"),
-    "starcoder2",
+    *("gemma3_text", "gemma4_text", "glm", "glm4", "glm4_moe", "gpt2", "gpt_oss", "granite"),
+    *("kimi_k2", "laguna", "llama", "llama4_text", "minimax_m2", "mistral", "mixtral", "olmo2"),
+    *("olmo3", "phi", "phi3", "qwen2", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe"),
+    *("qwen3_next", "smollm3", "starcoder2"),
 )
 """Values of model_type that the formulas describe."""
 
-_TIED = ("cohere", "cohere2", "gemma", "gemma2", "gemma3_text", "gpt2", "smollm3", "starcoder2")
+_TIED = (
+    *("cohere", "cohere2", "gemma", "gemma2", "gemma3_text", "gemma4_text", "gpt2", "smollm3"),
+    "starcoder2",
+)
 """Types whose output layer shares the embedding's weights by default."""
 _LINEAR = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
-_WIDE_HEADS = ("gemma", "gemma2", "gemma3_text", *_LINEAR)
+_WIDE_HEADS = ("gemma", "gemma2", "gemma3_text", "gemma4_text", *_LINEAR)
 """Types whose heads have 256 elements by default."""
 _BIASED = ("glm", "gpt_oss", "qwen2")
 """Types whose queries, keys and values have biases by default."""
 _LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2")
 _ROUTED = (*_LATENT, "glm4_moe")
 """Types whose configurations name experts as DeepSeek does."""
+_WITH_EXPERTS = (*_ROUTED, "laguna", "qwen3_moe", "qwen3_next", "qwen3_5_moe_text")
+"""Types with experts whose width has a separate key."""
 _WHOLE_EVERY = 4
 """Every fourth layer of Qwen3-Next and Qwen3.5 has attention to all tokens, others linear one."""
 _WINDOWED_EVERY = {
     **dict.fromkeys(("gemma2", "gpt_oss"), (1, 2)),
-    **dict.fromkeys(("cohere2", "olmo3"), (3, 4)),
-    "gemma3_text": (5, 6),
+    **dict.fromkeys(("cohere2", "llama4_text", "olmo3"), (3, 4)),
+    **dict.fromkeys(("gemma3_text", "gemma4_text"), (5, 6)),
 }
 """Layers with a window, and layers in all, of the pattern that a type repeats."""
 
@@ -88,6 +94,35 @@ class Linear:
         return 2 * (self.kernel - 1) * self.mixed + matrices
 
 
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Attention of the layers that see all tokens, where it differs from layers with a window.
+
+    layers: indices of the layers that see all tokens.
+    heads, kv_heads, head: as in `DecoderSizes`.
+    shares_keys: True if one matrix makes keys and values.
+    """
+
+    layers: frozenset[int]
+    heads: int
+    kv_heads: int
+    head: int
+    shares_keys: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CachedLayers:
+    """Layers that cache the same number of elements per token, for the same number of tokens.
+
+    window: tokens that a layer sees, or 0 for all.
+    kept: (elements of keys, elements of values) of a token in one layer, as in `ModelSizes.kept`.
+    """
+
+    count: int
+    window: int
+    kept: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSizes:
     """Sizes of a decoder's layers, in elements unless stated otherwise.
@@ -133,13 +168,18 @@ class ModelSizes(DecoderSizes):
     longest: maximum number of tokens of a sequence in the configuration, or 0 if it has none.
     dense: indices of the layers with an MLP instead of experts.
     window: tokens that a sliding window covers, or 0.
-    windowed: number of layers with a sliding window.
+    windowed: number of layers with a sliding window that cache keys and values.
     attention_bias: True if queries, keys and values have biases.
     query_norm: True if queries and keys are normalised, for a type whose configuration says so.
     indexer: (heads, elements of a head) of the indexer that chooses the tokens of sparse attention,
         or None without one.
     inner_bias: True if the MLP has biases.
     linear: sizes and layers of linear attention, or None without it.
+    whole: sizes of layers that see all tokens, or None if they are those of all layers.
+    reusing: number of layers, the last ones, that reuse keys and values of earlier layers.
+    is_wider: True if the MLP of those layers is twice as wide.
+    per_layer: elements of a token's further embedding for each layer, or 0 without one.
+    shares_keys: True if one matrix makes keys and values.
     """
 
     family: str
@@ -153,11 +193,39 @@ class ModelSizes(DecoderSizes):
     indexer: tuple[int, int] | None = None
     inner_bias: bool = False
     linear: Linear | None = None
+    whole: Whole | None = None
+    reusing: int = 0
+    is_wider: bool = False
+    per_layer: int = 0
+    shares_keys: bool = False
+
+    def of_layer(self, layer: int) -> ModelSizes:
+        """Return the sizes with the attention and the MLP of one layer.
+
+        A layer that reuses keys and values has no heads of keys and values.
+        """
+        found: dict[str, Any] = {}
+        if (whole := self.whole) is not None and layer in whole.layers:
+            found = {"heads": whole.heads, "kv_heads": whole.kv_heads, "head": whole.head}
+            found["shares_keys"] = whole.shares_keys
+        if layer >= self.layers - self.reusing:
+            found |= {"kv_heads": 0, "inner": self.inner * (1 + self.is_wider)}
+        return replace(self, **found) if found else self
 
     @property
     def keeping(self) -> int:
         """Number of layers whose KV cache grows with each token; linear attention has none."""
-        return self.layers - (len(self.linear.layers) if self.linear else 0)
+        return self.layers - self.reusing - (len(self.linear.layers) if self.linear else 0)
+
+    @property
+    def cached(self) -> tuple[CachedLayers, ...]:
+        """Layers with a KV cache; those that see all tokens come first."""
+        first = self if self.whole is None else self.of_layer(min(self.whole.layers))
+        found = (
+            CachedLayers(self.keeping - self.windowed, 0, first.kept),
+            CachedLayers(self.windowed, self.window, self.kept),
+        )
+        return tuple(each for each in found if each.count)
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -189,13 +257,16 @@ def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
         raise ConfigError(f"model_type {family!r:.60} has no formula; expected one of {known}")
     width = _size(config, "hidden_size", "n_embd")
     heads = _size(config, "num_attention_heads", "n_head")
+    if isinstance(of_layers := config.get("num_attention_heads_per_layer"), list):
+        heads = max((each for each in of_layers if type(each) is int), default=heads)
     kv_heads = _size(config, "num_key_value_heads", default=heads)
     if heads % kv_heads:
         raise ConfigError(f"{kv_heads} key and value heads do not divide {heads} heads")
     layers = _size(config, "num_hidden_layers", "n_layer")
     if layers > _DEEPEST:
         raise ConfigError(f"{layers:,} layers; expected {_DEEPEST:,} or fewer")
-    window, windowed = _window(config, layers)
+    window, seen = _window(config, layers)
+    reusing = _count(config, "num_kv_shared_layers")
     latent = _latent(config) if family in _LATENT else None
     head = _size(config, "head_dim", default=256 if family in _WIDE_HEADS else width // heads)
     is_tied = config.get("tie_word_embeddings", family in _TIED)
@@ -215,13 +286,17 @@ def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
         positions=_size(config, "n_positions", default=1024) if family == "gpt2" else 0,
         longest=_count(config, "max_position_embeddings" if family != "gpt2" else "n_positions"),
         window=window,
-        windowed=windowed,
+        windowed=sum(seen[: layers - reusing]),
         attention_bias=bool(config.get("attention_bias", family in _BIASED)),
         query_norm=bool(config.get("use_qk_norm", False)),
         indexer=_indexer(config) if family == "deepseek_v32" else None,
         inner_bias=bool(config.get("mlp_bias", False)),
         latent=latent,
         linear=_linear(config, layers) if family in _LINEAR else None,
+        whole=_whole(config, seen, kv_heads, head),
+        reusing=reusing,
+        is_wider=bool(config.get("use_double_wide_mlp")),
+        per_layer=_count(config, "hidden_size_per_layer_input"),
         **_experts(config, layers),
     )
 
@@ -274,12 +349,28 @@ def _linear(config: Mapping[str, Any], layers: int) -> Linear:
     )
 
 
+def _whole(config: Mapping[str, Any], seen: list[bool], kv_heads: int, head: int) -> Whole | None:
+    heads = config.get("num_attention_heads", 0)
+    layers = frozenset(at for at, is_windowed in enumerate(seen) if not is_windowed)
+    if not 0 < len(layers) < len(seen):
+        return None
+    if config["model_type"] == "gemma4_text":
+        head = _size(config, "global_head_dim", default=512)
+        shares_keys = bool(config.get("attention_k_eq_v"))
+        if shares_keys:
+            kv_heads = _size(config, "num_global_key_value_heads", default=kv_heads)
+        return Whole(layers, heads, kv_heads, head, shares_keys)
+    if config["model_type"] == "laguna":
+        return Whole(layers, heads, kv_heads, head)
+    return None
+
+
 def _experts(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
     family = config["model_type"]
     if family in ("gpt_oss", "llama4_text", "minimax_m2", "mixtral"):
         count = _size(config, "num_local_experts", default=8 if family == "mixtral" else None)
         inner = _size(config, "intermediate_size")
-    elif family in (*_ROUTED, "qwen3_moe", "qwen3_next", "qwen3_5_moe_text"):
+    elif family in _WITH_EXPERTS or config.get("enable_moe_block"):
         count = _size(config, "n_routed_experts" if family in _ROUTED else "num_experts")
         inner = _size(config, "moe_intermediate_size")
     else:
@@ -287,13 +378,16 @@ def _experts(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
     found = {
         "experts": count,
         "expert_inner": inner,
-        "chosen": _size(config, "num_experts_per_tok", default=2),
+        "chosen": _size(config, "num_experts_per_tok", "top_k_experts", default=2),
     }
     if family in _ROUTED:
         found["shared_inner"] = inner * _count(config, "n_shared_experts")
         dense = set(range(_count(config, "first_k_dense_replace")))
-    elif family in ("qwen3_5_moe_text", "qwen3_next"):
+    elif family in ("laguna", "qwen3_5_moe_text", "qwen3_next"):
         found["shared_inner"] = _size(config, "shared_expert_intermediate_size")
+        dense = {0} if family == "laguna" else set()
+    elif family == "gemma4_text":
+        found["shared_inner"] = _size(config, "intermediate_size")
         dense = set()
     elif family == "llama4_text":
         found["shared_inner"] = inner
@@ -306,18 +400,17 @@ def _experts(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
     return {**found, "dense": frozenset(dense)}
 
 
-def _window(config: Mapping[str, Any], layers: int) -> tuple[int, int]:
+def _window(config: Mapping[str, Any], layers: int) -> tuple[int, list[bool]]:
     family = config["model_type"]
     key = "attention_chunk_size" if family == "llama4_text" else "sliding_window"
     if config.get(key) is None or config.get("use_sliding_window") is False:
-        return 0, 0
+        return 0, [False] * layers
     tokens = _size(config, key)
     kinds = config.get("layer_types")
     if isinstance(kinds, list) and len(kinds) == layers:
-        return tokens, sum(kind in ("sliding_attention", "chunked_attention") for kind in kinds)
+        return tokens, [kind in ("sliding_attention", "chunked_attention") for kind in kinds]
     if family in ("qwen2", "qwen3", "qwen3_moe"):  # off unless the configuration turns it on
-        return (tokens, layers) if config.get("use_sliding_window") else (0, 0)
-    if family == "llama4_text":  # every fourth layer sees all tokens
-        return tokens, layers - layers // 4
+        is_on = bool(config.get("use_sliding_window"))
+        return tokens * is_on, [is_on] * layers
     with_window, of = _WINDOWED_EVERY.get(family, (1, 1))
-    return tokens, layers // of * with_window + min(layers % of, with_window)
+    return tokens, [layer % of < with_window for layer in range(layers)]

@@ -25,13 +25,13 @@ from allocsim.fitting.formulas.needs import (
     MemoryPart,
     Needs,
     ServingWork,
-    bytes_a_token,
     cache_part,
     communication_parts,
     context_part,
     forward_bytes,
     known_or,
     parallel_option,
+    row_bytes,
     weights_part,
 )
 from allocsim.fitting.formulas.server_options import (
@@ -53,67 +53,78 @@ _LAST_BY_GROUP, _FIRST_BY_REQUEST = (0, 19), (0, 25)
 """Releases whose logs show that tokens are counted by group, and by the longest request."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class PagedCache:
     """vLLM's KV cache on one card, which is divided into blocks of tokens.
 
     sizes: sizes of the model; with several cards, those of one card.
-    a_token: bytes of one token's keys and values in one layer.
+    kind: type of keys and values, one of `KV_TYPES`.
     longest: tokens of the longest request.
     chunk: maximum number of tokens in one forward pass.
     version: release of vLLM.
     """
 
     sizes: ModelSizes
-    a_token: int
+    kind: str
     longest: int
     chunk: int
     version: tuple[int, int]
 
-    @property
-    def _others(self) -> int:
-        linear = self.sizes.linear
-        return len(linear.layers) if linear else self.sizes.windowed
+    @cached_property
+    def _rows(self) -> list[int]:
+        return [row_bytes(each.kept, self.kind) for each in self.sizes.cached]
 
-    @property
-    def _block(self) -> int:
-        # A block must be at least as large as a state of linear attention.
+    @cached_property
+    def _page(self) -> int:
+        # A block of a layer must be at least as large as a state of linear attention.
         state = self.sizes.linear.state_bytes if self.sizes.linear else 0
-        return max(round_up(-(-state // self.a_token), BLOCK), BLOCK)
+        return max(max(round_up(-(-state // row), BLOCK), BLOCK) * row for row in self._rows)
 
-    @property
-    def _groups(self) -> tuple[int, int, int]:
-        others = self._others
-        whole = self.sizes.layers - others
-        if not others or not whole:
-            return self.sizes.layers, bool(whole), bool(others)
-        few, many = sorted((whole, others))
-        size = many if many < _EVEN * few else few
-        return size, -(-whole // size), -(-others // size)
+    @cached_property
+    def _lengths(self) -> list[int]:
+        # Layers with smaller rows have longer blocks, if these have the size of the largest.
+        pages = [BLOCK * row for row in self._rows]
+        return [BLOCK * (1 if self._page % page else self._page // page) for page in pages]
+
+    @cached_property
+    def _counts(self) -> list[int]:
+        linear = self.sizes.linear
+        return [each.count for each in self.sizes.cached] + ([len(linear.layers)] if linear else [])
+
+    @cached_property
+    def _size(self) -> int:
+        few, many = min(self._counts), max(self._counts)
+        return many if many < _EVEN * few else few
+
+    @cached_property
+    def _groups(self) -> list[int]:
+        return [-(-count // self._size) for count in self._counts]
 
     def _blocks(self, longest: int, steps: int) -> int:
-        _, whole, others = self._groups
-        seen = min(self.sizes.window - 1 + steps * self.chunk, longest)
+        each = []
+        for layers, length in zip(self.sizes.cached, self._lengths, strict=True):
+            seen = min(layers.window - 1 + steps * self.chunk, longest)
+            is_windowed = layers.window > 0
+            each.append(-(-(seen if is_windowed else longest) // length) + is_windowed)
         # A state takes a second block if prefixes are cached; this is not known here.
-        each = steps if self.sizes.linear else -(-seen // self._block) + 1
-        return whole * -(-longest // self._block) + others * each
+        each.append(steps)
+        return sum(count * blocks for count, blocks in zip(self._groups, each, strict=False))
 
     def bytes_of(self, longest: int) -> int:
         """Return the bytes of the smallest cache that holds one request of `longest` tokens."""
-        blocks = self._blocks(longest, _IN_FLIGHT[1])
-        return blocks * self._block * self.a_token * self._groups[0]
+        return self._blocks(longest, _IN_FLIGHT[1]) * self._page * self._size
 
     def _pool(self, size: int) -> int:
-        return max(size, 0) // (self._block * self.a_token * self._groups[0])
+        return max(size, 0) // (self._page * self._size)
 
     def tokens(self, low: int, high: int) -> tuple[int, int]:
         """Return the range of tokens that vLLM prints for a cache of `low` to `high` bytes."""
-        _, whole, others = self._groups
-        if not others:
-            return self._pool(low) * self._block, self._pool(high) * self._block
+        length = self._lengths[0]
+        if len(self._counts) == 1 and not self.sizes.windowed:
+            return self._pool(low) * length, self._pool(high) * length
         found = []
         if self.version < _FIRST_BY_REQUEST:
-            found += [self._pool(size) // (whole + others) * self._block for size in (low, high)]
+            found += [self._pool(size) // sum(self._groups) * length for size in (low, high)]
         if self.version > _LAST_BY_GROUP:
             requests = zip((low, high), reversed(_IN_FLIGHT), strict=True)
             found += [
@@ -124,13 +135,13 @@ class PagedCache:
 
     def longest_in(self, size: int) -> int:
         """Return the tokens, at most `longest`, of the longest request in a cache of a size."""
-        blocks, steps = self._pool(size), _IN_FLIGHT[1]
-        low, high = 0, self.longest // self._block + 1
+        length, blocks, steps = self._lengths[0], self._pool(size), _IN_FLIGHT[1]
+        low, high = 0, self.longest // length + 1
         while low < high:  # the number of blocks grows with the length
             middle = (low + high + 1) // 2
-            is_held = self._blocks(middle * self._block, steps) <= blocks
+            is_held = self._blocks(middle * length, steps) <= blocks
             low, high = (middle, high) if is_held else (low, middle - 1)
-        return min(low * self._block, self.longest)
+        return min(low * length, self.longest)
 
 
 _SORTED = (37, 40)
@@ -141,7 +152,7 @@ _FLASHINFER = (8, 0)
 _FIRST_KERNEL, _LAST_SORTED = (0, 16), (0, 16)
 _A_GRAPH = (MIB, 65 * MIB)
 _A_LATER_GRAPH = (MIB, 26 * MIB)
-"""Bytes of each captured batch size; from 0.18 on no log has more than 22 MiB."""
+"""Bytes of each captured batch size; from 0.18 on only one log has more than 22 MiB."""
 _LATER = (0, 18)
 _ESTIMATED = (2 * MIB, 26 * MIB)
 """Bytes that vLLM estimates for each captured batch size."""
@@ -201,6 +212,7 @@ class _Start:
     def loaded_beside(self) -> tuple[int, int]:
         sizes = self.work.sizes
         turning = sizes.latent.turning if sizes.latent else sizes.head
+        turning += sizes.whole.head if sizes.whole else 0
         table = sizes.longest * turning * self.work.number_size
         low, high = (0, 0) if self.options.has_text_only else self.work.encoder
         return low, high + table + _MADE_AT_LOAD
@@ -299,10 +311,9 @@ class _Start:
     @property
     def cache(self) -> PagedCache:
         sizes = self.work.sizes
-        a_token = bytes_a_token(sizes, self.work.computed_in) // sizes.keeping
         longest = self.options.longest or sizes.longest or self.work.tokens
         version = self.options.version or (0, 0)
-        return PagedCache(sizes, a_token, longest, self.options.chunk or 1, version)
+        return PagedCache(sizes, self.work.computed_in, longest, self.options.chunk or 1, version)
 
     @property
     def safe_fraction(self) -> float:

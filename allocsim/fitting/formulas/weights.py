@@ -10,10 +10,12 @@ other tensors in 16 bits.
 # `WQLinear_GEMM`. FP8: vLLM's and llm-compressor's W8A8 documentation; with a scale per row:
 # FBGEMM's, as in transformers' `FbgemmFp8Linear`; by blocks: DeepSeek-V3's technical report (2024).
 # MXFP4, for the experts of gpt-oss: OCP Microscaling Formats (2023), 32 elements share an 8-bit
-# scale. GGUF: `ggml.py`. Skipped layers: transformers' `get_keys_to_not_convert`; GPTQ and AWQ
-# quantise only the modules of the layers. Tensor parallelism: Shoeybi et al., "Megatron-LM" (2019),
-# section 3; vLLM, model_executor/layers/linear.py (QKVParallelLinear) and
-# vocab_parallel_embedding.py (DEFAULT_VOCAB_PADDING_SIZE).
+# scale. NVFP4: compressed-tensors `nvfp4-pack-quantized`, 16 elements share an 8-bit scale, and a
+# matrix has two 32-bit scales. GGUF: `ggml.py`. Skipped layers: transformers'
+# `get_keys_to_not_convert`; GPTQ and AWQ quantise only the modules of the layers. Tensor
+# parallelism: Shoeybi et al., "Megatron-LM" (2019), section 3; vLLM,
+# model_executor/layers/linear.py (QKVParallelLinear) and vocab_parallel_embedding.py
+# (DEFAULT_VOCAB_PADDING_SIZE).
 
 from __future__ import annotations
 
@@ -34,11 +36,12 @@ _BLOCK = 128
 """Rows and columns that share a scale in DeepSeek's FP8."""
 _GROUPED = re.compile(r"(gptq-int4|gptq-int8|awq-int4)-g(\d{1,5})")
 _PLAIN = {"fp32": 4, "bf16": 2, "fp16": 2}
-_PART = {"token_embd": "embeddings", "position": "embeddings", "output": "head"}
+_EMBEDDINGS = ("token_embd", "token_embd_layers", "position")
+_PART = {**dict.fromkeys(_EMBEDDINGS, "embeddings"), "output": "head"}
 
 FORMATS = (
     *_PLAIN,
-    *("fp8", "fp8-rows", "fp8-blocks", "mxfp4", "int8", "nf4", "nf4-double"),
+    *("fp8", "fp8-rows", "fp8-blocks", "mxfp4", "nvfp4", "int8", "nf4", "nf4-double"),
     *("gptq-int4", "gptq-int8", "awq-int4"),
     *(name for name in BASES if name not in ("F32", "F16", "BF16")),
 )
@@ -198,8 +201,9 @@ def _scales(kind: str, shape: Shape, group: int) -> int:
         return 4 * (shape.elements // (columns * shape.dims[-2]))  # one 32-bit scale per matrix
     if kind == "fp8-blocks":
         return 4 * (rows // shape.dims[-2] * -(-shape.dims[-2] // _BLOCK) * -(-columns // _BLOCK))
-    if kind == "mxfp4":
-        return shape.elements // 32
+    if kind in ("mxfp4", "nvfp4"):
+        matrices = rows // shape.dims[-2]
+        return shape.elements // 32 if kind == "mxfp4" else shape.elements // 16 + 8 * matrices
     if kind in ("int8", "fp8-rows"):
         return 4 * rows
     if kind.startswith("nf4"):
@@ -224,7 +228,7 @@ _BY_ROWS = (
 )
 _OF_HEADS = ("attn_k", "attn_v")
 _BY_COLUMNS = ("attn_output", "ffn_down", "attn_linear_out")
-_OF_VOCABULARY = ("token_embd", "output")
+_OF_VOCABULARY = ("token_embd", "token_embd_layers", "output")
 _PADDING = 64
 _SCALES_WHOLE = ("fp8",)
 """Formats with one scale per matrix."""
@@ -240,7 +244,11 @@ def sizes_of_rank(sizes: ModelSizes, ranks: int) -> ModelSizes:
         ("inner features of an expert", sizes.expert_inner),
         ("inner features of a shared expert", sizes.shared_inner),
     )
-    linear = sizes.linear
+    linear, whole = sizes.linear, sizes.whole
+    if whole is not None:
+        counts += (("attention heads", whole.heads),)
+        kv_heads = max(whole.kv_heads // ranks, 1)
+        whole = replace(whole, heads=whole.heads // ranks, kv_heads=kv_heads)
     if linear is not None:
         counts += (("heads of linear attention", linear.key_heads),)
         counts += (("heads of linear attention", linear.value_heads),)
@@ -262,6 +270,7 @@ def sizes_of_rank(sizes: ModelSizes, ranks: int) -> ModelSizes:
         expert_inner=sizes.expert_inner // ranks,
         shared_inner=sizes.shared_inner // ranks,
         linear=linear,
+        whole=whole,
     )
 
 
@@ -271,8 +280,10 @@ def weights_of_rank(weights: Weights, sizes: ModelSizes, ranks: int) -> Weights:
     tensors = []
     owner = ""
     for each in weights.tensors:
-        role = each.shape.role
-        share = _share(owner if role == "bias" else role, sizes, part, ranks)
+        role, layer = each.shape.role, each.shape.layer or 0
+        share = _share(
+            owner if role == "bias" else role, sizes.of_layer(layer), part.of_layer(layer), ranks
+        )
         # A column division adds up partial outputs, and the bias is added once to the sum.
         if role == "bias" and owner in _BY_COLUMNS:
             share = None

@@ -37,6 +37,8 @@ class TransformerShape(DecoderSizes):
     lora: rank of LoRA adapters, 0 to train all parameters.
     adapted: (inputs, outputs) of each linear module of a layer that has an adapter.
     adapts_experts: True if experts have adapters, too.
+    further: parameters of further embeddings beside the first layer.
+    kinds: the sizes for each layer if layers differ in more than experts, else empty.
     """
 
     is_tied: bool = False
@@ -50,6 +52,12 @@ class TransformerShape(DecoderSizes):
     lora: int = 0
     adapted: tuple[tuple[int, int], ...] = ()
     adapts_experts: bool = False
+    further: int = 0
+    kinds: tuple[TransformerShape, ...] = ()
+
+    def of_layer(self, layer: int) -> TransformerShape:
+        """Return the sizes of a layer, numbered from 0."""
+        return self.kinds[layer] if self.kinds else self
 
     @property
     def adapters(self) -> int:
@@ -108,8 +116,9 @@ class TransformerShape(DecoderSizes):
 
     @property
     def parameters(self) -> int:
-        count = sum(map(self.layer, range(self.layers)))
-        count += self.embedding * (1 if self.is_tied else 2) + self.positions * self.width
+        count = sum(self.of_layer(layer).layer(layer) for layer in range(self.layers))
+        count += self.further + self.embedding * (1 if self.is_tied else 2)
+        count += self.positions * self.width
         return count + self.width * (1 + self.has_biases)
 
 

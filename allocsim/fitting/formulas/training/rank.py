@@ -80,9 +80,11 @@ class _Account:
 
     @property
     def kinds(self) -> dict[int, int]:
-        dense = [layer for layer in self.layers if not self.shape.has_experts(layer)]
-        others = self.layers[len(dense) :]
-        return {kind[0]: len(kind) for kind in (dense, others) if kind}
+        kinds: dict[tuple[TransformerShape, bool], list[int]] = {}
+        for layer in self.layers:
+            kind = self.shape.of_layer(layer), self.shape.has_experts(layer)
+            kinds.setdefault(kind, []).append(layer)
+        return {layers[0]: len(layers) for layers in kinds.values()}
 
     @property
     def is_first(self) -> bool:
@@ -130,7 +132,7 @@ class _Account:
         shape, t = self.shape, self.layout.tensor
         count = 0
         if self.is_first:
-            count += shape.embedding // t + shape.positions * shape.width
+            count += (shape.embedding + shape.further) // t + shape.positions * shape.width
         if self.is_last:
             count += shape.width * (1 + shape.has_biases)
             if not (shape.is_tied and self.is_first):
@@ -142,7 +144,7 @@ class _Account:
         return sum(n * self._experts_of(layer) for layer, n in self.kinds.items())
 
     def _dense_of(self, layer: int) -> int:
-        shape, t = self.shape, self.layout.tensor
+        shape, t = self.shape.of_layer(layer), self.layout.tensor
         inside = shape.shared if shape.has_experts(layer) else shape.mlp
         return (shape.attention + inside) // t + shape.whole(layer)
 
@@ -187,7 +189,8 @@ class _Account:
     @property
     def trained(self) -> int:
         if self.shape.lora:
-            return len(self.layers) * self.shape.adapters // self.layout.tensor
+            adapters = sum(self.shape.of_layer(layer).adapters for layer in self.layers)
+            return adapters // self.layout.tensor
         return self.dense + self.experts
 
     def _adapter_states(self) -> Iterator[RankPart]:
@@ -239,7 +242,8 @@ class _Account:
         return self._whole(layer)
 
     def _whole(self, layer: int) -> float:
-        kept = kept_of_layer(self.shape, self.layout, layer, self.practice, self.precision.compute)
+        shape = self.shape.of_layer(layer)
+        kept = kept_of_layer(shape, self.layout, layer, self.practice, self.precision.compute)
         return sum(kept.values())
 
     # The three moments
@@ -265,6 +269,7 @@ class _Account:
     def in_layer(self) -> Iterator[RankPart]:
         shape, layout, item = self.shape, self.layout, self.precision.compute
         layer = max(self.kinds, key=self._whole)
+        shape = shape.of_layer(layer)
         if layout.recompute in ("full", "ops"):
             recomputed = self._whole(layer)
             how = f"{recomputed / layout.tokens:,.0f} bytes a token"
@@ -304,7 +309,7 @@ class _Account:
             return
         shape, t, item = self.shape, self.layout.tensor, self.precision.compute
         # Transformer Engine keeps one placeholder per shape, which all layers share.
-        count = shape.attention // t + max(map(shape.whole, self.kinds))
+        count = shape.of_layer(self.layers[0]).attention // t + max(map(shape.whole, self.kinds))
         for layer in self.kinds:
             inside = shape.shared + shape.expert if shape.has_experts(layer) else shape.mlp
             count += inside // t

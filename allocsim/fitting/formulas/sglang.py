@@ -1,0 +1,138 @@
+"""Memory that an SGLang server needs and reserves, and the tokens that its cache holds.
+
+The cache gets the static fraction of the memory that is free before loading, without what loading
+takes. Some types have a second, smaller pool for the layers with a window.
+"""
+
+# Sources: SGLang, docs, "Hyperparameter Tuning"; `server_args.py` (mem_fraction_static),
+# `HybridSWAPoolConfigurator` and `Gemma3TextScaledWordEmbedding` of 0.5.23; public start-up logs.
+
+from __future__ import annotations
+
+import math
+
+from allocsim.fitting.formulas.engines import GRAPHS
+from allocsim.fitting.formulas.needs import (
+    Largest,
+    MemoryPart,
+    Needs,
+    ServingWork,
+    bytes_a_token,
+    cache_part,
+    communication_parts,
+    context_part,
+    forward_bytes,
+    parallel_option,
+    row_bytes,
+    weights_part,
+)
+from allocsim.fitting.formulas.server_options import options_again
+from allocsim.units import MIB
+
+_MADE_AT_LOAD = 320 * MIB
+"""Most bytes by which loading takes more memory than the weights, in posted logs."""
+
+
+def static_fraction(
+    memory: int, cards: int = 1, chunk: int | None = None, captured: int | None = None
+) -> tuple[float, int]:
+    """Return SGLang's default mem_fraction_static, and the bytes of a card outside that fraction.
+
+    memory: bytes of the card.
+    cards: number of cards that share each layer.
+    chunk: tokens of a prefill chunk; None for the card's default.
+    captured: largest number of sequences with a CUDA graph; None for the card's default.
+    """
+    mib = memory / MIB
+    table = ((20, 2048, 8), (35, 2048, 24), (60, 4096, 32), (90, 8192, 256), (160, 8192, 256))
+    of_card = next((row for row in table if mib < row[0] * 1024), (0, 16384, 512))
+    left = 512 + 1.5 * (chunk or of_card[1]) + 1024 * cards / 8 + 2 * (captured or of_card[2])
+    if mib > 60 * 1024:
+        left = max(left, 10 * 1024)
+    return round(max(mib - left, 0) / max(mib, 1), 3), round(left * MIB)
+
+
+_WINDOW_POOLS = ("gemma4_text", "gpt_oss", "laguna", "llama4_text")
+"""Types for whose layers with a window SGLang has a separate pool."""
+_WHOLE_EMBEDDINGS = ("gemma3_text", "gemma4_text")
+"""Types whose embedding SGLang stores whole on each card."""
+_OF_WINDOWS = 0.8
+"""Tokens of that pool for each token of the other: SGLang's default swa_full_tokens_ratio."""
+
+
+def _sglang_room(work: ServingWork, pool: tuple[int, int]) -> tuple[int, int]:
+    a_token: float = bytes_a_token(work.sizes, work.computed_in)
+    if work.sizes.family in _WINDOW_POOLS:
+        windows = sum(
+            each.count * row_bytes(each.kept, work.computed_in)
+            for each in work.sizes.cached
+            if each.window
+        )
+        a_token -= (1 - (work.options.window_share or _OF_WINDOWS)) * windows
+    low, high = (int(max(size, 0) / a_token) for size in pool)
+    return low, high
+
+
+def sglang(work: ServingWork) -> Needs:
+    """Estimate the memory of an SGLang server."""
+    options = work.options
+    usual, left = static_fraction(work.memory, work.cards, options.chunk, options.captured)
+    fraction = options.fraction or usual
+    if options.fraction:
+        left = round(work.memory * (1 - fraction))
+    weights, context = weights_part(work), context_part(work)
+    chunk = options.chunk or 2048
+    graphs = 0 if options.is_eager else GRAPHS[0]
+    low = min(forward_bytes(work, chunk)[0] + graphs, left)
+    why = "to what SGLang leaves for them by card; its graphs share one pool"
+    rest = MemoryPart("activations and CUDA graphs", low, max(left, low), why)
+    parts = (context, weights, cache_part(work, 1), rest, *communication_parts(work))
+    needed = parts[2].high
+    # SGLang: KV pool = free memory after loading - free memory before x (1 - fraction).
+    before = (context, *parts[4:])
+    free = (
+        work.capacity[0] - sum(part.high for part in before),
+        work.capacity[1] - sum(part.low for part in before),
+    )
+    made = (0, 0)
+    if work.logged.weights is None:
+        copies = (work.cards - 1) * (work.sizes.family in _WHOLE_EMBEDDINGS)
+        whole = copies * work.weights.of_role("token_embd")
+        made = whole + work.encoder[0], whole + work.encoder[1] + _MADE_AT_LOAD
+    pools = {
+        each: (
+            math.floor(free[0] * each) - weights.high - made[1],
+            math.floor(free[1] * each) - weights.low - made[0],
+        )
+        for each in (fraction, usual)
+    }
+    least = math.ceil((weights.high + made[1] + needed) / max(free[0], 1) * 100) / 100
+    cards = parallel_option(work, "--tp-size")
+    length = options.longest or work.tokens
+    pool, largest = work.logged.pool or pools[fraction], pools[usual]
+    room = _sglang_room(work, largest)
+    return Needs(
+        engine="sglang",
+        parts=parts,
+        source="SGLang, server_args.py and Hyperparameter Tuning; public start-up logs",
+        taken=(work.memory - left, work.memory),
+        loaded_beside=made,
+        pool=pool,
+        room=work.logged.room or _sglang_room(work, pool),
+        largest=Largest(
+            "--mem-fraction-static",
+            usual,
+            room,
+            min(room[0], work.sizes.longest or room[0]),
+            "--context-length",
+        ),
+        paste=f"{cards}--mem-fraction-static {fraction:g} --context-length {length} "
+        f"--max-running-requests {options.sequences or work.batch}"
+        f"{options_again(options, 'sglang')}"
+        if pool[0] >= needed
+        else "",
+        least=f"--mem-fraction-static {least:.2f}" if least < 1 else "",
+        notes=()
+        if options.fraction
+        else (f"mem_fraction_static is {usual} on this card by default",),
+    )
