@@ -12,6 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from allocsim.collector import collector_paused
 from allocsim.errors import ConfigError
 from allocsim.fitting.by_engine import run_exactly
 from allocsim.fitting.by_formula import Estimate, estimate
@@ -73,6 +74,7 @@ class Advice:
     changes: tuple[Change, ...]
 
 
+@collector_paused()
 def advise(found: Fit | Estimate, **how: Any) -> Advice:
     """Find changes of the task or the card with which the task fits.
 

@@ -18,6 +18,7 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from allocsim._fast_numpy import any_of
+from allocsim.collector import collector_paused
 from allocsim.errors import ConfigError
 from allocsim.fitting.by_formula import Estimate, estimate
 from allocsim.fitting.by_law import RunsByLaw, run_by_law
@@ -278,6 +279,7 @@ class _Setup:
             return None, [f"{unknown} is unknown: {error}"]
 
 
+@collector_paused()
 def _answer(text: str, setup: _Setup) -> Fit:
     gpu, task = setup.gpu, setup.task
     ran, unlimited = _runs(setup)

@@ -284,10 +284,14 @@ def requests_by_law(task: Task, gpu: Gpu, laws: Laws | None = None) -> Requests:
         optimizer = steps_of(task.optimizer, laws.parameters, values, card, laws.base)
         requests = training.program(laws, optimizer, sizes["layers"])
     else:
-        serving = serving_of(task, gpu)
-        _refuse_without_law(task, laws, [name for name, _ in serving.names])
-        requests = serving.program(laws, sizes["layers"])
+        requests = _serving_by_law(task, gpu, laws).program(laws, sizes["layers"])
     return requests if task.start == "clean" else requests.without_reset()
+
+
+def _serving_by_law(task: Task, gpu: Gpu, laws: Laws) -> Serving:
+    serving = serving_of(task, gpu)
+    _refuse_without_law(task, laws, [name for name, _ in serving.names])
+    return serving
 
 
 def play_requests(requests: Requests, gpu: Gpu, torch_version: str, conf: str = "") -> Played:
@@ -326,6 +330,13 @@ def peak_by_law(task: Task, gpu: Gpu, *, needs_peak: bool = True) -> tuple[int, 
         is then the sum of the requests in use.
     """
     laws = _laws(task)
+    if not (needs_peak or task.is_training):
+        refuse_card_without_law(gpu)
+        # The weights, the prompts and one token are often enough to fill the card.
+        short = replace(_serving_by_law(task, gpu, laws), decode=1, requests=1)
+        in_use = short.program(laws, short.sizes["layers"]).most_in_use
+        if in_use > gpu.room:
+            return in_use, True
     requests = requests_by_law(task, gpu, laws)
     in_use = requests.most_in_use
     if in_use > gpu.room and not needs_peak:

@@ -11,6 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -116,9 +117,12 @@ def find_install(python: str | None = None, torch_version: str | None = None) ->
     """
     places = [python] if python is not None else [sys.executable, shutil.which("python3")]
     found, wrong = [], []
-    for place in dict.fromkeys(filter(None, places)):
+    named = list(dict.fromkeys(filter(None, places)))
+    with ThreadPoolExecutor(len(named)) as pool:  # each starts an interpreter
+        searches = [pool.submit(find_torch, place) for place in named]
+    for search in searches:
         try:
-            found.append(find_torch(place))
+            found.append(search.result())
         except UnavailableError as error:
             wrong.append(str(error))
     if not found:

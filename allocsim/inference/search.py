@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from allocsim._fast_numpy import any_of
+from allocsim._fast_numpy import any_of, distinct
 from allocsim.core import PAGE, ReplayAllocator
 from allocsim.errors import AllocsimError
 from allocsim.fidelity import FidelityCheck
@@ -133,7 +133,7 @@ def _entries_naming_empty_cache(trace: Trace) -> frozenset[int]:
     stacks = trace.frames[rows]
     naming = [
         stack
-        for stack in np.unique(stacks).tolist()
+        for stack in distinct(stacks).tolist()
         if any(frame.name == _EMPTY_CACHE for frame in trace.frame_table.stack(stack))
     ]
     return frozenset(rows[np.isin(stacks, naming)].tolist())

@@ -96,7 +96,7 @@ class Evidence:
         rows = np.flatnonzero(self.gradients)
         spans = self.scene.backwards.of(self.blocks.born[rows])
         best: dict[int, int] = {}
-        for span in np.unique(spans).tolist():
+        for span in distinct(spans).tolist():
             end = int(self.scene.backwards.last[span]) if span >= 0 else -1
             live = rows[(self.blocks.born[rows] <= end) & (self.blocks.freed[rows] > end)]
             size, count = np.unique(self.blocks.requested[live], return_counts=True)

@@ -36,11 +36,12 @@ _PATIENCE_S = 120
 # The script reads torch's version.py without importing torch, which takes seconds.
 _NO_TORCH = "null"
 _FIND = f"""
-import importlib.util, json, os, runpy
+import importlib.util
 spec = importlib.util.find_spec("torch")
 if spec is None or not spec.origin:
     print("null")
 else:
+    import json, os, runpy
     place = os.path.join(os.path.dirname(spec.origin), "version.py")
     version = runpy.run_path(place)
     lacks = [name for name in {_PACKAGES!r} if importlib.util.find_spec(name) is None]

@@ -71,7 +71,9 @@ def read_trace(
 
 
 def _markers(names: set[str], action: NDArray[np.uint8]) -> set[str]:
-    actions = {f"action {Action(code).text}" for code in np.unique(action).tolist()}
+    actions = {
+        f"action {Action(code).text}" for code in np.flatnonzero(np.bincount(action)).tolist()
+    }
     places = {"entries"} if len(action) else set()
     return (actions | names).intersection(markers_in("entries")) | places
 

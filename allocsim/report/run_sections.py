@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from allocsim.analysis.explain import Shortage
 from allocsim.editing import EditedDevice, EditTrial
 from allocsim.recommend import Costs, driver_time
 from allocsim.report.layout import fields, plural, row, rows, unproved
@@ -17,6 +16,7 @@ from allocsim.simulation import DeviceRun, Run, Spill, TimelinePoint
 from allocsim.units import format_change, format_size
 
 if TYPE_CHECKING:
+    from allocsim.analysis.explain import Shortage
     from allocsim.analysis.top import Top
     from allocsim.analysis.tune import SettingRow, Tuning
 

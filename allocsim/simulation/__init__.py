@@ -33,7 +33,7 @@ from allocsim.simulation.result import (
     driver_calls_of,
 )
 from allocsim.simulation.setting import IN_STRING, Setting, in_option_string, releases_needed
-from allocsim.simulation.timeline import Timeline, TimelinePoint, fold, fold_allocated
+from allocsim.simulation.timeline import Timeline, TimelinePoint, fold, fold_allocated, fold_columns
 
 __all__ = [
     "Addresses", "Change", "Deferred", "DeviceRun", "Drive", "DriverCalls", "EMPTY_CACHE_WAYS",
@@ -42,6 +42,6 @@ __all__ = [
     "PlacedSteps", "Plan", "Planned", "PlannedAt", "Progress", "RecordedDevice", "Row", "Run",
     "Setting", "SimulatedOom", "Spill", "SpillWatch", "Start", "StartPeaks", "Step", "StepKind",
     "Steps", "Timeline", "TimelinePoint", "driver_calls_of", "find_period", "fold",
-    "fold_allocated", "has_live_blocks", "in_option_string", "is_at_start", "joined",
-    "live_requests", "releases_needed", "rows_of", "spread",
+    "fold_allocated", "fold_columns", "has_live_blocks", "in_option_string", "is_at_start",
+    "joined", "live_requests", "releases_needed", "rows_of", "spread",
 ]  # fmt: skip

@@ -220,13 +220,14 @@ class Drive:
                 allocator.free(ptr)
         else:
             change = self._run_rare_step(kind, self._entry(), addr, size, stream)
-        if allocator.reserved_bytes == reserved or self.stopped_at is not None:
+        now = allocator.reserved_bytes
+        if now == reserved or self.stopped_at is not None:
             self.timeline.moved.append(change)
             return
-        if is_request:
+        if is_request and self.observers:
             self._grew(self._entry())
         self.timeline.moved.append(change)
-        self.timeline.reserve(allocator.reserved_bytes)
+        self.timeline.reserve(now)
 
     def _entry(self) -> int:
         return int(self.plan.steps.entry[self._passed_over + len(self.timeline)])

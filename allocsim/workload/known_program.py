@@ -6,28 +6,40 @@ with the same state of the small pool.  This is exact, because the two pools sha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim._fast_numpy import address_column, int_column, numbered
 from allocsim.collector import collector_paused
 from allocsim.core import (
     BRIEF,
     FREE,
     MALLOC,
     SMALL_SIZE,
+    Column,
     FreeBlockOrder,
     GroupMoves,
     Journal,
     ReplayAllocator,
     StepRow,
     small_places,
+    step_rows,
 )
 from allocsim.errors import OutOfMemoryError
-from allocsim.recording import Action, FrameTable, Mark, MarkKind, Provenance, Recording
-from allocsim.simulation import PeakState, PeakWatch, fold, fold_allocated
+from allocsim.recording import (
+    ACTION_CODES,
+    Action,
+    FrameTable,
+    Mark,
+    MarkKind,
+    Provenance,
+    Recording,
+)
+from allocsim.simulation import PeakState, PeakWatch, fold, fold_allocated, fold_columns
 from allocsim.workload.recorder import KeptHistory
 
 _Ints = NDArray[np.int64]
@@ -37,6 +49,10 @@ EMPTY_CACHE = 9
 
 _AT_ONCE = 1 << 12
 """Number of rows passed to the core in one call."""
+
+_ENTRIES = np.zeros(EMPTY_CACHE + 1, dtype=np.int64)
+"""Number of history entries of a row that only uses free blocks, by kind."""
+_ENTRIES[[MALLOC, FREE]] = 1, 2
 
 _SPANS = (1, 2)
 """Distances, in stretches, to the earlier stretch that may repeat; blocks may swap addresses."""
@@ -124,11 +140,8 @@ def peak_of_known(
 
     Return the highest reserved memory after a row, and True if the program ran out of memory.
     """
-    is_freed = (program.kind[1:] == FREE) & (program.block[1:] == program.block[:-1])
-    kind = np.where((program.kind == MALLOC) & np.append(is_freed, False), BRIEF, program.kind)
-    columns = (each.tolist() for each in (kind, program.block, program.size))
-    left = iter([(*step, 0) for step in zip(*columns, strict=True)])
-    moved, peak, most = list[int](), 0, 0
+    left = _Steps(program).rows(np.arange(len(program.kind)))
+    moved, peak, most = Column(), 0, 0
     allocator.count_with(fold_allocated)
     try:
         with collector_paused():
@@ -155,26 +168,50 @@ def _take(allocator: ReplayAllocator, step: StepRow) -> None:
         allocator.free(taken)
 
 
+class _Steps:
+    """Rows of a program as columns for the core, where a free has the size of its request."""
+
+    def __init__(self, program: KnownProgram) -> None:
+        self.requested = program.size[program.kind == MALLOC]
+        """Requested bytes of each block."""
+        is_freed = (program.kind[1:] == FREE) & (program.block[1:] == program.block[:-1])
+        is_brief = (program.kind == MALLOC) & np.append(is_freed, False)
+        self._columns = (
+            np.where(is_brief, BRIEF, program.kind).astype(np.uint8),
+            program.block.astype(np.uint64),
+            np.where(program.kind == EMPTY_CACHE, 0, self.requested[program.block]),
+            np.zeros(len(program.kind), dtype=np.uint64),
+        )
+
+    def rows(self, rows: _Ints) -> Iterator[StepRow]:
+        kind, *others = (column[rows] for column in self._columns)
+        if kind[-1] == BRIEF:  # its free is outside these rows
+            kind[-1] = MALLOC
+        return step_rows((kind, *others))
+
+
 class _Player:
     def __init__(self, program: KnownProgram, allocator: ReplayAllocator) -> None:
         self._program, self._allocator = program, allocator
         self._watch = PeakWatch()
         self.oom_text = ""
-        self._kept = KeptHistory()
-        self._rows: list[_Ints] = []
-        """Row of each history entry, in one array for each call of `_keep`."""
+        self._steps = _Steps(program)
+        self._n_entries = np.zeros(len(program.kind), dtype=np.int64)
+        """Number of history entries of each row that was played or copied."""
+        self._singly: list[tuple[NDArray[Any], ...]] = []
+        """Row, action, address and size of the entries of rows that the core played singly."""
         self._records: list[tuple[_Ints, ...]] = []
         """Changes of the statistics by rows that `_play` is simulating: columns of a journal."""
         self._stat_moves = np.zeros((3, len(program.kind)), dtype=np.int64)
         """Changes of the statistics by each row (request or free): columns 1 to 3 of a journal."""
         self._repeats = _Repeats(program, allocator)
-        self._address = np.zeros(len(program.kind), dtype=np.uint64)
+        self._address = np.zeros(len(self._steps.requested), dtype=np.uint64)
         """Address of each block."""
-        self._copied: list[_Ints] = []
+        self._has_copies = False
         allocator.count_with(self._count)
 
     def _count(self, journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-        self._records.append(tuple(np.array(column, dtype=np.int64) for column in journal[:3]))
+        self._records.append(tuple(map(int_column, journal[:3])))
         return fold(journal)
 
     def play(self) -> None:
@@ -210,17 +247,16 @@ class _Player:
             self._play(rows)
 
     def _pass_over(self, rows: slice, before: slice) -> bool:
-        # Returns False, without a change, if the results would differ from those in `before`.
+        # Returns False if the results would differ from those in `before`.
         program, is_small = self._program, self._repeats.is_small
         small = rows.start + np.flatnonzero(is_small[rows])
         model = before.start + np.flatnonzero(is_small[before])
-        of_small = program.block[small]
-        address = self._address.copy()
+        of_small, address = program.block[small], self._address
         asks = program.kind[small] == MALLOC
         address[of_small[asks]] = address[program.block[model[asks]]]
         if not np.array_equal(address[of_small], address[program.block[model]]):
             return False  # it frees older blocks at other addresses
-        renamed = self._repeats.replaced(small, address)
+        renamed = self._repeats.replaced(small, address, self._steps.requested)
         if renamed is None:
             return False
         large = rows.start + np.flatnonzero(~is_small[rows])
@@ -231,104 +267,110 @@ class _Player:
             self._play(small[small < row])
             self._play_all(row, rows.stop)
             return True
-        self._address = address
         self._stat_moves[:, small] = self._stat_moves[:, model]
-        self._stat_moves[1, small] = self._repeats.requested[of_small]
-        self._copied.append(small)
+        self._stat_moves[1, small] = self._steps.requested[of_small]
+        self._n_entries[small] = _ENTRIES[program.kind[small]]
+        self._has_copies = True
         if renamed:
             self._allocator.rename(lambda name: renamed.get(name, name))
         return True
 
     def _play(self, rows: _Ints, *, stops: bool = False) -> int:
         # `stops`: return before the first row that needs more than search, split and merge.
-        program, history = self._program, self._allocator.history
-        columns = (program.kind[rows], program.block[rows], program.size[rows])
-        steps = [(*step, 0) for step in zip(*(each.tolist() for each in columns), strict=True)]
-        n_entries = np.where(columns[0] == FREE, 2, 1)
-        left, at, ends = iter(steps), 0, list[int]()
+        if not len(rows):
+            return 0
+        allocator, left, history = self._allocator, self._steps.rows(rows), self._allocator.history
+        moved, places = Column(), Column()
+        singly, ends = list[int](), list[int]()
         try:
-            while at < len(steps):
-                first, moved = len(history), list[int]()
-                step = self._allocator.play(left, {}, moved)
-                taken = slice(at, at + len(moved))
-                ends += (first + np.cumsum(n_entries[taken])).tolist()
-                at += len(moved)
-                if step is None or stops:
-                    break
-                at += 1
-                self._take_one(step, int(rows[at - 1]))
+            while (step := allocator.play(left, {}, moved, places)) is not None and not stops:
+                singly.append(len(places))
+                places.append(0)
+                self._take_one(step, int(rows[singly[-1]]))
                 ends.append(len(history))
         finally:
-            if len(ends) < at:
+            if len(ends) < len(singly):
                 ends.append(len(history))  # after an error
-            self._keep(rows[:at], np.array(ends, dtype=np.int64))
-        return at
+            self._keep(rows[: len(places)], places, singly, ends)
+        return len(places)
 
     def _take_one(self, step: StepRow, row: int) -> None:
         allocator = self._allocator
         reserved = allocator.reserved_bytes
         _take(allocator, step)
-        if step[0] == MALLOC and allocator.reserved_bytes != reserved:
+        if step[0] in (BRIEF, MALLOC) and allocator.reserved_bytes != reserved:
             self._watch.grew(allocator, row)
 
-    def _keep(self, rows: _Ints, ends: _Ints) -> None:
+    def _keep(
+        self, rows: _Ints, places: Sequence[int], singly: Sequence[int], ends: Sequence[int]
+    ) -> None:
         self._allocator.statistics()
         program = self._program
-        of_entry = np.repeat(rows, np.diff(ends, prepend=0))
-        columns = self._kept.take(self._allocator.take_history(), program.stack[of_entry])
-        self._rows.append(of_entry)
-        is_alloc = columns["action"] == Action.ALLOC
-        self._address[program.block[of_entry[is_alloc]]] = columns["addr"][is_alloc]
+        kind, block = program.kind[rows], program.block[rows]
+        asks = kind == MALLOC
+        self._address[block[asks]] = address_column(places)[asks]
+        self._n_entries[rows] = _ENTRIES[kind]
+        if singly:
+            counts = np.diff(ends, prepend=0)
+            self._n_entries[rows[singly]] = counts
+            row = np.repeat(rows[singly], counts)
+            actions, addresses, sizes, _, _ = zip(*self._allocator.take_history(), strict=True)
+            action = np.array([ACTION_CODES[each] for each in actions], dtype=np.uint8)
+            address = np.array(addresses, dtype=np.uint64)
+            self._singly.append((row, action, address, np.array(sizes, dtype=np.int64)))
+            is_alloc = action == Action.ALLOC
+            self._address[program.block[row[is_alloc]]] = address[is_alloc]
         if self._records:
             records = np.concatenate(self._records, axis=1)
-            moves = rows[program.kind[rows] != EMPTY_CACHE][: records.shape[1]]
+            moves = rows[kind != EMPTY_CACHE][: records.shape[1]]
             self._stat_moves[:, moves] = records
             self._records.clear()
 
     def result(self) -> Played:
-        if self._copied:
-            self._put_in(np.concatenate(self._copied))
-        row = np.concatenate(self._rows)
-        order = np.argsort(row, kind="stable")
-        self._kept.arrange(order)
-        row = row[order]
+        program, counts = self._program, self._n_entries
+        if self._has_copies:
+            columns = self._stat_moves[:, self._stat_moves[0] != 0]
+            self._allocator.count_with(fold_columns)
+            none = np.zeros(0, dtype=np.int64)
+            self._allocator.set_block_statistics((*columns, none, none))
+            self._allocator.count_with(fold)
+        row = np.repeat(np.arange(len(counts)), counts)
+        block = program.block[row]
+        action = np.where(program.kind[row] == MALLOC, Action.ALLOC, Action.FREE_REQUESTED)
+        action = action.astype(np.uint8)
+        is_freed = (program.kind == FREE) & (counts > 0)
+        action[np.cumsum(counts)[is_freed] - 1] = Action.FREE_COMPLETED
+        address, size = self._address[block], self._steps.requested[block]
+        if self._singly:
+            singly, *known = map(np.concatenate, zip(*self._singly, strict=True))
+            # Stretches play the rows of the two pools out of order.
+            order = np.argsort(singly, kind="stable")
+            is_single = np.zeros(len(counts), dtype=bool)
+            is_single[singly] = True
+            at = np.flatnonzero(is_single[row])
+            for column, values in zip((action, address, size), known, strict=True):
+                column[at] = values[order]
+        kept = KeptHistory()
+        kept.put_in(action, address, size, program.stack[row])
         peak = self._watch.state
         if peak.entry >= 0:
             peak = replace(peak, entry=int(np.searchsorted(row, peak.entry, side="right")) - 1)
-        kind = self._program.kind
         return Played(
             self._allocator,
-            self._stat_moves[0, kind != EMPTY_CACHE],
+            self._stat_moves[0, program.kind != EMPTY_CACHE],
             peak,
             self._watch.device_bytes,
             self.oom_text,
             row,
-            self._kept,
+            kept,
         )
-
-    def _put_in(self, rows: _Ints) -> None:
-        program = self._program
-        is_free = program.kind[rows] == FREE
-        of_entry = np.repeat(rows, 1 + is_free)
-        block = program.block[of_entry]
-        action = np.full(len(of_entry), Action.FREE_REQUESTED, dtype=np.uint8)
-        action[program.kind[of_entry] == MALLOC] = Action.ALLOC
-        action[np.cumsum(1 + is_free)[is_free] - 1] = Action.FREE_COMPLETED
-        self._kept.put_in(
-            action, self._address[block], self._repeats.requested[block], program.stack[of_entry]
-        )
-        self._rows.append(of_entry)
-        sizes, requested, inactive = self._stat_moves[:, self._stat_moves[0] != 0].tolist()
-        self._allocator.count_with(fold)
-        self._allocator.set_block_statistics((sizes, requested, inactive, [], []))
 
 
 class _Repeats:
     def __init__(self, program: KnownProgram, allocator: ReplayAllocator) -> None:
         self._program = program
         asks = program.kind == MALLOC
-        self.requested = program.size[asks]
-        sizes, which = np.unique(self.requested, return_inverse=True)
+        sizes, which = numbered(program.size[asks])
         rounded = np.array([allocator.round_size(size) for size in sizes.tolist()], dtype=np.int64)
         self._rounded = rounded[which]
         """Rounded size of each block."""
@@ -338,7 +380,7 @@ class _Repeats:
         self.is_small = (program.kind != EMPTY_CACHE) & of_small[program.block]
         self._asked_before = np.cumsum(asks)
         frees = program.kind == FREE
-        self._freed = np.full(len(self.requested), len(asks))
+        self._freed = np.full(len(which), len(asks))
         """Row that frees each block."""
         self._freed[program.block[frees]] = np.flatnonzero(frees)
         self.places: dict[int, object] = {}
@@ -373,7 +415,9 @@ class _Repeats:
             self._keys[number] = tuple(column.tobytes() for column in columns)
         return self._keys[number]
 
-    def replaced(self, small: _Ints, address: NDArray[np.uint64]) -> dict[int, int] | None:
+    def replaced(
+        self, small: _Ints, address: NDArray[np.uint64], requested: _Ints
+    ) -> dict[int, int] | None:
         # The new name of an older block is that of the block at the same address at its end; None
         # if one does not match.
         program = self._program
@@ -386,7 +430,7 @@ class _Repeats:
         younger = younger[np.argsort(address[younger])]
         if len(older) != len(younger):
             return None
-        for column in (address, self.requested):
+        for column in (address, requested):
             if not np.array_equal(column[older], column[younger]):
                 return None
         return dict(zip(older.tolist(), younger.tolist(), strict=True))

@@ -86,10 +86,6 @@ class KeptHistory:
             }
         )
 
-    def arrange(self, order: NDArray[np.int64]) -> None:
-        """Reorder all entries; `order` has the old index of each new entry."""
-        self._columns = [{name: column[order] for name, column in self._whole().items()}]
-
     def _whole(self) -> dict[str, NDArray[Any]]:
         names = self._columns[0]
         return {name: np.concatenate([each[name] for each in self._columns]) for name in names}
@@ -101,10 +97,12 @@ class KeptHistory:
 
         `allocator` must have made the entries.  Its own history is cleared.
         """
-        empty = read_snapshot(path, allocator.snapshot(), _SNAPSHOT_BOUND)
+        segments = allocator.segments()
+        snapshot = allocator.snapshot()
+        del snapshot["segments"][1:]  # one shows the keys; reading all took 25 ms of a program
+        empty = read_snapshot(path, snapshot, _SNAPSHOT_BOUND)
         allocator.take_history()
         columns = self._whole()
-        segments = tuple(s for trace in empty.devices for s in trace.segments)
         actions = columns["action"]
         trace = Trace(
             device=allocator.device_index,
@@ -131,7 +129,11 @@ class KeptHistory:
 def _with_code(
     segments: tuple[SegmentState, ...], columns: Mapping[str, NDArray[Any]]
 ) -> tuple[SegmentState, ...]:
+    held = np.array([block.address for each in segments for block in each.blocks], dtype=np.uint64)
+    held = np.append(np.sort(held), 0)  # 0: for addresses above all
     rows = np.flatnonzero(columns["action"] == Action.ALLOC)
+    address = columns["addr"][rows]
+    rows = rows[held[np.searchsorted(held[:-1], address)] == address]
     # The last allocation at an address counts.
     code = dict(zip(columns["addr"][rows].tolist(), columns["frames"][rows].tolist(), strict=True))
 

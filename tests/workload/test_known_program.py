@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass, replace
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,8 +138,10 @@ def test_repeated_stretches_are_mostly_copied(
     taken = []
     play = ReplayAllocator.play
 
-    def counted(self: ReplayAllocator, steps: object, waiting: object, moved: list[int]) -> object:
-        found = play(self, steps, waiting, moved)  # type: ignore[arg-type]
+    def counted(
+        self: ReplayAllocator, steps: Any, waiting: Any, moved: list[int], places: list[int]
+    ) -> object:
+        found = play(self, steps, waiting, moved, places)
         taken.append(len(moved))
         return found
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from allocsim.analysis.top.top import Top, top_of_run
+from allocsim.ownership import scene_of_run
 from allocsim.replaying import Prepared
 from allocsim.simulation import DeviceRun, Run
 
@@ -58,10 +60,12 @@ def tops_of_fit(found: Fit) -> tuple[Top, Top | None, Top | None]:
     if it moved none), and the failed request (None if none failed).
     """
     ran, failure = found.ran, found.failure
-    peak = top_of_run(ran.prepared, ran.device_run, ran.busiest, by="category")
+    scene = scene_of_run(ran.prepared.trace, ran.prepared.start, ran.device_run.timeline)
+    top_at = partial(top_of_run, ran.prepared, ran.device_run, by="category", scene=scene)
+    peak = top_at(ran.busiest)
     spilled = failed = None
     if found.unlimited is not None and found.lent is not None:
         spilled = top_of_spill([found.unlimited.prepared], [found.lent], by="category")
     if failure is not None:
-        failed = top_of_run(ran.prepared, ran.device_run, failure.entry, by="category")
+        failed = peak if failure.entry == ran.busiest else top_at(failure.entry)
     return peak, spilled, failed

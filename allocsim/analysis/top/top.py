@@ -225,8 +225,11 @@ def top_of_run(
     by: str = "line",
     frames: int | None = None,
     since: int = -1,
+    scene: Scene | None = None,
 ) -> Top:
-    answers = answers_of_run(prepared, device_run, at, bys=(by,), frames=frames, since=since)
+    answers = answers_of_run(
+        prepared, device_run, at, bys=(by,), frames=frames, since=since, scene=scene
+    )
     return answers.tops[0]
 
 
@@ -238,13 +241,15 @@ def answers_of_run(
     bys: Sequence[str] = ("line", "category"),
     frames: int | None = None,
     since: int = -1,
+    scene: Scene | None = None,
 ) -> StackAnswers:
     """Return the owners of memory in a finished baseline replay, in several groupings.
 
     since: count only blocks requested at this entry or later; -1 counts all.
+    scene: result of `scene_of_run` for this replay, if it is known.
     """
     trace = prepared.trace
-    scene = scene_of_run(trace, prepared.start, device_run.timeline)
+    scene = scene or scene_of_run(trace, prepared.start, device_run.timeline)
     moment = moment_of(prepared.path, trace, device_run, scene, at)
     notes = []
     if device_run.fidelity is not None and not device_run.fidelity.is_exact:

@@ -6,6 +6,7 @@ its block.  So one more layer does not change the rows of other layers.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -190,8 +191,10 @@ def links_of(
             depth = younger - len(own[of]) if younger >= 0 else _NONE
             # Shift the depth by the earlier blocks above it that this part has freed, ascending.
             for each in freed[of]:
-                depth += each <= depth
-            freed[of] = sorted((*freed[of], depth))
+                if each > depth:
+                    break
+                depth += 1
+            insort(freed[of], depth)
             older.append((i, of, depth))
     return Links(block, is_own, tuple(older), dict(own), count)
 

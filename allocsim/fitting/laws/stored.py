@@ -24,6 +24,7 @@ import numpy as np
 from numpy.lib.format import read_array
 from numpy.typing import NDArray
 
+from allocsim._fast_numpy import numbered
 from allocsim.errors import ConfigError
 from allocsim.fitting.laws.law import REQUEST, Formula, Law
 from allocsim.fitting.laws.optimizer_stacks import with_optimizers
@@ -123,7 +124,7 @@ class Part:
         start, stop, parts = self.pieces[self.by_name[name]]
         kind, group, number, by_copy, by_copies = self.rows[:, start:stop].copy()
         is_request = kind == REQUEST
-        used, number[is_request] = np.unique(number[is_request], return_inverse=True)
+        used, number[is_request] = numbered(number[is_request])
         return Law(
             kind.astype(np.uint8),
             group,
