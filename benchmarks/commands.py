@@ -71,14 +71,19 @@ class Row:
         return [mine.seconds / other.seconds for mine, other in pairs]
 
 
-def spent(arguments: Sequence[str], checkout: Path, bytecode: Path) -> Cost:
+def spent(
+    arguments: Sequence[str], checkout: Path, bytecode: Path, installed: str | None = None
+) -> Cost:
     """Run a command of the package in `checkout`, and return its cost.
 
-    bytecode: folder for compiled modules. Raises CalledProcessError for exit codes other than 0 and
-    3.
+    bytecode: folder for compiled modules.
+    installed: `allocsim` command to run instead of `checkout`, which is then an empty folder.
+
+    Raises CalledProcessError for exit codes other than 0 and 3.
     """
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    command = [sys.executable, "-m", "allocsim", *arguments]
+    program = [sys.executable, "-m", "allocsim"] if installed is None else [installed]
+    command = [*program, *arguments]
     begin = time.perf_counter()
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(

@@ -1,10 +1,13 @@
 """Measure the processor time of `allocsim fit --engine laws`, including interpreter start.
 
-    python -m benchmarks.law_seconds [--runs N]
+    python -m benchmarks.law_seconds [--runs N] [--installed ALLOCSIM]
 
 Each command runs in a separate process, N times after an uncounted first run, with cached bytecode
 as in an installed package; the median is printed.  Processor time depends far less than wall time
 on other work of the machine.
+
+ALLOCSIM is the command of an installation, whose core may be compiled.  It is measured without
+--engine, so that it looks for PyTorch and may answer by formula; wall time is printed, too.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import statistics
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.commands import HERE, spent
+from benchmarks.commands import HERE, Cost, spent
 
 QUESTIONS = (
     "gpt2 --gpu L4 --batch 8",
@@ -42,23 +45,30 @@ The last five do not fit.
 """
 
 
-def seconds(question: str, bytecode: str) -> float:
-    """Return the processor time of one command; raise CalledProcessError if it has no answer.
+def cost(question: str, folder: str, installed: str | None) -> Cost:
+    """Return the cost of one command; raise CalledProcessError if it has no answer.
 
-    bytecode: folder for compiled modules.
+    folder: folder for compiled modules.
+    installed: command of an installation; None for this checkout.
     """
-    command = ["fit", *shlex.split(question), "--engine", "laws"]
-    return spent(command, HERE, Path(bytecode)).processor_seconds
+    command = ["fit", *shlex.split(question)]
+    if installed is not None:
+        return spent(command, Path(folder), Path(folder), installed)
+    return spent([*command, "--engine", "laws"], HERE, Path(folder))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--installed", metavar="ALLOCSIM")
     given = parser.parse_args()
-    with TemporaryDirectory() as bytecode:
+    with TemporaryDirectory() as folder:
         for question in QUESTIONS:
-            _, *taken = [seconds(question, bytecode) for _ in range(1 + given.runs)]
-            print(f"{statistics.median(taken):6.2f} s  {question}", flush=True)
+            _, *costs = [cost(question, folder, given.installed) for _ in range(1 + given.runs)]
+            taken = f"{statistics.median(each.processor_seconds for each in costs):6.2f} s"
+            if given.installed is not None:
+                taken += f"  wall {statistics.median(each.seconds for each in costs):6.2f} s"
+            print(f"{taken}  {question}", flush=True)
 
 
 if __name__ == "__main__":
