@@ -8,15 +8,10 @@ the device memory.
 from collections.abc import Callable
 
 from allocsim.recording import Recording
-from allocsim.workload.known_program import (
-    EMPTY_CACHE,
-    KnownProgram,
-    Played,
-    peak_of_known,
-    play_known,
-)
+from allocsim.workload.known_program import Played, peak_of_known, play_known
 from allocsim.workload.programs import fragments, graphs, oom, server, streams, training
 from allocsim.workload.recorder import SUFFIXES, KeptHistory, Recorder, write_recording
+from allocsim.workload.stretches import EMPTY_CACHE, KnownProgram
 
 __all__ = [
     "EMPTY_CACHE", "KINDS", "KeptHistory", "KnownProgram", "Played", "Recorder", "SUFFIXES",

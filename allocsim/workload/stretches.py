@@ -1,0 +1,112 @@
+"""Program given as a list of requests and frees, and its stretches that repeat earlier ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim._fast_numpy import numbered
+from allocsim.core import FREE, MALLOC, SMALL_SIZE, FreeBlockOrder, ReplayAllocator
+
+_Ints = NDArray[np.int64]
+
+EMPTY_CACHE = 9
+"""Kind of a row that calls empty_cache, besides MALLOC and FREE."""
+
+_SPANS = (1, 2)
+"""Distances, in stretches, to the earlier stretch that may repeat; blocks may swap addresses."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownProgram:
+    """Requests and frees of a program, as columns; a row is one call.
+
+    kind: MALLOC, FREE or EMPTY_CACHE.
+    block: number of the block; blocks are numbered from 0 in the order of their requests.
+    size: bytes of a request.
+    stack: stack number of a request; -1 in other rows.
+    stretches: first row of each stretch that may repeat, and the end of the last stretch.
+    """
+
+    kind: _Ints
+    block: _Ints
+    size: _Ints
+    stack: _Ints
+    stretches: Sequence[int] = ()
+
+
+class Repeats:
+    """Stretches of a program, and which of them repeat an earlier one.
+
+    places: state of the small pool at the beginning of each stretch, to compare.
+    """
+
+    def __init__(self, program: KnownProgram, allocator: ReplayAllocator) -> None:
+        self._program = program
+        asks = program.kind == MALLOC
+        sizes, which = numbered(program.size[asks])
+        rounded = np.array([allocator.round_size(size) for size in sizes.tolist()], dtype=np.int64)
+        self._rounded = rounded[which]
+        """Rounded size of each block."""
+        of_small = self._rounded <= SMALL_SIZE
+        self._number = np.cumsum(of_small)
+        """Number of each block within the small pool, from 1."""
+        self.is_small = (program.kind != EMPTY_CACHE) & of_small[program.block]
+        self._asked_before = np.cumsum(asks)
+        frees = program.kind == FREE
+        self._freed = np.full(len(which), len(asks))
+        """Row that frees each block."""
+        self._freed[program.block[frees]] = np.flatnonzero(frees)
+        self.places: dict[int, object] = {}
+        self._keys: dict[int, tuple[bytes, ...]] = {}
+        counts_objects = allocator.release.free_block_order is FreeBlockOrder.CREATION
+        self._may = allocator.collects_garbage_above is None and not counts_objects
+
+    def span(self, number: int) -> int:
+        last = len(self._program.stretches) - 1
+        for span in _SPANS if self._may else ():
+            if self.places.get(number - span) != self.places[number] or number + span > last:
+                continue
+            pairs = [(number + i, number + i - span) for i in range(span)]
+            if all(self._key(one) == self._key(other) for one, other in pairs):
+                return span
+        return 0
+
+    def come_back(self, number: int, span: int) -> None:
+        for one in range(number + 1, number + span):
+            self.places[one] = self.places[one - span]
+
+    def _key(self, number: int) -> tuple[bytes, ...]:
+        if number not in self._keys:
+            program = self._program
+            start, stop = program.stretches[number], program.stretches[number + 1]
+            small = start + np.flatnonzero(self.is_small[start:stop])
+            block = program.block[small]
+            n_before = int(self._asked_before[start - 1]) if start else 0
+            of_small = int(self._number[n_before - 1]) if n_before else 0
+            columns = program.kind[small], self._rounded[block], self._number[block] - of_small
+            self._keys[number] = tuple(column.tobytes() for column in columns)
+        return self._keys[number]
+
+    def replaced(
+        self, small: _Ints, address: NDArray[np.uint64], requested: _Ints
+    ) -> dict[int, int] | None:
+        # The new name of an older block is that of the block at the same address at its end; None
+        # if one does not match.
+        program = self._program
+        asks = program.kind[small] == MALLOC
+        asked, freed = program.block[small[asks]], program.block[small[~asks]]
+        # Blocks are numbered by request, so blocks older than a stretch have lower numbers.
+        older = freed[freed < self._asked_before[small[0] - 1]]
+        younger = asked[self._freed[asked] > small[-1]]
+        older = older[np.argsort(address[older])]
+        younger = younger[np.argsort(address[younger])]
+        if len(older) != len(younger):
+            return None
+        for column in (address, requested):
+            if not np.array_equal(column[older], column[younger]):
+                return None
+        return dict(zip(older.tolist(), younger.tolist(), strict=True))
