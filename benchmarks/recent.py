@@ -123,6 +123,12 @@ CASES = (
     Case("43", "Gemma-4-31B", "A100 80GB", {"seq": 2048, **_LORA, **_CKPT}, layers=12),
     Case("44", "Laguna-S-2.1", "H100", {"seq": 1024, "optimizer": "sgd"}, layers=4),
     Case("45", "Laguna-S-2.1", "A100 80GB", {"seq": 2048, **_LORA, **_CKPT}, layers=5),
+    Case("46", "Qwen3.5-4B", "A100 80GB", {"seq": 1024}, layers=8),
+    Case("47", "Qwen3.5-4B", "RTX 4090", {"seq": 2048, **_LORA, **_CKPT}),
+    Case("48", "Qwen3-Next-80B-A3B", "H100", {"seq": 1024, "optimizer": "sgd"}, layers=4),
+    Case("49", "Qwen3-Next-80B-A3B", "A100 80GB", {"seq": 2048, **_LORA, **_CKPT}, layers=4),
+    Case("50", "Qwen3.5-35B-A3B", "A100 80GB", {"seq": 2048, **_LORA, **_CKPT}, layers=4),
+    Case("51", "gpt-oss-20b", "A100 80GB", {"seq": 1024, **_LORA, **_CKPT}, layers=4),
 )
 """Trainings that are in no row of traces/fit/truth.jsonl; 22 to 27 have 8-bit optimizers."""
 

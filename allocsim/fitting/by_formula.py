@@ -212,6 +212,9 @@ def _left_out(task: Task, gpu: Gpu, conf: str | None) -> Iterator[str]:
         yield gpu.assumed
     if task.attention == usual_attention(task.model) == "eager":
         yield EAGER_NOTE
+    config = task.model.config if isinstance(task.model, Configured) else {}
+    if str(config.get("model_type")).startswith(("qwen3_5", "qwen3_next")) and task.is_training:
+        yield "linear attention is that of PyTorch alone; flash-linear-attention's saves less"
     if task.compiles:
         yield "the formula is for separate operations; a compiled program saves fewer tensors"
     if task.start == "made":
@@ -241,10 +244,10 @@ def shape_of(model: Model) -> TransformerShape:
         sizes = sizes_of(model.config)
     except ConfigError as error:
         raise ConfigError(f"{model.name}: {error}") from None
-    if sizes.linear is not None:
+    if sizes.bare:
         raise ConfigError(
-            f"{model.name} has layers with linear attention, which the formulas of parallel "
-            "training do not describe; use --parameters"
+            f"{model.name} has layers without attention, which the formulas of parallel training "
+            "do not describe; use --parameters"
         )
     counts: dict[int | None, int] = {}
     for each in shapes_of(sizes):
@@ -253,9 +256,11 @@ def shape_of(model: Model) -> TransformerShape:
     kinds = []
     for layer in range(sizes.layers):
         kind = _shape(sizes.of_layer(layer), model.config)
+        if sizes.linear is not None and layer in sizes.linear.layers:
+            kind = replace(kind, linear=sizes.linear)
         kinds.append(replace(kind, others=counts[layer] - kind.layer(layer)))
     shape = replace(kinds[-1], heads=sizes.heads, kv_heads=sizes.kv_heads, inner=sizes.inner)
-    if sizes.whole is not None or sizes.reusing:
+    if sizes.whole is not None or sizes.reusing or sizes.linear is not None:
         shape = replace(shape, kinds=tuple(kinds))
     return replace(shape, further=counts[None] - sizes.width * (1 + shape.has_biases))
 
@@ -282,6 +287,10 @@ _ADAPTED = {
     **{"fc1": "ffn_up", "fc2": "ffn_down", "dense": "attn_output"},
 }
 """Role of the tensor of each linear module of a layer, by the name that transformers uses."""
+_OTHER_LINEAR = ("attn_linear_in", "attn_linear_out", "linear_gate", "weight")
+"""Roles of further linear modules, which have adapters if no module is named."""
+_FROZEN_EXPERTS = ("gemma4_text", "gpt_oss", "laguna", "llama4_text", "qwen3_5_moe_text")
+"""Types whose experts peft does not adapt, because they are no linear modules."""
 
 
 def with_adapters(
@@ -295,11 +304,18 @@ def with_adapters(
     if unknown:
         raise ConfigError(f"{unknown[0]!r} is no linear module that the formulas know")
     assert isinstance(model, Configured)
-    roles = {_ADAPTED[name] for name in targets or _ADAPTED}
+    roles = {_ADAPTED[name] for name in targets} or {*_ADAPTED.values(), *_OTHER_LINEAR}
     sizes = sizes_of(model.config)
-    last = [
-        each for each in shapes_of(sizes) if each.layer == sizes.layers - 1 and each.role in roles
-    ]
-    matrices = [(each.dims[1], each.dims[0]) for each in last if len(each.dims) == 2]
-    has_experts = len(matrices) < len(last)  # experts have three dimensions
-    return replace(shape, lora=rank, adapted=tuple(matrices), adapts_experts=has_experts)
+    found: dict[int, list[tuple[int, ...]]] = {layer: [] for layer in range(sizes.layers)}
+    for each in shapes_of(sizes):
+        if each.layer is not None and each.role in roles:
+            found[each.layer].append(each.dims)
+
+    def adapted(shape: TransformerShape, layer: int) -> TransformerShape:
+        matrices = [(dims[1], dims[0]) for dims in found[layer] if len(dims) == 2]
+        # Experts have three dimensions.
+        has_experts = len(matrices) < len(found[layer]) and sizes.family not in _FROZEN_EXPERTS
+        return replace(shape, lora=rank, adapted=tuple(matrices), adapts_experts=has_experts)
+
+    kinds = tuple(adapted(kind, layer) for layer, kind in enumerate(shape.kinds))
+    return replace(adapted(shape, sizes.layers - 1), kinds=kinds)

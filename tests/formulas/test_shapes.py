@@ -127,12 +127,19 @@ def test_an_indexer_keeps_its_own_keys() -> None:
         ("Gemma-4-26B-A4B", 25_233_141_760, 30),
         ("Gemma-4-31B", 30_697_345_280, 60),
         ("Laguna-S-2.1", 117_561_977_600, 48),
+        ("Nemotron-H-8B", 8_100_852_736, 4),
+        ("Nemotron-Nano-9B-v2", 8_888_227_328, 4),
+        ("Nemotron-3-Nano-4B", 3_973_556_832, 4),
+        ("Nemotron-3-Nano-30B-A3B", 31_577_937_344 + 23 * 128, 6),
+        ("Nemotron-3-Super-120B-A12B", 120_668_687_360 + 40 * 512, 8),
     ],
 )
 def test_layers_that_differ_have_the_parameters_that_real_transformers_counted(
     preset: str, parameters: int, keeping: int
 ) -> None:
     """Counted on a meta device with transformers 5.17, without the encoder of images.
+
+    The corrections of an expert's score, which are buffers there, are in the files.
 
     keeping: number of layers whose keys and values transformers caches for each token.
     """

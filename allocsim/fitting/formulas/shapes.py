@@ -142,11 +142,46 @@ def _linear_attention(sizes: ModelSizes) -> _Rows:
     yield "attn_linear_in", (values, sizes.width)
     yield "linear_gate", (linear.value_heads, sizes.width)
     yield "linear_gate", (linear.value_heads, sizes.width)
-    yield "linear_gate", (linear.mixed, linear.kernel)
+    yield "linear_kernel", (linear.mixed, linear.kernel)
     yield "norm", (linear.value_heads,)
     yield "norm", (linear.value_heads,)
     yield "norm", (linear.value,)
     yield "attn_linear_out", (sizes.width, values)
+
+
+def _mamba(sizes: ModelSizes) -> _Rows:
+    linear = sizes.linear
+    assert linear is not None
+    heads, values = linear.value_heads, linear.value_heads * linear.value
+    yield "attn_linear_in", (values + linear.mixed + heads, sizes.width)
+    yield "linear_kernel", (linear.mixed, linear.kernel)
+    yield "bias", (linear.mixed,)
+    yield from [("norm", (heads,))] * 3
+    yield "norm", (values,)
+    yield "attn_linear_out", (sizes.width, values)
+
+
+def _plain_experts(sizes: ModelSizes, layer: int) -> _Rows:
+    width, inner = sizes.width, sizes.inner
+    if sizes.experts:
+        each, inner = sizes.expert_width or width, sizes.shared_inner
+        yield "router", (sizes.experts, width)
+        yield from _score_correction(sizes, layer)
+        yield "ffn_up", (sizes.experts, sizes.expert_inner, each)
+        yield "ffn_down", (sizes.experts, each, sizes.expert_inner)
+        if sizes.expert_width:
+            yield "weight", (each, width)
+            yield "weight", (width, each)
+    yield "ffn_up", (inner, width)
+    yield "ffn_down", (width, inner)
+
+
+def _one_part(sizes: ModelSizes, layer: int) -> _Rows:
+    assert sizes.linear is not None
+    if layer in sizes.linear.layers:
+        yield from _mamba(sizes)
+    else:
+        yield from (_plain_experts if layer in sizes.bare else _attention)(sizes, layer)
 
 
 def _linear_or_gated_attention(sizes: ModelSizes, layer: int) -> _Rows:
@@ -288,6 +323,7 @@ FAMILIES: dict[str, _Part] = {
         ("qwen3_5_moe_text", "qwen3_next"),
         _layer(_linear_or_gated_attention, _gated_shared_expert, _norms(2)),
     ),
+    "nemotron_h": _layer(_one_part, _norms(1)),
     "phi3": _layer(_fused_attention, _gate_in_up, _norms(2)),
     "glm": _layer(_attention, _gate_in_up, _norms(2)),
     "glm4": _layer(_attention, _gate_in_up, _norms(4)),

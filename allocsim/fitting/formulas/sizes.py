@@ -18,8 +18,19 @@ _DEEPEST = 4096
 KNOWN_TYPES = (
     *("cohere", "cohere2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "gemma", "gemma2"),
     *("gemma3_text", "gemma4_text", "glm", "glm4", "glm4_moe", "gpt2", "gpt_oss", "granite"),
-    *("kimi_k2", "laguna", "llama", "llama4_text", "minimax_m2", "mistral", "mixtral", "olmo2"),
-    *("olmo3", "phi", "phi3", "qwen2", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe"),
+    *("kimi_k2", "laguna", "llama", "llama4_text", "minimax_m2", "mistral", "mixtral"),
+    *(
+        "nemotron_h",
+        "olmo2",
+        "olmo3",
+        "phi",
+        "phi3",
+        "qwen2",
+        "qwen3",
+        "qwen3_5_moe_text",
+        "qwen3_5_text",
+        "qwen3_moe",
+    ),
     *("qwen3_next", "smollm3", "starcoder2"),
 )
 """Values of model_type that the formulas describe."""
@@ -29,8 +40,9 @@ _TIED = (
     "starcoder2",
 )
 """Types whose output layer shares the embedding's weights by default."""
-_LINEAR = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
-_WIDE_HEADS = ("gemma", "gemma2", "gemma3_text", "gemma4_text", *_LINEAR)
+_DELTA = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
+_LINEAR = (*_DELTA, "nemotron_h")
+_WIDE_HEADS = ("gemma", "gemma2", "gemma3_text", "gemma4_text", *_DELTA)
 """Types whose heads have 256 elements by default."""
 _BIASED = ("glm", "gpt_oss", "qwen2")
 """Types whose queries, keys and values have biases by default."""
@@ -67,9 +79,9 @@ class Latent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """Sizes of linear attention (Gated DeltaNet), which keeps one state per sequence.
+    """Sizes of linear attention (Gated DeltaNet, Mamba 2), which keeps one state per sequence.
 
-    key_heads, value_heads: heads of keys and queries, and of values.
+    key_heads, value_heads: heads of keys and queries, and of values; of Mamba, groups and heads.
     key, value: elements of a head's keys and values.
     kernel: tokens that the short convolution before the attention covers.
     layers: indices of the layers with linear attention.
@@ -178,6 +190,8 @@ class ModelSizes(DecoderSizes):
     whole: sizes of layers that see all tokens, or None if they are those of all layers.
     reusing: number of layers, the last ones, that reuse keys and values of earlier layers.
     is_wider: True if the MLP of those layers is twice as wide.
+    bare: indices of layers that have an MLP or experts alone, without attention.
+    expert_width: elements of a token's compressed form for the experts, or 0 if it has none.
     per_layer: elements of a token's further embedding for each layer, or 0 without one.
     shares_keys: True if one matrix makes keys and values.
     """
@@ -196,6 +210,8 @@ class ModelSizes(DecoderSizes):
     whole: Whole | None = None
     reusing: int = 0
     is_wider: bool = False
+    bare: frozenset[int] = frozenset()
+    expert_width: int = 0
     per_layer: int = 0
     shares_keys: bool = False
 
@@ -215,7 +231,8 @@ class ModelSizes(DecoderSizes):
     @property
     def keeping(self) -> int:
         """Number of layers whose KV cache grows with each token; linear attention has none."""
-        return self.layers - self.reusing - (len(self.linear.layers) if self.linear else 0)
+        linear = self.linear.layers if self.linear else ()
+        return self.layers - self.reusing - len(linear) - len(self.bare)
 
     @property
     def cached(self) -> tuple[CachedLayers, ...]:
@@ -255,6 +272,8 @@ def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
     if family not in KNOWN_TYPES:
         known = ", ".join(KNOWN_TYPES)
         raise ConfigError(f"model_type {family!r:.60} has no formula; expected one of {known}")
+    if family == "nemotron_h":
+        config = _nemotron(config)
     width = _size(config, "hidden_size", "n_embd")
     heads = _size(config, "num_attention_heads", "n_head")
     if isinstance(of_layers := config.get("num_attention_heads_per_layer"), list):
@@ -295,6 +314,10 @@ def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
         linear=_linear(config, layers) if family in _LINEAR else None,
         whole=_whole(config, seen, kv_heads, head),
         reusing=reusing,
+        bare=frozenset(
+            at for at, kind in enumerate(config.get("layer_types") or ()) if kind in _BARE
+        ),
+        expert_width=_count(config, "moe_latent_size"),
         is_wider=bool(config.get("use_double_wide_mlp")),
         per_layer=_count(config, "hidden_size_per_layer_input"),
         **_experts(config, layers),
@@ -332,6 +355,30 @@ def _indexer(config: Mapping[str, Any]) -> tuple[int, int]:
     return heads, _size(config, "index_head_dim", default=128)
 
 
+_LETTERS = {"M": "linear", "*": "full_attention", "-": "mlp", "E": "moe"}
+"""Kind of layer, by its letter in Nemotron-H's hybrid_override_pattern."""
+_BARE = ("mlp", "moe")
+_OF_NEMOTRON = {
+    **{"linear_num_key_heads": "n_groups", "linear_key_head_dim": "ssm_state_size"},
+    **{"linear_num_value_heads": "mamba_num_heads", "linear_value_head_dim": "mamba_head_dim"},
+    **{"linear_conv_kernel_dim": "conv_kernel", "num_experts": "n_routed_experts"},
+    "shared_expert_intermediate_size": "moe_shared_expert_intermediate_size",
+}
+"""Key of Nemotron-H for each key that other types use."""
+
+
+def _nemotron(config: Mapping[str, Any]) -> dict[str, Any]:
+    pattern = config.get("hybrid_override_pattern")
+    if not isinstance(pattern, str) or not set(pattern) <= set(_LETTERS):
+        raise ConfigError(
+            f"hybrid_override_pattern is {pattern!r:.60}; expected letters M, *, -, E"
+        )
+    found = {ours: config.get(theirs) for ours, theirs in _OF_NEMOTRON.items()}
+    found |= {"layer_types": [_LETTERS[letter] for letter in pattern]}
+    found |= {"num_hidden_layers": len(pattern), "enable_moe_block": "E" in pattern}
+    return {**config, **found}
+
+
 def _linear(config: Mapping[str, Any], layers: int) -> Linear:
     kinds = config.get("layer_types")
     if not isinstance(kinds, list) or len(kinds) != layers:
@@ -345,7 +392,9 @@ def _linear(config: Mapping[str, Any], layers: int) -> Linear:
         key=_size(config, "linear_key_head_dim", default=128),
         value=_size(config, "linear_value_head_dim", default=128),
         kernel=_size(config, "linear_conv_kernel_dim", default=4),
-        layers=frozenset(at for at, kind in enumerate(kinds) if kind != "full_attention"),
+        layers=frozenset(
+            at for at, kind in enumerate(kinds) if kind not in ("full_attention", *_BARE)
+        ),
     )
 
 
@@ -383,7 +432,7 @@ def _experts(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
     if family in _ROUTED:
         found["shared_inner"] = inner * _count(config, "n_shared_experts")
         dense = set(range(_count(config, "first_k_dense_replace")))
-    elif family in ("laguna", "qwen3_5_moe_text", "qwen3_next"):
+    elif family in ("laguna", "nemotron_h", "qwen3_5_moe_text", "qwen3_next"):
         found["shared_inner"] = _size(config, "shared_expert_intermediate_size")
         dense = {0} if family == "laguna" else set()
     elif family == "gemma4_text":

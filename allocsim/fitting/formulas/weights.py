@@ -225,6 +225,7 @@ def _block_scales(elements: int, *, is_nested: bool) -> int:
 
 _BY_ROWS = (
     *("attn_q", "attn_q_b", "attn_kv_b", "ffn_gate", "ffn_up", "attn_linear_in", "linear_gate"),
+    "linear_kernel",
 )
 _OF_HEADS = ("attn_k", "attn_v")
 _BY_COLUMNS = ("attn_output", "ffn_down", "attn_linear_out")

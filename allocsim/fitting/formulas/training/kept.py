@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from allocsim.fitting.formulas.sizes import Linear
 from allocsim.fitting.formulas.training.layout import ParallelLayout, TransformerShape
 
 
@@ -156,7 +157,7 @@ def kept_of_layer(
     if shape.adapts_experts and shape.has_experts(layer):
         # peft adds the adapters to a copy of all experts, which backward needs.
         kept["copies of experts"] = item * shape.experts * shape.expert / layout.tensor
-    if not layout.flash and layout.recompute != "selective":
+    if not layout.flash and shape.linear is None and layout.recompute != "selective":
         kept["attention scores"] = split * _scores(shape, layout, practice, item)
     return kept
 
@@ -184,6 +185,8 @@ def _norms(shape: TransformerShape, practice: Practice, item: int) -> float:
 def _attention(
     shape: TransformerShape, layout: ParallelLayout, practice: Practice, item: int
 ) -> float:
+    if (linear := shape.linear) is not None:
+        return _linear(linear, item)
     # The last term is the flash kernel's sums, in 32 bits.
     if (latent := shape.latent) is not None:
         whole = shape.head + latent.turning
@@ -195,6 +198,19 @@ def _attention(
         # The output is also kept as it was before being sent back to the ranks of its tokens.
         wide += shape.heads * shape.head
     return item * wide + 4.0 * shape.heads * layout.flash
+
+
+_CHUNK = 64
+"""Tokens that transformers' chunk_gated_delta_rule computes at a time, without other kernels."""
+
+
+def _linear(linear: Linear, item: int) -> float:
+    # Per token: 8 tensors of keys and queries, 3 of values, 5 of products within a chunk, and a
+    # state for each chunk, in 32 bits; then the gate and norm, and the convolution.
+    heads, each = linear.value_heads, linear.key * linear.value
+    wide = 8 * linear.key + 3 * linear.value + 5 * _CHUNK + each / _CHUNK
+    gate = heads * linear.value * (12 + 3 * item)
+    return 4 * heads * wide + gate + 2 * item * linear.mixed
 
 
 def _latent(shape: TransformerShape) -> float:

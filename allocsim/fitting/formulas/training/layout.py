@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.formulas.sizes import DecoderSizes
+from allocsim.fitting.formulas.sizes import DecoderSizes, Linear
 
 _HEAD = 128
 _KV_HEADS = 8
@@ -38,6 +38,7 @@ class TransformerShape(DecoderSizes):
     adapted: (inputs, outputs) of each linear module of a layer that has an adapter.
     adapts_experts: True if experts have adapters, too.
     further: parameters of further embeddings beside the first layer.
+    linear: sizes of linear attention, which replaces attention in this layer, or None.
     kinds: the sizes for each layer if layers differ in more than experts, else empty.
     """
 
@@ -53,6 +54,7 @@ class TransformerShape(DecoderSizes):
     adapted: tuple[tuple[int, int], ...] = ()
     adapts_experts: bool = False
     further: int = 0
+    linear: Linear | None = None
     kinds: tuple[TransformerShape, ...] = ()
 
     def of_layer(self, layer: int) -> TransformerShape:
@@ -77,6 +79,8 @@ class TransformerShape(DecoderSizes):
             up = (latent.query or self.width) * self.heads * (self.head + latent.turning)
             up += latent.key_value * self.heads * (self.head + latent.value)
             return up + self.heads * latent.value * self.width
+        if (linear := self.linear) is not None:
+            return (linear.mixed + 2 * linear.value_heads * linear.value) * self.width
         biases = (queries + 2 * self.kv_width) * (self.has_biases or self.query_bias)
         return 2 * queries * self.width + 2 * self.kv_width * self.width + biases
 
