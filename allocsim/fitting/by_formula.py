@@ -244,10 +244,10 @@ def shape_of(model: Model) -> TransformerShape:
         sizes = sizes_of(model.config)
     except ConfigError as error:
         raise ConfigError(f"{model.name}: {error}") from None
-    if sizes.bare:
+    if sizes.bare or sizes.family == "mllama_text_model":
         raise ConfigError(
-            f"{model.name} has layers without attention, which the formulas of parallel training "
-            "do not describe; use --parameters"
+            f"{model.name} has layers without attention to tokens, which the formulas of parallel "
+            "training do not describe; use --parameters"
         )
     counts: dict[int | None, int] = {}
     for each in shapes_of(sizes):

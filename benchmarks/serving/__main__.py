@@ -55,6 +55,7 @@ CAUSES = {
     "V063": "a dynamic checkpoint keeps some modules in 16 bits",
     "V106": "the log does not print the capacity of this card; 64 GiB are assumed",
     "V107": "the log does not print the capacity of this card; 64 GiB are assumed",
+    "V111": "the profiling run has images: the largest batch of tiles for 128 sequences",
     "V112": "the fraction is not known; the default is assumed",
     "V117": "probably buffers of the connector for the cache (LMCache)",
     "L003": "no layer is on the card; the log gives weights and cache of the host",

@@ -21,6 +21,7 @@ POPULAR = {
     "meta-llama/Llama-3.3-70B-Instruct": "Llama-3.3-70B",
     "meta-llama/Llama-4-Scout-17B-16E-Instruct": "Llama-4-Scout-17B-16E",
     "meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8": "Llama-4-Maverick-17B-128E",
+    "meta-llama/Llama-3.2-11B-Vision": "Llama-3.2-11B-Vision",
     "codellama/CodeLlama-34b-Instruct-hf": "CodeLlama-34B",
     "deepseek-ai/DeepSeek-V2-Lite-Chat": "DeepSeek-V2-Lite",
     "deepseek-ai/DeepSeek-Coder-V2-Lite-Instruct": "DeepSeek-V2-Lite",
@@ -122,6 +123,7 @@ VISION = 416_866_032
 IN_FILES = {
     "Llama-2-7B": (6_738_417_664, 32 * 64),
     "Moonlight-16B-A3B": (15_960_111_936, 27 * 64),
+    "Llama-3.2-11B-Vision": (10_670_220_835, 895_028_755),
     "Llama-4-Scout-17B-16E": (108_641_793_536, 871_932_416),
     "Llama-4-Maverick-17B-128E": (401_583_781_376, 871_932_416),
     "Gemma-3-4B": (4_300_079_472, VISION + 1152 * 2560 + 1152),
@@ -143,7 +145,8 @@ IN_FILES = {
 }
 """Elements of the hub's files, and those of rotary buffers or of the image encoder.
 
-The encoders of Qwen and Mistral were counted in the models of transformers 5.23.
+The encoders of Qwen and Mistral, and all of Llama 3.2 Vision, were counted in the models of
+transformers 5.23.
 """
 
 
@@ -186,12 +189,13 @@ def test_the_encoder_of_images_has_the_other_elements_of_the_files(name: str) ->
     assert PRESETS[name]["encoder"] == IN_FILES[name][1]
 
 
-BARE = [name for name in DECODERS if sizes_of(CONFIGURATIONS[name]).bare]
+BARE = [name for name in DECODERS if name.startswith(("Nemotron", "Llama-3.2-11B-Vision"))]
 
 
-def test_training_of_layers_without_attention_has_no_formula() -> None:
-    with pytest.raises(ConfigError, match="has layers without attention"):
-        shape_of(model_of("Nemotron-H-8B"))
+@pytest.mark.parametrize("name", BARE)
+def test_training_of_layers_without_attention_to_tokens_has_no_formula(name: str) -> None:
+    with pytest.raises(ConfigError, match="has layers without attention to tokens"):
+        shape_of(model_of(name))
 
 
 @pytest.mark.parametrize("name", [name for name in DECODERS if name not in BARE])

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 
 from allocsim.fitting.formulas.sizes import ModelSizes
 
+_IMAGE_TOKENS = 8
+"""Rows of Llama 3.2 Vision's embedding beyond the vocabulary."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -37,7 +40,8 @@ class Shape:
 def shapes_of(sizes: ModelSizes) -> tuple[Shape, ...]:
     """Return all tensors of the model, in order. A tied output layer is not a separate tensor."""
     block = FAMILIES[sizes.family]
-    shapes = [Shape("token_embd", (sizes.vocabulary, sizes.width))]
+    further = _IMAGE_TOKENS if sizes.family == "mllama_text_model" else 0
+    shapes = [Shape("token_embd", (sizes.vocabulary + further, sizes.width))]
     if sizes.per_layer:
         wide = sizes.layers * sizes.per_layer
         shapes.append(Shape("token_embd_layers", (sizes.vocabulary, wide)))
@@ -284,6 +288,13 @@ def _head_norms(sizes: ModelSizes, _: int) -> _Rows:
         yield "norm", (sizes.head,)
 
 
+def _cross_norms(sizes: ModelSizes, layer: int) -> _Rows:
+    # Every fifth layer attends to images, and has a gate for attention and one for its MLP.
+    if layer % 5 == 3:
+        yield from _head_norms(sizes, layer)
+        yield from [("norm", (1,))] * 2
+
+
 def _wide_norms(sizes: ModelSizes, _: int) -> _Rows:
     yield "norm", (sizes.heads * sizes.head,)
     yield "norm", (sizes.kv_width,)
@@ -323,6 +334,7 @@ FAMILIES: dict[str, _Part] = {
         ("qwen3_5_moe_text", "qwen3_next"),
         _layer(_linear_or_gated_attention, _gated_shared_expert, _norms(2)),
     ),
+    "mllama_text_model": _layer(_LLAMA, _cross_norms),
     "nemotron_h": _layer(_one_part, _norms(1)),
     "phi3": _layer(_fused_attention, _gate_in_up, _norms(2)),
     "glm": _layer(_attention, _gate_in_up, _norms(2)),

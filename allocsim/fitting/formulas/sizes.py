@@ -19,19 +19,8 @@ KNOWN_TYPES = (
     *("cohere", "cohere2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "gemma", "gemma2"),
     *("gemma3_text", "gemma4_text", "glm", "glm4", "glm4_moe", "gpt2", "gpt_oss", "granite"),
     *("kimi_k2", "laguna", "llama", "llama4_text", "minimax_m2", "mistral", "mixtral"),
-    *(
-        "nemotron_h",
-        "olmo2",
-        "olmo3",
-        "phi",
-        "phi3",
-        "qwen2",
-        "qwen3",
-        "qwen3_5_moe_text",
-        "qwen3_5_text",
-        "qwen3_moe",
-    ),
-    *("qwen3_next", "smollm3", "starcoder2"),
+    *("mllama_text_model", "nemotron_h", "olmo2", "olmo3", "phi", "phi3", "qwen2", "qwen3"),
+    *("qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "smollm3", "starcoder2"),
 )
 """Values of model_type that the formulas describe."""
 
