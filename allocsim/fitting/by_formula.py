@@ -223,6 +223,8 @@ def _left_out(task: Task, gpu: Gpu, conf: str | None) -> Iterator[str]:
         yield "the formula does not know the effect of the allocator's settings"
 
 
+_SERVED_ALONE = ("gemma3n_text", "mllama_text_model", "nemotron_h")
+"""Types whose training has no formula."""
 _PARALLEL = ("cohere", "cohere2", "phi")
 """Types whose attention and MLP have the same input."""
 _WITH_BIASES = ("gpt2", "phi", "starcoder2")
@@ -244,10 +246,10 @@ def shape_of(model: Model) -> TransformerShape:
         sizes = sizes_of(model.config)
     except ConfigError as error:
         raise ConfigError(f"{model.name}: {error}") from None
-    if sizes.bare or sizes.family == "mllama_text_model":
+    if sizes.family in _SERVED_ALONE:
         raise ConfigError(
-            f"{model.name} has layers without attention to tokens, which the formulas of parallel "
-            "training do not describe; use --parameters"
+            f"{model.name} is described by the formulas of serving, and not by those of training; "
+            "use --parameters"
         )
     counts: dict[int | None, int] = {}
     for each in shapes_of(sizes):
@@ -272,7 +274,7 @@ def _shape(sizes: ModelSizes, config: Mapping[str, Any]) -> TransformerShape:
         **shared,
         is_tied=sizes.tied,
         is_gated=sizes.family not in _WITH_BIASES,
-        norms=_NORMS.get(sizes.family, 2) + (sizes.per_layer > 0) + 3 * is_double,
+        norms=_NORMS.get(sizes.family, 2) + (sizes.per_layer is not None) + 3 * is_double,
         has_biases=sizes.family in _WITH_BIASES,
         query_bias=sizes.attention_bias,
         dropout=sizes.family == "gpt2" and bool(config.get("resid_pdrop", 0.1)),

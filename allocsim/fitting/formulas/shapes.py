@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from allocsim.fitting.formulas.sizes import ModelSizes
 
+_STREAMS, _LAUREL = 4, 64
+"""Hidden states that Gemma 3n keeps for each token, and rank of its learned residual."""
 _IMAGE_TOKENS = 8
 """Rows of Llama 3.2 Vision's embedding beyond the vocabulary."""
 
@@ -43,9 +45,12 @@ def shapes_of(sizes: ModelSizes) -> tuple[Shape, ...]:
     further = _IMAGE_TOKENS if sizes.family == "mllama_text_model" else 0
     shapes = [Shape("token_embd", (sizes.vocabulary + further, sizes.width))]
     if sizes.per_layer:
-        wide = sizes.layers * sizes.per_layer
-        shapes.append(Shape("token_embd_layers", (sizes.vocabulary, wide)))
-        shapes += (Shape("weight", (wide, sizes.width)), Shape("norm", (sizes.per_layer,)))
+        vocabulary, each = sizes.per_layer
+        wide = sizes.layers * each
+        shapes.append(Shape("token_embd_layers", (vocabulary, wide)))
+        shapes += (Shape("weight", (wide, sizes.width)), Shape("norm", (each,)))
+    if sizes.family == "gemma3n_text":
+        shapes += [Shape("weight", (sizes.width, sizes.width))] * (2 * _STREAMS - 2)
     if sizes.positions:
         shapes.append(Shape("position", (sizes.positions, sizes.width)))
     for layer in range(sizes.layers):
@@ -261,9 +266,20 @@ def _experts_beside_mlp(sizes: ModelSizes, layer: int) -> _Rows:
 
 def _per_layer_embedding(sizes: ModelSizes, _: int) -> _Rows:
     if sizes.per_layer:
-        yield "weight", (sizes.per_layer, sizes.width)
-        yield "weight", (sizes.width, sizes.per_layer)
+        _, each = sizes.per_layer
+        yield "weight", (each, sizes.width)
+        yield "weight", (sizes.width, each)
         yield "norm", (sizes.width,)
+
+
+def _streams(sizes: ModelSizes, _: int) -> _Rows:
+    # AltUp's coefficients and router, and LAuReL's matrices.
+    width, n = sizes.width, _STREAMS
+    yield from [("norm", (width,))] * 3
+    for dims in ((n, n), (n * n, n), (n, width)):
+        yield "router", dims
+    yield "weight", (_LAUREL, width)
+    yield "weight", (width, _LAUREL)
 
 
 def _head_gates(sizes: ModelSizes, _: int) -> _Rows:
@@ -322,6 +338,9 @@ FAMILIES: dict[str, _Part] = {
     **dict.fromkeys(("gemma", "granite", "llama", "mistral", "qwen2", "smollm3"), _LLAMA),
     "gemma2": _layer(_attention, _gated, _norms(4)),
     "gemma3_text": _layer(_attention, _gated, _norms(4), _head_norms),
+    "gemma3n_text": _layer(
+        _attention, _gated, _norms(4), _head_norms, _per_layer_embedding, _streams
+    ),
     "gemma4_text": _layer(
         _attention, _experts_beside_mlp, _norms(4), _head_norms, _per_layer_embedding
     ),

@@ -17,21 +17,19 @@ _DEEPEST = 4096
 
 KNOWN_TYPES = (
     *("cohere", "cohere2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "gemma", "gemma2"),
-    *("gemma3_text", "gemma4_text", "glm", "glm4", "glm4_moe", "gpt2", "gpt_oss", "granite"),
-    *("kimi_k2", "laguna", "llama", "llama4_text", "minimax_m2", "mistral", "mixtral"),
+    *("gemma3_text", "gemma3n_text", "gemma4_text", "glm", "glm4", "glm4_moe", "gpt2", "gpt_oss"),
+    *("granite", "kimi_k2", "laguna", "llama", "llama4_text", "minimax_m2", "mistral", "mixtral"),
     *("mllama_text_model", "nemotron_h", "olmo2", "olmo3", "phi", "phi3", "qwen2", "qwen3"),
     *("qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "smollm3", "starcoder2"),
 )
 """Values of model_type that the formulas describe."""
 
-_TIED = (
-    *("cohere", "cohere2", "gemma", "gemma2", "gemma3_text", "gemma4_text", "gpt2", "smollm3"),
-    "starcoder2",
-)
+_GEMMA = ("gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text")
+_TIED = (*_GEMMA, "cohere", "cohere2", "gpt2", "smollm3", "starcoder2")
 """Types whose output layer shares the embedding's weights by default."""
 _DELTA = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 _LINEAR = (*_DELTA, "nemotron_h")
-_WIDE_HEADS = ("gemma", "gemma2", "gemma3_text", "gemma4_text", *_DELTA)
+_WIDE_HEADS = (*_GEMMA, *_DELTA)
 """Types whose heads have 256 elements by default."""
 _BIASED = ("glm", "gpt_oss", "qwen2")
 """Types whose queries, keys and values have biases by default."""
@@ -46,6 +44,7 @@ _WINDOWED_EVERY = {
     **dict.fromkeys(("gemma2", "gpt_oss"), (1, 2)),
     **dict.fromkeys(("cohere2", "llama4_text", "olmo3"), (3, 4)),
     **dict.fromkeys(("gemma3_text", "gemma4_text"), (5, 6)),
+    "gemma3n_text": (4, 5),
 }
 """Layers with a window, and layers in all, of the pattern that a type repeats."""
 
@@ -181,7 +180,7 @@ class ModelSizes(DecoderSizes):
     is_wider: True if the MLP of those layers is twice as wide.
     bare: indices of layers that have an MLP or experts alone, without attention.
     expert_width: elements of a token's compressed form for the experts, or 0 if it has none.
-    per_layer: elements of a token's further embedding for each layer, or 0 without one.
+    per_layer: (rows, elements of a token) of the further embedding for each layer, or None.
     shares_keys: True if one matrix makes keys and values.
     """
 
@@ -201,7 +200,7 @@ class ModelSizes(DecoderSizes):
     is_wider: bool = False
     bare: frozenset[int] = frozenset()
     expert_width: int = 0
-    per_layer: int = 0
+    per_layer: tuple[int, int] | None = None
     shares_keys: bool = False
 
     def of_layer(self, layer: int) -> ModelSizes:
@@ -308,7 +307,7 @@ def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
         ),
         expert_width=_count(config, "moe_latent_size"),
         is_wider=bool(config.get("use_double_wide_mlp")),
-        per_layer=_count(config, "hidden_size_per_layer_input"),
+        per_layer=_per_layer(config),
         **_experts(config, layers),
     )
 
@@ -328,6 +327,12 @@ def _size(config: Mapping[str, Any], *keys: str, default: int | None = None) -> 
 
 def _count(config: Mapping[str, Any], key: str) -> int:
     return _size(config, key) if config.get(key) else 0
+
+
+def _per_layer(config: Mapping[str, Any]) -> tuple[int, int] | None:
+    elements = _count(config, "hidden_size_per_layer_input")
+    rows = _size(config, "vocab_size_per_layer_input", "vocab_size")
+    return (rows, elements) if elements else None
 
 
 def _latent(config: Mapping[str, Any]) -> Latent:
