@@ -169,7 +169,8 @@ def held_of(text: str, server: str, weights: str | None = None) -> ServedMemory:
     found = weights_of(shapes_of(sizes), _format(server, weights), sizes, **kept)
     address = text if model.path or "/" in text else hub_name(model.name)
     encoder = encoder_parameters(model.name) if model.path is None else 0
-    return ServedMemory(model.name, sizes, found, "its configuration", address, encoder)
+    source = "its configuration" + ", without its encoder" * ("text_config" in model.config)
+    return ServedMemory(model.name, sizes, found, source, address, encoder)
 
 
 def _from_tensors(place: Path, server: str) -> ServedMemory:

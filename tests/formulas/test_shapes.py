@@ -166,6 +166,24 @@ def test_layers_are_cached_by_their_window_and_heads(preset: str, cached: list[A
     assert [(each.count, each.window, each.kept) for each in found] == cached
 
 
+@pytest.mark.parametrize(
+    ("preset", "kind", "text"),
+    [
+        ("Gemma-4-12B", "gemma4_unified", "gemma4_unified_text"),
+        ("Gemma-4-31B", "gemma4", "gemma4_text"),
+        ("Qwen3.5-27B", "qwen3_5", "qwen3_5_text"),
+        ("Qwen3-VL-8B", "qwen3_vl", "qwen3_vl_text"),
+        ("Devstral-Small-2-24B", "mistral3", "ministral3"),
+    ],
+)
+def test_a_configuration_with_an_encoder_has_the_sizes_of_its_text_part(
+    preset: str, kind: str, text: str
+) -> None:
+    plain = CONFIGURATIONS[preset]
+    nested = {"model_type": kind, "text_config": {**plain, "model_type": text}}
+    assert sizes_of(nested) == sizes_of(plain)
+
+
 def test_a_model_of_linear_attention_alone_is_refused() -> None:
     kinds = ["linear_attention"] * 64
     with pytest.raises(ConfigError, match="layer_types has no full_attention"):

@@ -25,6 +25,11 @@ KNOWN_TYPES = (
 """Values of model_type that the formulas describe."""
 
 _GEMMA = ("gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text")
+_ALIKE = {
+    **{"gemma4_unified_text": "gemma4_text", "ministral3": "mistral", "qwen2_5_vl_text": "qwen2"},
+    **{"qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe"},
+}
+"""Type with the same tensors, for types of language models beside an encoder."""
 _TIED = (*_GEMMA, "cohere", "cohere2", "gpt2", "smollm3", "starcoder2")
 """Types whose output layer shares the embedding's weights by default."""
 _DELTA = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
@@ -254,8 +259,22 @@ class ModelSizes(DecoderSizes):
         return self.kv_width, self.kv_width
 
 
+def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the configuration of the language model in that of a model with images or sound.
+
+    A configuration without a `text_config` is returned as it is.
+    """
+    text = config.get("text_config")
+    if not isinstance(text, Mapping):
+        return config
+    kind = text.get("model_type")
+    whole = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
+    return {**whole, **text, "model_type": _ALIKE.get(str(kind), kind)}
+
+
 def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
     """Return the sizes in a Hugging Face configuration; ConfigError for an unsupported one."""
+    config = _text_part(config)
     family = config.get("model_type")
     if family not in KNOWN_TYPES:
         known = ", ".join(KNOWN_TYPES)
