@@ -17,6 +17,7 @@ from allocsim.errors import ConfigError
 from allocsim.fitting.by_engine import run_exactly
 from allocsim.fitting.by_formula import Estimate, estimate
 from allocsim.fitting.by_law import peak_by_law
+from allocsim.fitting.drift import Drift
 from allocsim.fitting.fit_result import Fit
 from allocsim.fitting.model import Configured
 from allocsim.fitting.run_result import Ran
@@ -84,7 +85,7 @@ def advise(found: Fit | Estimate, **how: Any) -> Advice:
     task = found.task
     if task is None:
         raise ConfigError("the user's own program has no options to change")
-    trials = _Trials(found.engine, task, how)
+    trials = _Trials(found.engine, task, how, found.drift if isinstance(found, Fit) else None)
     changes = () if found.fits else tuple(_changes(found, trials))
     return Advice(stored_in(task), _alternative(found, task, trials), changes[:_MOST])
 
@@ -148,8 +149,10 @@ def _checkpointing(task: Task, n: int, layers: int) -> Task:
 class _Trials:
     """Trials of changed tasks on cards by one engine: "program", "laws" or "formula"."""
 
-    def __init__(self, engine: str, task: Task, how: dict[str, Any]) -> None:
-        self.engine, self.task = engine, task
+    def __init__(
+        self, engine: str, task: Task, how: dict[str, Any], drift: Drift | None = None
+    ) -> None:
+        self.engine, self.task, self.drift = engine, task, drift
         self.run: Callable[..., tuple[int, bool]]
         self.run = partial(_peak_of_run, partial(run_exactly, engine, **how))
         if engine == "formula":
@@ -178,6 +181,8 @@ class _Trials:
             # Not every change has a law, and not every optimizer is installed.
             (peak, is_out_of_memory), engine = _peak_of_estimate(task, tight), "formula"
         fits = not is_out_of_memory
+        if fits and engine == "laws" and self.drift is not None and self.drift.is_known:
+            fits = self.drift.of(peak)[1] <= tight.room
         return Change(options.strip(), effect, task, gpu, peak, tight.room - peak, engine, fits)
 
     def first(self, tasks: Iterable[Task | None], gpu: Gpu, effect: str) -> Change | None:

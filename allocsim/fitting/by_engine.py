@@ -22,6 +22,7 @@ from allocsim.collector import collector_paused
 from allocsim.errors import ConfigError
 from allocsim.fitting.by_formula import Estimate, estimate
 from allocsim.fitting.by_law import RunsByLaw, run_by_law
+from allocsim.fitting.drift import Drift, drift_of
 from allocsim.fitting.fit_result import Fit
 from allocsim.fitting.model import UserModel
 from allocsim.fitting.notes import (
@@ -305,13 +306,17 @@ def _answer(text: str, setup: _Setup) -> Fit:
     if provenance is not None and provenance.routing:
         unknown = "the peak if all tokens choose the same experts"
         skewed, routing_notes = setup.rerun(unknown, routing="skewed")
+    drift = None
+    if ran.transformers is not None and task is not None:
+        releases = {"torch": setup.how.get("torch_version"), "meant": setup.how.get("transformers")}
+        drift = drift_of(task, ran.torch_version, ran.transformers, **releases)
     parting = ran.device_run.parting
     is_computed = setup.values and ran.engine == "program"
     notes = (
         *([] if parting is None else [str(parting)]),
         *release_note(setup.how.get("torch_version"), ran.torch_version),
         *notes_of(task, gpu, ran.engine, is_computed=is_computed, is_routed=skewed is not None),
-        *notes_of_law(ran, setup.how.get("transformers")),
+        *notes_of_law(ran, setup.how.get("transformers"), drift),
         *notes_of_run(task, provenance),
         *notes_of_speed(ran, keeping_up),
         *speed_notes,
@@ -329,18 +334,32 @@ def _answer(text: str, setup: _Setup) -> Fit:
         keeping_up=keeping_up,
         skewed=skewed,
         notes=notes,
-        fits=_verdict(gpu, ran, least_room, [keeping_up, skewed]),
+        fits=_verdict(gpu, ran, unlimited, least_room, [keeping_up, skewed], drift),
         least_room=least_room,
+        drift=drift,
     )
 
 
-def _verdict(
-    gpu: Gpu, ran: Ran, least_room: int | None, others: Sequence[Ran | None]
+def _verdict(  # noqa: PLR0917
+    gpu: Gpu,
+    ran: Ran,
+    unlimited: Ran | None,
+    least_room: int | None,
+    others: Sequence[Ran | None],
+    drift: Drift | None,
 ) -> bool | None:
     # `others` are runs with other timing or other experts, which may end differently.
     low, high = context_range(gpu)
     if any(each and each.is_out_of_memory != ran.is_out_of_memory for each in others):
         return None
+    if drift is not None and drift.is_known:
+        needed = least_room if ran.is_out_of_memory else ran.peak_reserved_bytes
+        if needed is None and unlimited is not None:
+            needed = unlimited.peak_allocated_bytes  # more than the card has
+        if needed is not None:
+            least, most = drift.of(needed)
+            fits = most + high <= gpu.memory
+            return fits or (None if least + low <= gpu.memory else False)
     if ran.is_out_of_memory:
         return None if least_room is not None and least_room + low <= gpu.memory else False
     if ran.peak_reserved_bytes + high <= gpu.memory:

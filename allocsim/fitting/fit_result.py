@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from allocsim._repr import Shown
 from allocsim.errors import ConfigError
+from allocsim.fitting.drift import Drift
 from allocsim.fitting.run_result import Failure, Ran
 from allocsim.fitting.task import Task
 from allocsim.phantom import Gpu, context_range
@@ -42,6 +43,8 @@ class Fit(Shown):
         fails beside the smallest, None if it depends on the size of the context.
     least_room: bytes, without the CUDA context, of the smallest card on which the task fits; None
         if the task fits `gpu`, or if unknown.
+    drift: range of the peak under other releases than those of the law; None if there is no law, or
+        if the user's releases are those.
     """
 
     task: Task | None
@@ -56,6 +59,7 @@ class Fit(Shown):
     notes: tuple[str, ...]
     fits: bool | None
     least_room: int | None = None
+    drift: Drift | None = None
 
     @property
     def gpu(self) -> Gpu:
@@ -111,12 +115,15 @@ class Fit(Shown):
     def process_bytes(self) -> tuple[int, int]:
         """Range (low, high) of the card memory that the process uses at its peak, in bytes.
 
-        If `fits` is True, `high` is at most the card's memory.
+        It counts `drift` if the user's release is known to differ. If `fits` is True, `high` is at
+        most the card's memory.
         """
         low, high = context_range(self.gpu)
-        peak = self.needed_bytes or self.ran.peak_reserved_bytes
-        high = peak + high
-        return peak + low, min(high, self.gpu.memory) if self.fits else high
+        least = most = self.needed_bytes or self.ran.peak_reserved_bytes
+        if self.drift is not None and self.drift.is_known:
+            least, most = self.drift.of(least)
+        high += most
+        return least + low, min(high, self.gpu.memory) if self.fits else high
 
     def headline(self) -> str:
         name, needed = self.gpu.name, self.needed_bytes

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from allocsim.core import find_release
+from allocsim.fitting.drift import Drift
 from allocsim.fitting.laws import TRANSFORMERS, installed_transformers, numbers_of
 from allocsim.fitting.model import Classifier, Configured, UserModel
 from allocsim.fitting.run_result import Ran
@@ -98,7 +99,9 @@ def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:
         yield f"workspaces of {made.guessed} depend on the card and are guessed"
 
 
-def notes_of_law(ran: Ran, transformers: str | None = None) -> Iterator[str]:
+def notes_of_law(
+    ran: Ran, transformers: str | None = None, drift: Drift | None = None
+) -> Iterator[str]:
     """Yield notes on the releases with which the formulas for a task's requests were recorded."""
     if ran.engine != "laws":
         return
@@ -112,7 +115,7 @@ def notes_of_law(ran: Ran, transformers: str | None = None) -> Iterator[str]:
         older = "older" if numbers < numbers_of(TRANSFORMERS) else "newer"
         yield (
             f"transformers {meant} is {older} than {ran.transformers}, the version of the laws, "
-            "and may request other sizes"
+            + ("and may request other sizes" if drift is None else f"so the range is {drift.text}")
         )
 
 

@@ -165,8 +165,9 @@ def _grounds(fit: Fit) -> list[Part]:
     ran = fit.ran
     text = fit.program if fit.task is None else fit.task.text
     if ran.engine == "laws":
-        by = f"laws of PyTorch {ran.torch_version}, transformers {ran.transformers}, recorded "
-        by += "over a phantom A100; --engine program runs the program itself"
+        drift = "" if fit.drift is None else f" ({fit.drift.text} in other releases)"
+        by = f"laws of PyTorch {ran.torch_version}, transformers {ran.transformers}{drift}, "
+        by += "recorded over a phantom A100; --engine program runs the program itself"
         line = row("Computed by", by)
     else:
         found, proof = ran.as_recorded.fidelity, ""
@@ -241,6 +242,7 @@ def _document(fit: Fit | Estimate) -> dict[str, Any]:
         return _estimate_document(fit)
     ran, oom = fit.ran, fit.ran.oom
     best = None if fit.recommendation is None else fit.recommendation.best
+    peak = fit.needed_bytes or ran.peak_reserved_bytes
     return {
         "fits": fit.fits,
         **fields(ran, _CARD),
@@ -251,6 +253,7 @@ def _document(fit: Fit | Estimate) -> dict[str, Any]:
         "unlimited_peak_reserved_bytes": _reserved(fit.unlimited),
         "num_alloc_retries": ran.device_run.stats["num_alloc_retries"],
         "process_bytes": list(fit.process_bytes),
+        **({} if fit.drift is None else {"ranges": {"reserved": list(fit.drift.of(peak))}}),
         **fields(ran, "engine torch_version transformers"),
         "conf": fit.conf,
         "oom": None if oom is None else fields(oom, "entry message"),
