@@ -298,6 +298,10 @@ def _print_names(arguments: argparse.Namespace) -> int:
 
 
 def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> int:
+    from allocsim.phantom import begin_to_find_torch
+
+    if task is not None and arguments.engine == "auto":
+        begin_to_find_torch(arguments.python)  # while modules are imported
     from allocsim.fitting import fewest_checkpointed, fit_cards, fit_command
     from allocsim.report import fit as report
 

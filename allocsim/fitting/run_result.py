@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,6 +27,7 @@ from allocsim.phantom import (
     RecordedProgram,
     TorchInstall,
     UnavailableError,
+    begin_to_find_torch,
     find_torch,
     record,
 )
@@ -115,14 +114,10 @@ def find_install(python: str | None = None, torch_version: str | None = None) ->
     python: the interpreter; default: this one, or the one on the PATH.
     torch_version: preferred release of PyTorch.
     """
-    places = [python] if python is not None else [sys.executable, shutil.which("python3")]
     found, wrong = [], []
-    named = list(dict.fromkeys(filter(None, places)))
-    with ThreadPoolExecutor(len(named)) as pool:  # each starts an interpreter
-        searches = [pool.submit(find_torch, place) for place in named]
-    for search in searches:
+    for place in begin_to_find_torch(python):
         try:
-            found.append(search.result())
+            found.append(find_torch(place))
         except UnavailableError as error:
             wrong.append(str(error))
     if not found:

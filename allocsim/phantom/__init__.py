@@ -36,6 +36,7 @@ from allocsim.phantom.record import (
     Recorded,
     RecordedProgram,
     TorchInstall,
+    begin_to_find_torch,
     find_torch,
     has_gpu,
     phantom_environment,
@@ -46,8 +47,9 @@ from allocsim.phantom.wheel import Wheel, cached_wheel, fetch_wheel, full_versio
 __all__ = [
     "CARDS", "COMMON_OPTIONS", "CONTEXT_MEMORY_SEEN", "Gpu", "Limits", "ORIGIN", "PhantomError",
     "ProcessRecording", "Recorded", "RecordedProgram", "RefusedError", "STUB", "ScriptError",
-    "Starter", "Stubs", "THREAD_STACK", "TorchInstall", "UnavailableError", "Wheel", "build_once",
-    "build_stubs", "cached_wheel", "compile_source", "context_range", "context_seen", "digest_of",
-    "fetch_wheel", "find_compiler", "find_gpu", "find_torch", "full_version", "has_gpu",
-    "limits_of", "phantom_environment", "record", "starter_of",
+    "Starter", "Stubs", "THREAD_STACK", "TorchInstall", "UnavailableError", "Wheel",
+    "begin_to_find_torch", "build_once", "build_stubs", "cached_wheel", "compile_source",
+    "context_range", "context_seen", "digest_of", "fetch_wheel", "find_compiler", "find_gpu",
+    "find_torch", "full_version", "has_gpu", "limits_of", "phantom_environment", "record",
+    "starter_of",
 ]  # fmt: skip

@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import astuple, dataclass, field
 from functools import partial
@@ -70,7 +71,30 @@ class TorchInstall:
         return int(self.cuda.split(".")[0])
 
 
+_AHEAD: dict[str, Future[TorchInstall]] = {}
+
+
+def begin_to_find_torch(python: str | None = None) -> list[str]:
+    """Start a search for PyTorch in each interpreter, and return the interpreters.
+
+    `find_torch` then waits for the search.
+    python: the only interpreter; default: this one, and the one on the PATH.
+    """
+    places = [python] if python is not None else [sys.executable, shutil.which("python3")]
+    named = list(dict.fromkeys(filter(None, places)))
+    pool = ThreadPoolExecutor(len(named))
+    for place in named:
+        _AHEAD[place] = _AHEAD.get(place) or pool.submit(_find_torch, place)
+    pool.shutdown(wait=False)
+    return named
+
+
 def find_torch(python: str) -> TorchInstall:
+    ahead = _AHEAD.pop(python, None)
+    return _find_torch(python) if ahead is None else ahead.result()
+
+
+def _find_torch(python: str) -> TorchInstall:
     try:
         done = subprocess.run(  # noqa: S603
             [python, "-c", _FIND], capture_output=True, text=True, check=False, timeout=_PATIENCE_S
