@@ -11,8 +11,8 @@ COMPILED_TESTS := $(addprefix tests/,core stress replaying metrics workload expl
 
 # Modules that infer what a recording does not show, as a list of TOML.
 comma := ,
-INFERS := $(patsubst %,"allocsim/%.py"$(comma),inference/causes inference/evidence inference/search \
-	inference/other_plans simulation/plan simulation/initial_state)
+INFERS := $(patsubst %,"allocsim/%.py"$(comma),inference/inferred_calls inference/evidence inference/search \
+	inference/calls_without_entry simulation/plan simulation/initial_state)
 
 .PHONY: help dist docs laws demo test test-slow notebooks lint types golden stress fuzz mutants mutants-core mutants-inference crosscheck bench wheel-compiled compiled bench-compiled workflows check check-all
 .DEFAULT_GOAL := help

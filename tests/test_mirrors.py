@@ -76,7 +76,7 @@ def test_case_and_underscores_do_not_separate_names() -> None:
 
 def test_the_table_has_only_names_that_differ() -> None:
     rows = table().splitlines()
-    assert "| `free_block` | `Heap.complete_free` in `core/heap.py` |" in rows
+    assert "| `free_block` | `Heap.complete_free` in `core/find_split_merge.py` |" in rows
     assert not [row for row in rows if "Heap.free_block" in row and "`free_block`" in row]
 
 

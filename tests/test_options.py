@@ -20,12 +20,12 @@ from allocsim.core import OPTIONS, RELEASES, AllocatorConfig, Release, Role, par
 from allocsim.core.config import _INERT
 from allocsim.core.option_string import _READERS
 from allocsim.errors import ConfigError
-from allocsim.recommend.candidates import UNTRIED
+from allocsim.recommend.settings_to_try import UNTRIED
 from allocsim.replaying.equivalence import RULES, effect_of
 from allocsim.simulation import Setting
 from allocsim.units import MIB
 from allocsim.verify.generator import RandomSettings
-from tests.metrics.test_candidates import SIZES, keys, tried
+from tests.metrics.test_settings_to_try import SIZES, keys, tried
 from tests.naive.options import SINCE
 
 ROOT = Path(__file__).parents[1]
@@ -93,7 +93,7 @@ PLACES = (
     Place("allocsim/core/config.py: AllocatorConfig", held, is_for_all=True),
     Place("allocsim/core/config.py: __str__", printed, is_for_all=True),
     Place("allocsim/core/config.py: _INERT", lambda: _INERT),
-    Place("allocsim/recommend/candidates.py", lambda: searched() | UNTRIED.keys()),
+    Place("allocsim/recommend/settings_to_try.py", lambda: searched() | UNTRIED.keys()),
     Place("allocsim/replaying/equivalence.py", lambda: RULES),
     Place("allocsim/analysis/tune/lower_bound.py", lambda: HOLDS),
     Place("allocsim/analysis/step/decision.py", lambda: EXPLAINED),

@@ -4,9 +4,9 @@ In the core, "upstream" is the C++ source of PyTorch (c10::cuda::CUDACachingAllo
 such as (1.5) is a section of docs/concepts/semantics.md.
 
 Read in this order: constants, releases (differences between releases), options, config, block,
-pool, heap (search, split, merge, segments), allocator (the calls of torch.cuda), cache_miss
-(attempts after a search without a result, and the out-of-memory error), reclaim, private_pools.  No
-module reads a clock, a file, the environment or a random source, and none prints.
+pool, find_split_merge (blocks and segments), allocator (the calls of torch.cuda), cache_miss
+(attempts after a search without a result), oom_text, reclaim, private_pools.  No module reads a
+clock, a file, the environment or a random source, and none prints.
 """
 
 from allocsim.core.allocator import CachingAllocator, CallCounts

@@ -1,5 +1,5 @@
 from allocsim.core.block cimport Block
-from allocsim.core.heap cimport Heap
+from allocsim.core.find_split_merge cimport Heap
 from allocsim.core.pending cimport PendingFrees
 from allocsim.core.pool cimport BlockPool
 

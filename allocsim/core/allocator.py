@@ -23,8 +23,8 @@ from allocsim.core.check import check
 from allocsim.core.config import AllocatorConfig, RoundedSizes
 from allocsim.core.constants import MAX_REQUEST, SMALL_SIZE
 from allocsim.core.device import Device
+from allocsim.core.find_split_merge import Heap
 from allocsim.core.hash_order import HashOrder, stream_hash
-from allocsim.core.heap import Heap
 from allocsim.core.pending import PendingFrees
 from allocsim.core.pool import BlockPool
 from allocsim.core.private_pools import PrivatePools

@@ -26,7 +26,7 @@ from itertools import pairwise
 
 from allocsim.core.block import Block
 from allocsim.core.constants import MIN_BLOCK_SIZE
-from allocsim.core.heap import Heap
+from allocsim.core.find_split_merge import Heap
 from allocsim.core.pool import BlockPool
 from allocsim.core.private_pools import PrivatePools
 from allocsim.core.releases import FreeBlockOrder

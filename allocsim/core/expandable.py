@@ -17,7 +17,7 @@ from __future__ import annotations
 from allocsim.core.block import Block
 from allocsim.core.constants import PAGE, SMALL_BUFFER
 from allocsim.core.device import Device
-from allocsim.core.heap import Heap
+from allocsim.core.find_split_merge import Heap
 from allocsim.core.pool import RANK_MASK, BlockPool
 from allocsim.core.releases import FreeBlockOrder
 from allocsim.errors import DriverRefusalError, UpstreamAssertionError

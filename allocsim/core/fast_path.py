@@ -2,8 +2,8 @@
 
 Nearly all steps of a plan are of this kind.  Each has the same effect as the calls of
 `CachingAllocator`.  The loop stops before the first step that needs anything else, such as the
-driver, and changes nothing for it.  Rules repeated from heap.py are marked "also in heap.py", and a
-test compares the marks of both files.
+driver, and changes nothing for it.  Rules repeated from find_split_merge.py have a mark, "also in
+find_split_merge.py", and a test compares the marks of both files.
 
 The module is long because it is one function: calls, attributes and global names took half of the
 time of a replay (`python -m benchmarks.speed --tricks`, in benchmarks/results/speed.md).
@@ -18,7 +18,7 @@ from typing import Any, Final
 from allocsim.core.block import Block
 from allocsim.core.columns import find
 from allocsim.core.constants import IS_COMPILED, MIN_BLOCK_SIZE, SMALL_SIZE, UNLIMITED
-from allocsim.core.heap import Heap
+from allocsim.core.find_split_merge import Heap
 from allocsim.core.journal import BYTES, FOLD_AT, OWN, OWN_MINUS, OWN_PLUS, OWN_STEP, SPLIT
 from allocsim.core.pending import PendingFrees, RequestedFree
 from allocsim.core.pool import BlockPool, FreeBlocks, KeyLayout, least_expandable
@@ -115,7 +115,7 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
             else:
                 pool, free = large, large_free
                 least_rest, is_small = large_rest, 0
-            # Rule 1.5 (also in heap.py): best fit.
+            # Rule 1.5 (also in find_split_merge.py): best fit.
             keys, blocks = free.keys, free.blocks
             at = find(keys, rounded * unit)
             try:
@@ -125,7 +125,7 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
                 break
             expandable = tail.expandable
             if expandable is not None:
-                # Rule 4.4 (also in heap.py): the least expandable size.
+                # Rule 4.4 (also in find_split_merge.py): the least expandable size.
                 following = tail.next
                 if following is not None and not following.mapped:
                     at = least_expandable(blocks, at)
@@ -134,8 +134,9 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
             found_size = tail.size
             rest = found_size - rounded
             if has_oversize and found_size >= oversize:
-                # Rule 1.6 (also in heap.py): an oversize block serves no normal request, and no
-                # request that leaves too much of it.  It is split only if segments may expand.
+                # Rule 1.6 (also in find_split_merge.py): an oversize block serves no normal
+                # request, and no request that leaves too much of it.  It is split only if segments
+                # may expand.
                 if rounded < oversize or rest >= max_rounding:
                     declined = kind, name, size, stream
                     break
@@ -180,7 +181,8 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
                 inactive.append(split_undone + is_small)
                 continue
             if rest >= least_rest:
-                # Rule 1.7 (also in heap.py): a new object for the front; the old one is the tail.
+                # Rule 1.7 (also in find_split_merge.py): a new object for the front; the old one is
+                # the tail.
                 ptr, prev = tail.ptr, tail.prev
                 if spare:
                     block = spare.pop()
@@ -233,7 +235,7 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
             block.requested_size = size
             named[name] = block
             if history is not None:
-                # Rule 6.2 (also in heap.py): the history entry of a request.
+                # Rule 6.2 (also in find_split_merge.py): the history entry of a request.
                 history.append(TraceEntry("alloc", block.ptr, size, stream, pool.id))
             elif places is not None:
                 places.append(block.ptr)
@@ -259,14 +261,14 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
             keys, blocks = free.keys, free.blocks
             block.allocated = False
             if history is not None:
-                # Rule 6.2 (also in heap.py): the history entries of a free.
+                # Rule 6.2 (also in find_split_merge.py): the history entries of a free.
                 requested = block.requested_size
                 history.append(TraceEntry("free_requested", ptr, requested, block.stream, pool.id))
                 history.append(TraceEntry("free_completed", ptr, requested, block.stream, pool.id))
             elif places is not None:
                 places.append(ptr)
-            # Rule 2.2 (also in heap.py): merge with both neighbours.  `at` is the index of the
-            # neighbour whose entry the merged block will replace, -1 without one.
+            # Rule 2.2 (also in find_split_merge.py): merge with both neighbours.  `at` is the index
+            # of the neighbour whose entry the merged block will replace, -1 without one.
             merged, split_change, at = block_size, OWN_PLUS, -1
             other = block.next
             if other is not None and other.key:

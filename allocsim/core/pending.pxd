@@ -1,4 +1,4 @@
-from allocsim.core.heap cimport Heap
+from allocsim.core.find_split_merge cimport Heap
 
 
 cdef class PendingFrees:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from allocsim.core.block import Block
+from allocsim.core.find_split_merge import Heap
 from allocsim.core.hash_order import HashOrder
-from allocsim.core.heap import Heap
 from allocsim.core.pool import PrivatePool
 from allocsim.core.snapshot import Work
 

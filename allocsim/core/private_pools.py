@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from allocsim.core.find_split_merge import Heap
 from allocsim.core.hash_order import HashOrder, pool_hash
-from allocsim.core.heap import Heap
 from allocsim.core.pool import PrivatePool
 from allocsim.errors import UndefinedBehaviorError, UpstreamAssertionError
 from allocsim.state import PoolId

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from allocsim.core.block import Block
 from allocsim.core.constants import UNLIMITED
 from allocsim.core.expandable import unmap_block
-from allocsim.core.heap import Heap
+from allocsim.core.find_split_merge import Heap
 from allocsim.core.pending import PendingFrees
 from allocsim.core.pool import BlockPool, PrivatePool
 from allocsim.core.private_pools import PrivatePools

@@ -19,7 +19,7 @@ from allocsim.core.columns import BlockColumns, Names, block_columns
 from allocsim.core.constants import IS_COMPILED, MIN_BLOCK_SIZE
 from allocsim.core.expandable import new_expandable
 from allocsim.core.fast_path import StepRow
-from allocsim.core.heap import Heap
+from allocsim.core.find_split_merge import Heap
 from allocsim.core.journal import Folder, Journal
 from allocsim.core.pending import RequestedFree
 from allocsim.core.pool import BlockPool

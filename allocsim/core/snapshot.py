@@ -29,7 +29,7 @@ from allocsim.state import (
 
 if TYPE_CHECKING:
     from allocsim.core.block import Block
-    from allocsim.core.heap import Heap
+    from allocsim.core.find_split_merge import Heap
 
 
 class TraceEntry(NamedTuple):

@@ -1,7 +1,6 @@
 """Inference of the calls of a program that its recording does not show."""
 
-from allocsim.inference.evidence import has_unknown_sizes, learn_start
-from allocsim.inference.possible_calls import (
+from allocsim.inference.calls_without_entry import (
     OtherPlan,
     Probe,
     Quiet,
@@ -14,6 +13,7 @@ from allocsim.inference.possible_calls import (
     open_plans,
     quiet_moments,
 )
+from allocsim.inference.evidence import has_unknown_sizes, learn_start
 from allocsim.inference.search import plan_of
 
 __all__ = [

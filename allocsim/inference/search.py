@@ -1,7 +1,8 @@
 """Search for a plan that reproduces a recording, including calls that left no entry.
 
-The recording is replayed with the most likely explanation of each gap (`causes.py`).  At the first
-difference, the search goes back to the last gap with an untried explanation, and replays again.
+The recording is replayed with the most likely explanation of each gap (`inferred_calls.py`).  At
+the first difference, the search goes back to the last gap with an untried explanation, and replays
+again.
 Without a success, the plan with the latest difference is kept.
 
 The search changes at most the last `LOOK_BACK` choices, and all replays together have at most
@@ -19,7 +20,9 @@ from allocsim._fast_numpy import any_of, distinct
 from allocsim.core import PAGE, ReplayAllocator
 from allocsim.errors import AllocsimError
 from allocsim.fidelity import FidelityCheck
-from allocsim.inference.causes import (
+from allocsim.inference.evidence import Facts, Threshold
+from allocsim.inference.gaps import Gap, PlainSteps, calls_of, capacity_from_oom, classify, gaps_of
+from allocsim.inference.inferred_calls import (
     Cause,
     Explanation,
     called_explanation,
@@ -27,8 +30,6 @@ from allocsim.inference.causes import (
     known_explanation,
     plain_explanation,
 )
-from allocsim.inference.evidence import Facts, Threshold
-from allocsim.inference.gaps import Gap, PlainSteps, calls_of, capacity_from_oom, classify, gaps_of
 from allocsim.recording import Action, Trace, pools_of
 from allocsim.simulation import PAUSE_EVERY, Drive, Plan, Planned, RecordedDevice, StepKind
 from allocsim.units import GIB, TIB, round_up

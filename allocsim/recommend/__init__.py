@@ -1,17 +1,5 @@
 """Choice of one allocator setting: candidates, driver time, Pareto front and the decision."""
 
-from allocsim.recommend.candidates import (
-    UNTRIED,
-    allows_expandable,
-    applicable_settings,
-    candidates,
-    is_fitted,
-    overflows,
-    proposals,
-    rescues,
-    usual_settings,
-    was_refused,
-)
 from allocsim.recommend.offer import (
     Bar,
     Cost,
@@ -32,6 +20,18 @@ from allocsim.recommend.rule import (
     choose,
     late_peak,
     recommend,
+)
+from allocsim.recommend.settings_to_try import (
+    UNTRIED,
+    allows_expandable,
+    applicable_settings,
+    candidates,
+    is_fitted,
+    overflows,
+    proposals,
+    rescues,
+    usual_settings,
+    was_refused,
 )
 
 __all__ = [

@@ -27,8 +27,8 @@ from functools import cache
 import numpy as np
 
 from allocsim.core import RELEASES, Release
-from allocsim.recommend.candidates import is_fitted, overflows, proposals, rescues, was_refused
 from allocsim.recommend.offer import Costs, Offer, cost_of
+from allocsim.recommend.settings_to_try import is_fitted, overflows, proposals, rescues, was_refused
 from allocsim.replaying import Prepared, Standing, Trials, trial_of_run
 from allocsim.simulation import DeviceRun, Setting, releases_needed
 

@@ -41,15 +41,15 @@ def takes_rows(a: ReplayAllocator) -> bool:
 
 @pytest.mark.skipif(IS_COMPILED, reason="the sources are not beside a compiled core")
 def test_repeated_rules_are_marked_in_both_files() -> None:
-    """For speed, fast_path.py repeats rules of heap.py; a change belongs in both."""
+    """For speed, fast_path.py repeats rules of find_split_merge.py; a change belongs in both."""
     marks = {
         path.name: sorted(re.findall(r"# Rule (\d+\.\d+) \(also in", path.read_text()))
         for path in CORE.glob("*.py")
     }
     found = {name: rules for name, rules in marks.items() if rules}
-    assert found.keys() == {"heap.py", "fast_path.py"}
+    assert found.keys() == {"find_split_merge.py", "fast_path.py"}
     rules = ["1.5", "1.6", "1.7", "2.2", "4.4", "6.2", "6.2"]
-    assert found["heap.py"] == found["fast_path.py"] == rules
+    assert found["find_split_merge.py"] == found["fast_path.py"] == rules
 
 
 class Played:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocsim.core import RELEASES, ReplayAllocator, heap
+from allocsim.core import RELEASES, ReplayAllocator, find_split_merge
 from allocsim.core.block import Block
 from allocsim.core.constants import IS_COMPILED
 from allocsim.core.pool import NARROW_PLACES, NARROW_SIZES, RANK_MASK, BlockPool, KeyLayout
@@ -430,7 +430,7 @@ def test_places_given_anew_at_every_segment_change_no_address(
     conf: str, changes: bool, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     once = drawn_addresses(conf, seed, changes=changes)
-    monkeypatch.setattr(heap, "NARROW_PLACES", 0)
+    monkeypatch.setattr(find_split_merge, "NARROW_PLACES", 0)
     assert drawn_addresses(conf, seed, changes=changes) == once
 
 

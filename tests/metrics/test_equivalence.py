@@ -14,7 +14,7 @@ from allocsim import CachingAllocator
 from allocsim.analysis.tune.worker import Job, run_job
 from allocsim.core import find_release, parse_conf
 from allocsim.metrics.lifetimes import Sizes, sizes_of
-from allocsim.recommend.candidates import candidates
+from allocsim.recommend.settings_to_try import candidates
 from allocsim.recording import load, read_snapshot
 from allocsim.replaying import Trials, effect_of, effects_on, prepare, requested_of
 from allocsim.simulation import Setting

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from allocsim import CachingAllocator, Hints, replay
-from allocsim.inference import possible_calls
-from allocsim.inference.possible_calls import with_calls
+from allocsim.inference import calls_without_entry
+from allocsim.inference.calls_without_entry import with_calls
 from allocsim.recording import Mark, MarkKind, Provenance, Recording
 from allocsim.replaying import Prepared, baseline, prepare, uncertainty, with_proof, with_range
 from allocsim.replaying.uncertainty import peaks_by_plan
@@ -165,7 +165,7 @@ def test_longer_plans_get_fewer_random_plans(
 ) -> None:
     recording = recorded(cycles)
     for steps, n_drawn in ((10**9, 64), (3000, 13), (100, 4)):
-        monkeypatch.setattr(possible_calls, "STEPS", steps)
+        monkeypatch.setattr(calls_without_entry, "STEPS", steps)
         assert len(prepare(replace(recording))[0].open_plans) == 1 + n_drawn
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from allocsim import CachingAllocator, Hints, load, replay
 from allocsim.errors import UndefinedBehaviorError
-from allocsim.inference.possible_calls import Quiet, entries_suffice
+from allocsim.inference.calls_without_entry import Quiet, entries_suffice
 from allocsim.recording import Action, Recording, trimmed
 from allocsim.replaying import Prepared, parting_of, prepare
 from allocsim.simulation import StepKind
@@ -24,7 +24,7 @@ from allocsim.workload import KINDS
 
 Recorded = Callable[..., Recording]
 Program = Callable[[CachingAllocator], None]
-QUIET = import_module("allocsim.inference.possible_calls")
+QUIET = import_module("allocsim.inference.calls_without_entry")
 
 
 def by_drive(prepared: Prepared) -> Quiet:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from allocsim import load, replay
-from allocsim.core import heap
+from allocsim.core import find_split_merge
 from allocsim.core.constants import IS_COMPILED
 from allocsim.simulation import Run
 from allocsim.units import MIB
@@ -53,15 +53,15 @@ def assert_exact(run: Run, counts: tuple[int, int, int]) -> None:
 def test_own_recordings_replay_exactly_if_the_heap_renumbers_segments(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heap, "NARROW_PLACES", 64 * MIB)
-    closed: list[heap.Heap] = []
-    renumber = heap.Heap._renumber_segments
+    monkeypatch.setattr(find_split_merge, "NARROW_PLACES", 64 * MIB)
+    closed: list[find_split_merge.Heap] = []
+    renumber = find_split_merge.Heap._renumber_segments
 
-    def counted(self: heap.Heap) -> None:
+    def counted(self: find_split_merge.Heap) -> None:
         closed.append(self)
         renumber(self)
 
-    monkeypatch.setattr(heap.Heap, "_renumber_segments", counted)
+    monkeypatch.setattr(find_split_merge.Heap, "_renumber_segments", counted)
     assert_exact(replay(load(TRACES / f"{name}.pickle.gz")), OURS[name])
     assert closed
 

@@ -15,8 +15,8 @@ from allocsim._repr import Shown
 from allocsim.analysis.tune.lower_bound import Bounds
 from allocsim.analysis.tune.recommended import further_of, judge, propose, recommendation_of
 from allocsim.analysis.tune.results import Results, SettingRow
-from allocsim.analysis.tune.search import Search, SearchProgress
 from allocsim.analysis.tune.target import Source, Target, edited_sources, parts_of, write_columns
+from allocsim.analysis.tune.trials import Search, SearchProgress
 from allocsim.analysis.tune.worker import EXHAUSTIVE, Tricks, can_keep
 from allocsim.core import parse_conf
 from allocsim.metrics import merged

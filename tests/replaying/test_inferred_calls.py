@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from allocsim.core import ReplayAllocator
-from allocsim.inference.causes import Cause, Explanation, explanations, plain_explanation
 from allocsim.inference.evidence import Facts
 from allocsim.inference.gaps import Call, Gap, classify, gaps_of
+from allocsim.inference.inferred_calls import Cause, Explanation, explanations, plain_explanation
 from allocsim.recording import Action, Trace, pools_of
 from allocsim.simulation.plan import Planned, StepKind
 from allocsim.units import MIB

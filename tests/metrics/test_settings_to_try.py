@@ -6,7 +6,7 @@ import pytest
 
 from allocsim.core import RELEASES, find_release, parse_conf
 from allocsim.metrics.lifetimes import Sizes
-from allocsim.recommend.candidates import candidates
+from allocsim.recommend.settings_to_try import candidates
 from allocsim.simulation import Setting
 from allocsim.units import GIB, KIB, MIB
 
