@@ -20,6 +20,7 @@ from allocsim._fast_numpy import any_of, distinct
 from allocsim.core import PAGE, ReplayAllocator
 from allocsim.errors import AllocsimError
 from allocsim.fidelity import FidelityCheck
+from allocsim.inference.deleted_pools import DeletedPool, deleted_pool, with_pools
 from allocsim.inference.evidence import Facts, Threshold
 from allocsim.inference.gaps import Gap, PlainSteps, calls_of, capacity_from_oom, classify, gaps_of
 from allocsim.inference.inferred_calls import (
@@ -40,6 +41,8 @@ LOOK_BACK = 12
 DRIVES = 4
 STEPS = 400_000
 
+MOST_DELETED_POOLS = 8
+
 _EMPTY_CACHE = "empty_cache"
 
 
@@ -49,7 +52,7 @@ def plan_of(device: RecordedDevice) -> Plan:
     If the device's size is unknown and these fail, the smallest possible size is tried, in whole
     GiB and then in half GiB.
     """
-    plan = _found_plan(device, device.named_memory)
+    plan = _with_deleted_pools(device, _found_plan(device, device.named_memory))
     expands = device.config.expandable_segments
     if plan.is_whole or not expands or device.capacity_of(plan):
         return plan
@@ -60,24 +63,48 @@ def plan_of(device: RecordedDevice) -> Plan:
     return plan
 
 
-def _found_plan(device: RecordedDevice, memory: int | None, *, is_assumed: bool = False) -> Plan:
+def _with_deleted_pools(device: RecordedDevice, plan: Plan) -> Plan:
+    found, pools = plan, list[DeletedPool]()
+    while not found.is_whole and len(pools) < MOST_DELETED_POOLS:
+        pool = deleted_pool(device.trace, found.parts_at)
+        if pool is None or (pools and pool.first <= pools[-1].last):
+            break
+        pools.append(pool)
+        found = _found_plan(device, device.named_memory, deleted=pools)
+    return found if found.is_whole else plan
+
+
+def _found_plan(
+    device: RecordedDevice,
+    memory: int | None,
+    *,
+    is_assumed: bool = False,
+    deleted: Sequence[DeletedPool] = (),
+) -> Plan:
     # A recording with a provenance has marks of memory limits, so first none is inferred.
     is_assumed |= device.assumed_memory is not None and not device.recorded_memory
     noted = () if device.provenance is None else (None,)
     for collects_at in dict.fromkeys((*noted, device.collects_at)):
-        plan = _plan(device, memory, is_assumed=is_assumed, collects_at=collects_at)
+        plan = _plan(
+            device, memory, is_assumed=is_assumed, collects_at=collects_at, deleted=deleted
+        )
         if plan.is_whole:
             break
     return plan
 
 
 def _plan(
-    device: RecordedDevice, memory: int | None, *, is_assumed: bool, collects_at: float | None
+    device: RecordedDevice,
+    memory: int | None,
+    *,
+    is_assumed: bool,
+    collects_at: float | None,
+    deleted: Sequence[DeletedPool],
 ) -> Plan:
     # `collects_at` is the option garbage_collection_threshold if its limit must be inferred, else
     # None.
     trace = device.trace
-    pools = pools_of(trace)
+    pools = with_pools(pools_of(trace), deleted)
     calls, changes = calls_of(device.marks, pools.ids)
     masks = classify(trace, pools, calls)
     plain = PlainSteps.of(trace, masks)
@@ -87,7 +114,7 @@ def _plan(
     ).tolist()
     max_reserved = trace.most_reserved(device.held)
     capacity = capacity_from_oom(trace, device.held)
-    threshold, is_whole, n_either = None, True, 0
+    threshold, is_whole, n_either, parts_at = None, True, 0, None
     is_driven, named = any(gap.is_open for gap in gaps), _entries_naming_empty_cache(trace)
     by_calls = [known_explanation(gap) for gap in gaps] if is_driven and device.is_made else []
     chosen = [each for each in by_calls if each is not None]
@@ -101,6 +128,7 @@ def _plan(
         if collects_at is not None:
             search.threshold = Threshold(collects_at, max_reserved, facts.memory)
         is_whole = search.find()
+        parts_at = search.parts_at
         n_either = search.check_device() if is_whole else 0
         chosen = search.path
         threshold = search.threshold
@@ -121,6 +149,8 @@ def _plan(
         n_named=sum(_is_named(gap, each, named) for gap, each in zip(gaps, chosen, strict=True)),
         n_either=n_either,
         changes=changes,
+        parts_at=parts_at,
+        deleted_pools=tuple((pool.first, pool.last) for pool in deleted),
     )
 
 
@@ -189,6 +219,7 @@ class _Search:
     path: list[Explanation] = field(default_factory=list)
     choices: dict[int, _Choice] = field(default_factory=dict)
     threshold: Threshold | None = None
+    parts_at: int | None = None
 
     def find(self) -> bool:
         best: tuple[int, list[Explanation]] = (-1, [])
@@ -279,9 +310,11 @@ class _Search:
             if is_checked:
                 return gap
             self.path += [plain_explanation(each) for each in self.gaps[len(self.path) :]]
+        if not is_checked:
+            mismatch = check.result(allocator).first_mismatch
+            self.parts_at = None if mismatch is None else mismatch.entry
             return None
-        is_as_recorded = not drive.has_diverged and check.result(allocator).is_exact
-        return gap if is_checked and not is_as_recorded else None
+        return None if not drive.has_diverged and check.result(allocator).is_exact else gap
 
     def _watched(self, gap: int, threshold: Threshold) -> Watch:
         return lambda allocator: threshold.learn(self.gaps[gap], allocator)

@@ -159,6 +159,9 @@ class Plan:
         assumption is needed.
     n_named: number of these empty_cache calls that the Python stack of an entry names.
     n_either: number of times that either a full device or empty_cache explains released memory.
+    parts_at: first entry that differs, if `is_whole` is False and an entry differs; else None.
+    deleted_pools: (first entry, last entry) of each private pool that was inferred because the
+        program deleted it before the end.
     """
 
     steps: Steps
@@ -175,6 +178,8 @@ class Plan:
     n_named: int = 0
     n_either: int = 0
     changes: tuple[Change, ...] = ()
+    parts_at: int | None = None
+    deleted_pools: tuple[tuple[int, int], ...] = ()
 
     @property
     def empties_cache(self) -> bool:
