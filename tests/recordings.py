@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 TRACES = Path(__file__).parents[1] / "traces"
-CARDS = (TRACES / "h200",)
+CARDS = (TRACES / "h200", TRACES / "h100" / "engines")
 """Folders of recordings from real cards."""
 
 

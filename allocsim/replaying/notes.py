@@ -26,6 +26,10 @@ def cause_notes(prepared: Prepared) -> list[str]:
     if plan.n_deleted > marked:
         what = f"{plan.n_deleted} MemPools were" if plan.n_deleted > 1 else "a MemPool was"
         notes.append(f"{what} deleted: only memory of private pools was released")
+    notes += [
+        f"a private pool is assumed from entry {first:,} to {last:,}, which the program deleted"
+        for first, last in plan.deleted_pools
+    ]
     if plan.n_either:
         what, them = f"{plan.n_either} releases before a new segment are", "them"
         if plan.n_either == 1:
@@ -124,12 +128,22 @@ def known_notes(prepared: Prepared) -> list[str]:
         (MarkKind.EMPTY_CACHE, False, "of empty_cache"),
         (MarkKind.POOL_DELETED, False, "to delete a MemPool"),
     ):
-        if count := sum(mark.kind is kind for mark in marks):
+        known = [mark for mark in marks if mark.kind is kind]
+        if known and kind is MarkKind.SETTINGS and not is_hinted and not _are_recorded(prepared):
+            notes.append(
+                f"max_split_size_mb:20 is assumed up to entry {known[0].entry:,}, as vLLM sets "
+                "while it loads weights"
+            )
+        elif count := len(known):
             calls = "a call" if count == 1 else f"{count:,} calls"
             notes.append(f"{calls} {what}: as {'specified' if is_hinted else 'recorded'}")
     if not hints.empties:
         notes.append("no memory was released by empty_cache: as specified")
     return notes
+
+
+def _are_recorded(prepared: Prepared) -> bool:
+    return any(mark.kind is MarkKind.SETTINGS for mark in prepared.trace.marks)
 
 
 def address_notes(prepared: Prepared) -> list[str]:

@@ -33,6 +33,7 @@ from allocsim.recording import (
     refuse_unsound,
 )
 from allocsim.replaying.baseline import device_of, with_learned_start
+from allocsim.replaying.loading import with_settings_of_vllm
 from allocsim.replaying.notes import known_notes
 from allocsim.replaying.prepared import Prepared
 from allocsim.simulation import (
@@ -77,14 +78,21 @@ def prepare(
         # requested one.
         written = prepare(recording, device, hints=hints)
         found = [
-            replace(each, written=own, start=own.start)
+            replace(
+                each,
+                written=own,
+                start=own.start,
+                recorded=own.recorded,
+                config=own.recorded.config(each.release),
+                marks=own.marks,
+            )
             for each, own in zip(found, written, strict=True)
         ]
     else:
         starts = _before_first(recording)
         if not recording.is_requests:  # a file of requests requests the initial blocks itself
             found = [replace(each, start=_start_of(starts, each, recording)) for each in found]
-            found = [with_learned_start(each) for each in found]
+            found = [with_settings_of_vllm(with_learned_start(each)) for each in found]
     # One result for each recording: a second key is rare, and plans of long recordings are large.
     _LAST[recording] = key, tuple(found)
     return tuple(found)
