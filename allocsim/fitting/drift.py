@@ -42,11 +42,12 @@ _TRAINING, _SERVING, _EAGER_SERVING = (-2, 6), (-6, 4), (-1, 30)
 def drift_of(
     task: Task, torch_version: str, transformers: str, *, torch: str | None, meant: str | None
 ) -> Drift | None:
-    """Return how far the peak of a task may be from its law; None in the releases of the law.
+    """Return how far the peak of a task may be from its law; None if both releases are the law's.
 
-    torch_version, transformers: releases of the law.
-    torch: requested release of PyTorch; None for that of the law.
-    meant: requested release of transformers; None for the installed one, which may be missing.
+    torch_version, transformers: releases that the law was recorded with.
+    torch: the user's release of PyTorch; None for that of the law.
+    meant: the user's release of transformers; None for the installed one, or that of the law if
+        none is installed.
 
     Raises ConfigError for an invalid release.
     """

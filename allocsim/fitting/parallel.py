@@ -204,8 +204,8 @@ class GpuCount:
 
     fewest: least number of cards, None if no tried number suffices.
     choices: layouts that fit on `fewest` cards, best first.
-    front: the best layout on `fewest` cards, and layouts on more cards that each recompute and wait
-        less than those on fewer cards.
+    front: the best layout on `fewest` cards, then layouts on more cards, each with less
+        recomputation and less idle time of the pipeline than those before.
     tried: number of layouts that were computed.
     """
 

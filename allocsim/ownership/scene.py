@@ -247,9 +247,9 @@ class Scene:
         return self.blocks.freed > self.last_alloc
 
     def span_end(self, spans: Spans) -> tuple[_Column, _Column]:
-        """Return for each block the last allocation in a span, and the first allocation after it.
+        """Return the last allocation in each block's span, and the first one after that span.
 
-        The span is the latest that begins before the block's allocation.
+        The span of a block is the last of `spans` that begins before the block is allocated.
         """
         at = spans.of(self.blocks.born)
         return np.append(spans.last, -1)[at], np.append(spans.after, NEVER)[at]

@@ -95,8 +95,8 @@ def markers_in(where: str) -> tuple[str, ...]:
 def layout_releases(present: Set[str]) -> tuple[str, ...]:
     """Return the releases that can have written a file, oldest first; empty if none can.
 
-    present: names of the fields and actions in the file that identify releases, and of its parts
-        that are not empty ("segments", "entries", "snapshot", "settings").
+    present: names in the file: fields and actions that only some releases write, and the parts
+        "segments", "entries", "snapshot" and "settings" if they are not empty.
     """
     lowest, highest = 0, len(LAYOUTS) - 1
     for since, layout in enumerate(LAYOUTS):

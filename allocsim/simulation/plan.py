@@ -220,7 +220,7 @@ def joined(steps: Steps, planned: Sequence[PlannedAt]) -> Steps:
 
 
 def spread(planned: Sequence[PlannedAt]) -> tuple[NDArray[np.intp], list[tuple[int, ...]]]:
-    """Return the positions of planned steps, and the steps as columns, for insertion."""
+    """Return the columns of planned steps, and the index in a plan to insert each step at."""
     columns = list(zip(*(step for _, steps in planned for step in steps), strict=True))
     places = np.repeat(
         np.array([after for after, _ in planned], dtype=np.intp),

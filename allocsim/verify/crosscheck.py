@@ -178,7 +178,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WheelSource:
-    """Supplier of the allocator in the wheel of a release, and of scripts for it.
+    """Supplier of the real allocator, from the wheel of a release, and of op scripts for it.
 
     `python -m allocsim.phantom fetch` must have stored the wheel in allocsim's cache.
     """

@@ -1,4 +1,4 @@
-"""Devices of the recordings that a search tunes together, and the files that workers read."""
+"""Recorded devices that one search of settings replays, and the files that pass them to workers."""
 
 from __future__ import annotations
 

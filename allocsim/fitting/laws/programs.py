@@ -131,9 +131,9 @@ DROP = "drop"
 
 
 def made_by(regime: str) -> str:
-    """Return the name of the law for creating a model that is then trained.
+    """Return the name of the law of the program that creates a model before its training.
 
-    regime: name of the kernels that run in training.
+    regime: name of the law of the training, such as "train.narrow".
     """
     narrow = ".narrow"  # few enough positions for one block to check them
     return MAKE + narrow if regime.endswith(narrow) else MAKE

@@ -173,10 +173,10 @@ class Laws(Mapping[str, Law]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FamilyAbout:
-    """Contents of a family's file of laws except the arrays, such as releases and stacks.
+    """Contents of a family's file of laws, without its numeric arrays.
 
-    base: number of stacks that are not an optimizer's.
-    parts: places of each law, by the name of its array.
+    base: number of call stacks in `stacks` before those of optimizers.
+    parts: ranges of rows of each law, by the name of the array that holds them.
     """
 
     torch_version: str
