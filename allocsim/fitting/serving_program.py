@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from operator import mul
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,18 +22,13 @@ from allocsim.errors import ConfigError
 from allocsim.fitting.model import Configured, hub_name, model_of, published_quantization
 from allocsim.fitting.run_result import find_install, record_in, why_it_failed
 from allocsim.fitting.serving import held_of, serve
-from allocsim.phantom import THREAD_STACK, Gpu, Recorded, starter_of
+from allocsim.phantom import THREAD_STACK, Gpu, Recorded, charges_of, starter_of
 from allocsim.recording import Refusal, figures_in
-from allocsim.units import KIB, MIB
 
 _DTYPES = ("dtype", "torch_dtype")
 _STAGE = re.compile(r"^allocsim: after (.+): (\d+) bytes in use, (\d+) at the peak$", re.MULTILINE)
 _SLEEPS = "--enable-sleep-mode"
-_CHARGES = (MIB, 4 * KIB, 800 * KIB)
-"""Bytes of the driver for a kernel, a node of a CUDA graph, and a graph with collectives."""
 _COUNTED = ("kernels", "nodes", "collective_graphs")
-_SEEN = ((750 * KIB, 2800 * KIB), (2800, 7500), (600 * KIB, 850 * KIB))
-"""Range (low, high) of each of these sizes in public logs (docs/evidence/serving.md)."""
 
 
 class Phase(Enum):
@@ -64,8 +58,10 @@ class Started(Shown):
     refusals: reasons that the engine gave for not starting, with what helps.
     hollow: comma-separated kernels that computed nothing; "" for none.
     invented: comma-separated values that were invented; "" for none.
-    driver: numbers of (loaded kernels, nodes of CUDA graphs) of one card, for which the driver
-        takes memory, and the number of graphs with collectives if NCCL computes them.
+    driver: numbers of loaded "kernels", "nodes" of CUDA graphs, and "collective_graphs" that NCCL
+        computes, on one card.
+    driver_range: range (low, high) of the bytes that the driver takes for them, with `local_bytes`.
+    charged: bytes that the phantom GPU counted for them, with `local_bytes`.
     local_bytes: memory for the largest stack of a kernel, in all threads, that the driver takes in
         addition to the CUDA context.
     tuning_bytes: memory for the stacks of kernel variants that Triton tries only in the first
@@ -91,7 +87,9 @@ class Started(Shown):
     invented: str
     torch_version: str
     seconds: float
-    driver: tuple[int, ...] = (0, 0)
+    driver: Mapping[str, int] = field(default_factory=dict)
+    driver_range: tuple[int, int] = (0, 0)
+    charged: int = 0
     local_bytes: int = 0
     tuning_bytes: int = 0
     stages: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -127,23 +125,6 @@ class Started(Shown):
             yield "CUDA graphs, estimated by the engine", estimate
         if "kv_cache_bytes" in sizes:
             yield "KV cache", sizes["kv_cache_bytes"]
-
-    @property
-    def driver_counts(self) -> dict[str, int]:
-        """Number of kernels, graph nodes and graphs with collectives that the driver holds."""
-        return dict.fromkeys(_COUNTED, 0) | dict(zip(_COUNTED, self.driver, strict=False))
-
-    @property
-    def driver_range(self) -> tuple[int, int]:
-        """Range (low, high) of the bytes that the driver takes for kernels and graph nodes."""
-        low, high = (sum(map(mul, self.driver, each)) for each in zip(*_SEEN, strict=True))
-        return self.local_bytes + low, self.local_bytes + high
-
-    @property
-    def charged(self) -> int:
-        """Bytes that the phantom GPU counted as in use for kernels and graph nodes."""
-        taken: int = sum(map(mul, self.driver, _CHARGES))
-        return self.local_bytes + taken
 
     @property
     def room(self) -> tuple[int, int] | None:
@@ -196,7 +177,7 @@ def start(
         if not starter.split:
             raise ConfigError(f"{starter.name} is started on one card only, not on {cards}")
         arguments = (*arguments, starter.split, str(cards))
-    interpreter = find_install(python).python
+    install = find_install(python)
     with TemporaryDirectory(prefix="allocsim-start-") as place:
         folder = Path(place)
         described = folder / (found.name.replace("/", "-") or "model")
@@ -204,10 +185,11 @@ def start(
         (described / "config.json").write_text(json.dumps(_config(found, model)))
         _copy_beside(found, described)
         played = ",".join(map(str, requests))
-        command = (interpreter, str(starter.script), str(described), played, *arguments)
+        command = (install.python, str(starter.script), str(described), played, *arguments)
         # With NVLink, or on two cards, engines replace NCCL by a kernel.
-        charges = _CHARGES if cards > 2 and not gpu.has_nvlink else _CHARGES[:2]
-        how = {"conf": conf, "devices": cards, "sizes_only": True, "charges": charges}
+        has_nccl = cards > 2 and not gpu.has_nvlink
+        low, likely, high = charges_of(gpu, install.cuda_major, has_nccl=has_nccl)
+        how = {"conf": conf, "devices": cards, "sizes_only": True, "charges": likely}
         recorded, log = record_in(folder, command, gpu, keep, is_summary=keep is None, **how)
         if keep is not None:
             _keep(recorded, keep)
@@ -231,6 +213,10 @@ def start(
     sampled = "sampled tokens" if "requests" in stages else ""
     assert recorded.torch is not None
     stack, settled = (max(_most(recorded, name), THREAD_STACK) for name in ("stack", "settled"))
+    local = gpu.threads * (stack - THREAD_STACK)
+    counts = {name: _most(recorded, name) for name in (*_COUNTED, "graph_bytes")}
+    if not has_nccl:
+        counts["collective_graphs"] = 0
     tuning = stack - settled or min(stack - _most(recorded, "kept"), 0)
     return Started(
         model=found.name,
@@ -248,8 +234,10 @@ def start(
         invented=_joined((*(each.invented for each in recorded.processes), sampled)),
         torch_version=recorded.torch.version,
         seconds=time.perf_counter() - began,
-        driver=tuple(_most(recorded, name) for name in _COUNTED[: len(charges)]),
-        local_bytes=gpu.threads * (stack - THREAD_STACK),
+        driver={name: counts[name] for name in _COUNTED},
+        driver_range=(local + low.taken(counts), local + high.taken(counts)),
+        charged=local + likely.taken(counts),
+        local_bytes=local,
         tuning_bytes=gpu.threads * tuning,
         stages=stages,
     )

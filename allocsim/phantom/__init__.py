@@ -19,6 +19,7 @@ from allocsim.phantom.build import (
     digest_of,
     find_compiler,
 )
+from allocsim.phantom.driver_charges import DriverCharges, charges_of
 from allocsim.phantom.engines import Starter, starter_of
 from allocsim.phantom.gpu import (
     CARDS,
@@ -45,11 +46,11 @@ from allocsim.phantom.record import (
 from allocsim.phantom.wheel import Wheel, cached_wheel, fetch_wheel, full_version
 
 __all__ = [
-    "CARDS", "COMMON_OPTIONS", "CONTEXT_MEMORY_SEEN", "Gpu", "Limits", "ORIGIN", "PhantomError",
-    "ProcessRecording", "Recorded", "RecordedProgram", "RefusedError", "STUB", "ScriptError",
-    "Starter", "Stubs", "THREAD_STACK", "TorchInstall", "UnavailableError", "Wheel",
-    "begin_to_find_torch", "build_once", "build_stubs", "cached_wheel", "compile_source",
-    "context_range", "context_seen", "digest_of", "fetch_wheel", "find_compiler", "find_gpu",
-    "find_torch", "full_version", "has_gpu", "limits_of", "phantom_environment", "record",
-    "starter_of",
+    "CARDS", "COMMON_OPTIONS", "CONTEXT_MEMORY_SEEN", "DriverCharges", "Gpu", "Limits", "ORIGIN",
+    "PhantomError", "ProcessRecording", "Recorded", "RecordedProgram", "RefusedError", "STUB",
+    "ScriptError", "Starter", "Stubs", "THREAD_STACK", "TorchInstall", "UnavailableError", "Wheel",
+    "begin_to_find_torch", "build_once", "build_stubs", "cached_wheel", "charges_of",
+    "compile_source", "context_range", "context_seen", "digest_of", "fetch_wheel", "find_compiler",
+    "find_gpu", "find_torch", "full_version", "has_gpu", "limits_of", "phantom_environment",
+    "record", "starter_of",
 ]  # fmt: skip

@@ -128,7 +128,9 @@ def device_peak_bytes() -> int:
     return int(ask())
 
 
-_COUNTED = ("kernels", "graphs", "nodes", "stack", "settled", "collective_graphs")
+_COUNTED = (
+    *("kernels", "graphs", "nodes", "stack", "settled", "collective_graphs", "graph_bytes"),
+)
 """Fields of struct device_driver of the stubs."""
 
 
@@ -138,6 +140,7 @@ def driver_counts() -> dict[str, int]:
     "kernels": loaded kernels.  "graphs", "nodes": instantiated CUDA graphs and their nodes.
     "stack": largest stack that a kernel needs for one thread, in bytes.  "settled": the same,
     without variants of kernels that were only tried.  "collective_graphs": graphs with collectives.
+    "graph_bytes": most bytes charged for graphs at once, without what collectives add.
     """
     ask = ctypes.CDLL(None).device_driver
     ask.restype = ctypes.POINTER(ctypes.c_size_t * len(_COUNTED))

@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 
 from allocsim.phantom.build import Stubs, UnavailableError, build_once, build_stubs, digest_of
+from allocsim.phantom.driver_charges import DriverCharges
 from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.wheel import PLANS_WITHOUT_DEVICE, cache_root
 
@@ -192,8 +193,7 @@ class RecordedProgram:
     values: True to compute small integer and boolean tensors of a phantom GPU.
     routing: distribution of tokens over experts on a phantom GPU, "balanced" or "skewed".
     devices: number of identical phantom GPUs; each process can use only one of them.
-    charges: device memory in bytes that the phantom driver takes for each loaded kernel, each node
-        of a CUDA graph, and each graph with collectives; empty to take none.
+    charges: device memory that the phantom driver takes beside its context.
     """
 
     command: tuple[str, ...]
@@ -211,7 +211,7 @@ class RecordedProgram:
     values: bool = True
     routing: str = "balanced"
     devices: int = 1
-    charges: tuple[int, ...] = ()
+    charges: DriverCharges = field(default_factory=DriverCharges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +292,7 @@ def _environment(
         # a program uses other memory while it compiles than with a warm cache.
         environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder.resolve() / "compiled"))
         environment |= _caches_of_engines(program.gpu)
-        environment["ALLOCSIM_PHANTOM_DRIVER"] = " ".join(map(str, program.charges))
+        environment["ALLOCSIM_PHANTOM_DRIVER"] = program.charges.variable
     environment["ALLOCSIM_PHANTOM_VALUES"] = program.routing if program.values else ""
     if program.sizes_only:
         environment |= {"ALLOCSIM_PHANTOM_SIZES_ONLY": "1", "OMP_NUM_THREADS": "1"}

@@ -57,12 +57,12 @@ def _memory_rows(found: Started) -> list[str]:
         lines += row("Graphs", f"took {format_size(round(took))} when captured")
     if found.room:
         lines += row("Room", f"{tokens_of(found.room)} tokens{_requests(found)}")
-    if any(found.driver):
+    if any(found.driver.values()):
         low, high = (format_size(each) for each in found.driver_range)
-        kernels, nodes, *graphs = (f"{each:,}" for each in found.driver)
+        kernels, nodes, graphs = (f"{each:,}" for each in found.driver.values())
         what = f"{low} to {high} for {kernels} kernels and {nodes} nodes of CUDA graphs"
-        if graphs:
-            what += f"; NCCL is used in {graphs[0]} graphs"
+        if graphs != "0":
+            what += f"; NCCL is used in {graphs} graphs"
         lines += row("Driver", what)
     if found.tuning_bytes:
         lines += row("Tuning", _tuning(found.tuning_bytes))
@@ -166,7 +166,7 @@ def document(found: Started) -> dict[str, Any]:
             "hollow": found.hollow or None,
             "invented": found.invented or None,
             "driver": {
-                **found.driver_counts,
+                **found.driver,
                 "bytes": [low, high],
             },
             "tuning_bytes": found.tuning_bytes or None,

@@ -23,8 +23,8 @@ from statistics import median
 from allocsim.errors import AllocsimError
 from allocsim.fitting import Served, held_of, serve
 from allocsim.fitting.formulas import Logged, options_in, version_of
-from allocsim.phantom import Gpu, find_gpu
-from allocsim.units import GIB, parse_size
+from allocsim.phantom import Gpu, find_gpu, limits_of
+from allocsim.units import GIB, MIB, parse_size
 from tests.reference import between_marks
 
 HERE = Path(__file__).parent
@@ -103,8 +103,11 @@ def gpu_of(row: Row) -> Gpu:
     """Return the card of a row, with the capacity that its log printed, if it did."""
     name = row["gpu"] or "80GiB"
     if name.endswith("GiB"):
-        capability = (7, 5) if "compute 7.5" in row["card"] else (8, 0)
-        gpu = Gpu("a card of that size", parse_size(name), capability)
+        gpu = Gpu("a card of that size", parse_size(name))
+        if "compute 7.5" in row["card"]:  # GeForce cards of 4 GB have 14 to 16 multiprocessors
+            turing = (7, 5)
+            limits = limits_of(turing, MIB)
+            gpu = replace(gpu, capability=turing, multiprocessors=14, limits=limits)
     else:
         gpu = find_gpu(name)
     if row["total"]:

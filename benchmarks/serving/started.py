@@ -170,7 +170,7 @@ def started(row: Row, python: str) -> dict[str, Any]:
         "phase": found.phase.name.lower(),
         "seconds": round(found.seconds),
         "figures": figures,
-        "driver": found.driver,
+        "driver": dict(found.driver),
         "local_bytes": found.local_bytes,
         "tuning_bytes": found.tuning_bytes,
         "hollow": found.hollow,

@@ -128,12 +128,13 @@ void device_configure(size_t new_capacity, enum device_policy new_policy, uintpt
   device_finish_all();
 }
 
-static struct device_driver driver = {0, 0, 0, 1024, 1024, 0};
+static struct device_driver driver = {0, 0, 0, 1024, 1024, 0, 0};
 static struct { int now; size_t stack; } tried;
 static struct {
-  size_t kernel, node, collective;
+  size_t kernel, node, collective, modules, graph;
 } charges; /* bytes */
 static size_t charged, charged_pages;
+static size_t graph_bytes; /* of `charged`, without what collectives add */
 
 static unsigned startup; /* milliseconds */
 static pid_t started;    /* process that has its context */
@@ -161,7 +162,8 @@ __attribute__((constructor)) static void configure_from_environment(void) {
              : !strcmp(text, "firstfit") ? DEVICE_FIRSTFIT
                                          : DEVICE_BUMP;
   if ((text = variable("ALLOCSIM_PHANTOM_DRIVER")))
-    sscanf(text, "%zu %zu %zu", &charges.kernel, &charges.node, &charges.collective);
+    sscanf(text, "%zu %zu %zu %zu %zu", &charges.kernel, &charges.node, &charges.collective,
+           &charges.modules, &charges.graph);
   if ((text = variable("ALLOCSIM_PHANTOM_BASE"))) base = next = strtoull(text, NULL, 10);
   if ((text = variable("ALLOCSIM_PHANTOM_DEVICES"))) n_devices = atoi(text);
   if ((text = variable("ALLOCSIM_PHANTOM_STARTUP"))) startup = (unsigned)strtoul(text, NULL, 10);
@@ -362,7 +364,7 @@ void device_load_kernel(size_t stack) {
   LOCKED;
   size_t *const most = tried.now ? &tried.stack : &driver.settled;
   if (stack > *most) *most = stack;
-  driver.kernels++;
+  if (!driver.kernels++) charged += charges.modules;
   charged += charges.kernel;
   if (charges.kernel && stack > driver.stack) {
     const size_t threads = (size_t)card.multiprocessors * (size_t)card.limits.threads;
@@ -379,21 +381,33 @@ size_t device_try(int begin) {
   return tried.stack;
 }
 
+static size_t plain_graph(size_t nodes) {
+  const size_t size = nodes * charges.node;
+  return size > charges.graph ? size : charges.graph;
+}
+
 int device_hold_graph(size_t nodes, int has_collectives) {
   LOCKED;
-  const size_t size = nodes * charges.node + (has_collectives ? charges.collective : 0);
+  const size_t plain = plain_graph(nodes);
+  const size_t size = plain + (has_collectives ? charges.collective : 0);
   driver.graphs++;
   driver.collective_graphs += (size_t)has_collectives;
   driver.nodes += nodes;
   charged += size;
-  if (!charge()) return 0;
-  charged -= size;
-  return -1;
+  if (charge()) {
+    charged -= size;
+    return -1;
+  }
+  graph_bytes += plain;
+  if (graph_bytes > driver.graph_bytes) driver.graph_bytes = graph_bytes;
+  return 0;
 }
 
 void device_drop_graph(size_t nodes, int has_collectives) {
   LOCKED;
-  charged -= nodes * charges.node + (has_collectives ? charges.collective : 0);
+  const size_t plain = plain_graph(nodes);
+  charged -= plain + (has_collectives ? charges.collective : 0);
+  graph_bytes -= plain;
   charge();
 }
 

@@ -113,14 +113,15 @@ int device_take(size_t size);
 void device_give(size_t size);
 
 /* Memory of the driver for loaded kernels and instantiated graphs, taken in whole pages.  The charges
- * of a kernel, of a node of a graph and of a graph with collectives are in _DRIVER; 0 by default.  Local memory for
- * the largest stack of a kernel grows for all threads that the device can run at once; the context
- * has 1 KiB for each. */
+ * are in _DRIVER, 0 by default: of a kernel, of a node of a graph, of collectives in a graph, of the
+ * first kernel, and the least of a graph.  Local memory for the largest stack of a kernel grows for
+ * all threads that the device can run at once; the context has 1 KiB for each. */
 struct device_driver {
   size_t kernels, graphs, nodes; /* loaded or instantiated so far */
   size_t stack;                  /* most bytes of a thread */
   size_t settled;                /* the same, without variants that are only tried */
   size_t collective_graphs;      /* graphs with collectives of NCCL */
+  size_t graph_bytes;            /* most bytes of graphs at once, without what collectives add */
 };
 const struct device_driver *device_driver(void);
 void device_load_kernel(size_t stack);
