@@ -129,6 +129,8 @@ CASES = (
     Case("49", "Qwen3-Next-80B-A3B", "A100 80GB", {"seq": 2048, **_LORA, **_CKPT}, layers=4),
     Case("50", "Qwen3.5-35B-A3B", "A100 80GB", {"seq": 2048, **_LORA, **_CKPT}, layers=4),
     Case("51", "gpt-oss-20b", "A100 80GB", {"seq": 1024, **_LORA, **_CKPT}, layers=4),
+    Case("52", "ModernBERT-base", "RTX 4090", {"batch": 4, "seq": 1024}),
+    Case("53", "ModernBERT-large", "RTX 4090", {"batch": 2, "seq": 2048, **_LORA}),
 )
 """Trainings that are in no row of traces/fit/truth.jsonl; 22 to 27 have 8-bit optimizers."""
 

@@ -230,6 +230,8 @@ _PARALLEL = ("cohere", "cohere2", "phi")
 _WITH_BIASES = ("gpt2", "phi", "starcoder2")
 """Types without a gate, where every matrix and norm has a bias."""
 _FOUR_NORMS = ("gemma2", "gemma3_text", "gemma4_text", "glm4")
+_WHOLE_EVERY = 3
+"""Every third layer of ModernBERT, from the first on, attends to all tokens without a mask."""
 _NORMS = dict.fromkeys(_FOUR_NORMS, 4) | dict.fromkeys(_PARALLEL, 1)
 """Norms of a layer's width, by type; 2 in other types."""
 
@@ -255,14 +257,15 @@ def shape_of(model: Model) -> TransformerShape:
     for each in shapes_of(sizes):
         is_further = each.role not in ("token_embd", "output", "position")
         counts[each.layer] = counts.get(each.layer, 0) + each.elements * is_further
-    kinds = []
+    kinds, is_encoder = [], sizes.family == "modernbert"
     for layer in range(sizes.layers):
         kind = _shape(sizes.of_layer(layer), model.config)
         if sizes.linear is not None and layer in sizes.linear.layers:
             kind = replace(kind, linear=sizes.linear)
+        kind = replace(kind, masked=is_encoder and layer % _WHOLE_EVERY > 0)
         kinds.append(replace(kind, others=counts[layer] - kind.layer(layer)))
     shape = replace(kinds[-1], heads=sizes.heads, kv_heads=sizes.kv_heads, inner=sizes.inner)
-    if sizes.whole is not None or sizes.reusing or sizes.linear is not None:
+    if sizes.whole is not None or sizes.reusing or sizes.linear is not None or is_encoder:
         shape = replace(shape, kinds=tuple(kinds))
     return replace(shape, further=counts[None] - sizes.width * (1 + shape.has_biases))
 
@@ -276,6 +279,8 @@ def _shape(sizes: ModelSizes, config: Mapping[str, Any]) -> TransformerShape:
         is_gated=sizes.family not in _WITH_BIASES,
         norms=_NORMS.get(sizes.family, 2) + (sizes.per_layer is not None) + 3 * is_double,
         has_biases=sizes.family in _WITH_BIASES,
+        norms_at_once=sizes.family == "modernbert",
+        views_values=sizes.family == "modernbert",
         query_bias=sizes.attention_bias,
         dropout=sizes.family == "gpt2" and bool(config.get("resid_pdrop", 0.1)),
         dense_layers=len(sizes.dense),

@@ -161,6 +161,8 @@ def held_of(text: str, server: str, weights: str | None = None) -> ServedMemory:
     model = model_of(text)
     if not isinstance(model, Configured):
         raise ConfigError(f"{model.name} is not a language model with a configuration")
+    if not model.writes:
+        raise ConfigError(f"{model.name} answers no prompts; serving is for language models")
     sizes = sizes_of(model.config)
     kept: dict[str, Any] = {}
     if weights is None and server not in _GGML_SERVERS:

@@ -8,6 +8,7 @@ from allocsim.errors import ConfigError
 from allocsim.fitting import CONFIGURATIONS, TORCHVISION, held_of, model_of, serve, shape_of
 from allocsim.fitting.formulas import parameters_of, shapes_of, sizes_of, weights_of
 from allocsim.fitting.model import PRESETS, find_preset, near_presets, published_format
+from allocsim.fitting.serving import SERVERS
 from allocsim.phantom import find_gpu
 
 DECODERS = [name for name, row in PRESETS.items() if row["config"]["model_type"] != "bert"]
@@ -198,6 +199,12 @@ SERVED = ("Nemotron", "Llama-3.2-11B-Vision", "Gemma-3n")
 def test_training_of_some_types_has_no_formula(name: str) -> None:
     with pytest.raises(ConfigError, match="by the formulas of serving, and not"):
         shape_of(model_of(name))
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_an_encoder_is_not_served(server: str) -> None:
+    with pytest.raises(ConfigError, match="ModernBERT-base answers no prompts"):
+        held_of("answerdotai/ModernBERT-base", server)
 
 
 @pytest.mark.parametrize("name", [name for name in DECODERS if not name.startswith(SERVED)])

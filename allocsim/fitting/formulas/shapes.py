@@ -57,6 +57,9 @@ def shapes_of(sizes: ModelSizes) -> tuple[Shape, ...]:
         rows = block(sizes.of_layer(layer), layer)
         shapes += (Shape(role, dims, layer) for role, dims in rows)
     shapes.append(Shape("norm", (sizes.width,)))
+    if sizes.family == "modernbert":  # the embedding's norm, and the head of the masked tokens
+        shapes += [Shape("norm", (sizes.width,))] * 2
+        shapes += (Shape("weight", (sizes.width,) * 2), Shape("bias", (sizes.vocabulary,)))
     if sizes.family in ("gpt2", "phi", "starcoder2"):
         shapes.append(Shape("bias", (sizes.width,)))
     if not sizes.tied:
@@ -294,6 +297,10 @@ def _norms(count: int) -> _Part:
     return lambda sizes, _: iter([("norm", (sizes.width,))] * count)
 
 
+def _norms_but_first(sizes: ModelSizes, layer: int) -> _Rows:
+    yield from _norms(2 if layer else 1)(sizes, layer)
+
+
 def _biased_norms(count: int) -> _Part:
     return lambda sizes, _: iter([("norm", (sizes.width,)), ("bias", (sizes.width,))] * count)
 
@@ -355,6 +362,7 @@ FAMILIES: dict[str, _Part] = {
     ),
     "mllama_text_model": _layer(_LLAMA, _cross_norms),
     "nemotron_h": _layer(_one_part, _norms(1)),
+    "modernbert": _layer(_fused_attention, _gate_in_up, _norms_but_first),
     "phi3": _layer(_fused_attention, _gate_in_up, _norms(2)),
     "glm": _layer(_attention, _gate_in_up, _norms(2)),
     "glm4": _layer(_attention, _gate_in_up, _norms(4)),

@@ -19,8 +19,9 @@ KNOWN_TYPES = (
     *("cohere", "cohere2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "gemma", "gemma2"),
     *("gemma3_text", "gemma3n_text", "gemma4_text", "glm", "glm4", "glm4_moe", "gpt2", "gpt_oss"),
     *("granite", "kimi_k2", "laguna", "llama", "llama4_text", "minimax_m2", "mistral", "mixtral"),
-    *("mllama_text_model", "nemotron_h", "olmo2", "olmo3", "phi", "phi3", "qwen2", "qwen3"),
-    *("qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "smollm3", "starcoder2"),
+    *("mllama_text_model", "modernbert", "nemotron_h", "olmo2", "olmo3", "phi", "phi3", "qwen2"),
+    *("qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "smollm3"),
+    "starcoder2",
 )
 """Values of model_type that the formulas describe."""
 
@@ -30,7 +31,7 @@ _ALIKE = {
     **{"qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe"},
 }
 """Type with the same tensors, for types of language models beside an encoder."""
-_TIED = (*_GEMMA, "cohere", "cohere2", "gpt2", "smollm3", "starcoder2")
+_TIED = (*_GEMMA, "cohere", "cohere2", "gpt2", "modernbert", "smollm3", "starcoder2")
 """Types whose output layer shares the embedding's weights by default."""
 _DELTA = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 _LINEAR = (*_DELTA, "nemotron_h")

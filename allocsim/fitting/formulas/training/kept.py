@@ -152,6 +152,8 @@ def kept_of_layer(
         kept["router"] = common * 4 * shape.experts
     if shape.dropout:
         kept["dropout masks"] = common * 2 * shape.width
+    if shape.masked and layout.flash:
+        kept["attention masks"] = common * item * layout.seq
     if shape.adapted:
         kept["inputs of adapters"] = common * _adapter_inputs(shape, layer, item)
     if shape.adapts_experts and shape.has_experts(layer):
@@ -168,15 +170,16 @@ def _adapter_inputs(shape: TransformerShape, layer: int, item: int) -> float:
     # With activations in 32 bits, modules share their input.
     wide = {wide for wide, _ in shape.adapted} if item == _WIDE else [w for w, _ in shape.adapted]
     own = sum(wide) + shape.lora * len(shape.adapted)
+    norms = 1 if shape.norms_at_once else 2
     product = 0 if shape.has_experts(layer) else shape.inner
-    return 4.0 * own - item * (2 * shape.norms * shape.width + product)
+    return 4.0 * own - item * (norms * shape.norms * shape.width + product)
 
 
 _WIDE = 4
 
 
 def _norms(shape: TransformerShape, practice: Practice, item: int) -> float:
-    unfused = practice.norm_in_fp32 and not shape.has_biases
+    unfused = practice.norm_in_fp32 and not (shape.has_biases or shape.norms_at_once)
     each = 4 + 2 * item if unfused else 2 * item
     more = (shape.norms - 2) * (each - item)
     return shape.width * (2.0 * each + more)
@@ -194,6 +197,7 @@ def _attention(
         wide = shape.heads * (2 * whole + (shape.head + latent.value) + latent.value)
     else:
         wide = 2 * shape.heads * shape.head + 2 * shape.kv_width
+        wide += (shape.heads * shape.head + shape.kv_width) * shape.views_values
     if layout.context > 1 and not practice.norm_in_fp32:
         # The output is also kept as it was before being sent back to the ranks of its tokens.
         wide += shape.heads * shape.head

@@ -37,6 +37,9 @@ class TransformerShape(DecoderSizes):
     lora: rank of LoRA adapters, 0 to train all parameters.
     adapted: (inputs, outputs) of each linear module of a layer that has an adapter.
     adapts_experts: True if experts have adapters, too.
+    norms_at_once: True if each norm is one operation, which saves no copy in 32 bits.
+    views_values: True if values are a view of one tensor with the queries and keys.
+    masked: True if fused attention saves a mask of each sequence, in the type of activations.
     further: parameters of further embeddings beside the first layer.
     linear: sizes of linear attention, which replaces attention in this layer, or None.
     kinds: the sizes for each layer if layers differ in more than experts, else empty.
@@ -53,6 +56,9 @@ class TransformerShape(DecoderSizes):
     lora: int = 0
     adapted: tuple[tuple[int, int], ...] = ()
     adapts_experts: bool = False
+    norms_at_once: bool = False
+    views_values: bool = False
+    masked: bool = False
     further: int = 0
     linear: Linear | None = None
     kinds: tuple[TransformerShape, ...] = ()
