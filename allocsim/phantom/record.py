@@ -72,26 +72,26 @@ class TorchInstall:
         return int(self.cuda.split(".")[0])
 
 
-_AHEAD: dict[str, Future[TorchInstall]] = {}
+_AHEAD: dict[tuple[str, str | None], Future[TorchInstall]] = {}
 
 
 def begin_to_find_torch(python: str | None = None) -> list[str]:
-    """Start a search for PyTorch in each interpreter, and return the interpreters.
+    """Start a search for PyTorch in each interpreter, for `find_torch`; return the interpreters.
 
-    `find_torch` then waits for the search.
     python: the only interpreter; default: this one, and the one on the PATH.
     """
     places = [python] if python is not None else [sys.executable, shutil.which("python3")]
     named = list(dict.fromkeys(filter(None, places)))
     pool = ThreadPoolExecutor(len(named))
+    path = os.environ.get("PYTHONPATH")
     for place in named:
-        _AHEAD[place] = _AHEAD.get(place) or pool.submit(_find_torch, place)
+        _AHEAD[place, path] = _AHEAD.get((place, path)) or pool.submit(_find_torch, place)
     pool.shutdown(wait=False)
     return named
 
 
 def find_torch(python: str) -> TorchInstall:
-    ahead = _AHEAD.pop(python, None)
+    ahead = _AHEAD.pop((python, os.environ.get("PYTHONPATH")), None)
     return _find_torch(python) if ahead is None else ahead.result()
 
 
