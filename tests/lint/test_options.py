@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allocsim import CachingAllocator, replay
-from allocsim.analysis.lint import Finding, lint, lint_conf
-from allocsim.analysis.lint.lint import assignments
+from allocsim.analysis.lint import Finding, assignments, lint, lint_conf
 from allocsim.core import RELEASES, parse_conf
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.recording import Mark, MarkKind, Provenance

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from allocsim.analysis.picture.picture import Picture, picture_of
+from allocsim.analysis.picture import Picture, picture_of
 from allocsim.errors import RecordingError
 from allocsim.metrics.lifetimes import lifetimes_of
 from allocsim.recording import Action, Recording, load

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from allocsim import top
+from allocsim.analysis.picture import Picture, picture_of
 from allocsim.analysis.picture.address_map import (
     AddressAxis,
     address_map,
     coverage,
     owners_of,
 )
-from allocsim.analysis.picture.picture import Picture, picture_of
 from allocsim.analysis.picture.states import CLASS_NAMES, block_sizes, class_of
 from allocsim.errors import RecordingError
 from allocsim.metrics.curve import extremes_of, levels_of

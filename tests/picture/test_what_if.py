@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.analysis.picture.picture import STRETCHES, WhatIf, what_if
+from allocsim.analysis.picture import STRETCHES, WhatIf, what_if
 from allocsim.errors import ConfigError
 from allocsim.recording import Recording, load
 from allocsim.replaying import Trials, prepare, replay_prepared

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from allocsim import top
-from allocsim.analysis.picture.picture import Picture, picture_of
+from allocsim.analysis.picture import Picture, picture_of
 from allocsim.analysis.tune.results import read_tried
 from allocsim.errors import OutOfMemoryError
 from allocsim.recording import Recording, load

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from allocsim import top
-from allocsim.analysis.picture.picture import Picture, picture_of, picture_prepared
+from allocsim.analysis.picture import Picture, picture_of, picture_prepared
 from allocsim.analysis.top import Course, answers_of_run
 from allocsim.analysis.tune.results import read_tried
 from allocsim.errors import ConfigError

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 from allocsim.analysis.explain import OomWatch, Shortage, explain_device, shortages_of
-from allocsim.analysis.picture import picture_prepared
-from allocsim.analysis.picture.picture import Picture, what_if
+from allocsim.analysis.picture import Picture, picture_prepared, what_if
 from allocsim.analysis.top import answers_of_run
 from allocsim.recommend import Case, recommend
 from allocsim.recording import Frame, Recording, load
