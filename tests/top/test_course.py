@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from allocsim import load, replay
-from allocsim.analysis.top.top import Course, course_of
+from allocsim.analysis.top.answer import Course, course_of
 from allocsim.ownership.scene import Blocks, Scene, blocks_of, scene_of
 from allocsim.ownership.stacks import Phase, StackKind, kinds_of
 from allocsim.recording import Recording

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from allocsim.analysis.top.top import Holding, Top
+from allocsim.analysis.top.answer import Holding, Top
 from allocsim.ownership import NO_STACK, is_plumbing, line_of
 
 _LEAST_SHARE = 1 / 400
