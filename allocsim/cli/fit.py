@@ -51,7 +51,7 @@ _OPTIMIZERS = (
     *("adamw", "adamw-fused", "adamw-foreach-off", "adam8bit", "adamw8bit", "paged-adamw8bit"),
     *("adafactor", "sgd", "momentum"),
 )
-_QUANTS = ("nf4", "nf4-double")
+_QUANTS = ("nf4", "nf4-double", "int8", "fp8")
 _ATTENTION = ("sdpa", "eager", "flash")
 _STARTS = ("clean", "made")
 _PARALLEL = {"fsdp": "FSDP2, sharding each layer", "ddp": "DistributedDataParallel"}
@@ -86,7 +86,8 @@ def add_to(commands: Commands) -> None:
         help="training: tokens per sequence (default: 1024, with formulas 4096, at most the "
         "model's positions)")  # fmt: skip
     add("--image", metavar="N", type=count,
-        help="height and width of an image in pixels (default: 224)")  # fmt: skip
+        help="height and width of an image in pixels (default: 224, or those that an image "
+        "generator was trained for)")  # fmt: skip
     add("--lengths", metavar="FILE", help="varying sequence lengths: a file of numbers, "
         "uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA; padded to the longest of a batch")  # fmt: skip
     add("--optimizer", choices=_OPTIMIZERS, help="training: optimizer (default: adamw)")
@@ -99,8 +100,7 @@ def add_to(commands: Commands) -> None:
     add("--lora", metavar="RANK", type=positive, help="train only LoRA adapters of this rank")
     add("--lora-targets", metavar="NAMES",
         help="modules with adapters, e.g. q_proj,v_proj (default: all linear layers)")  # fmt: skip
-    add("--quant", choices=_QUANTS, help="with --lora: frozen weights in 4 bits (QLoRA); double "
-        "quantizes their scales, too")  # fmt: skip
+    _add_formats(parser)
     add("--attention", choices=_ATTENTION, help="attention implementation "
         "(default: sdpa, or eager for a model that needs it)")  # fmt: skip
     add("--compile", action="store_true", default=None, dest="compiles", help="use torch.compile")
@@ -147,6 +147,14 @@ def add_to(commands: Commands) -> None:
     _add_outputs(parser)
     add_parallel(parser)
     parser.set_defaults(host_spill=None)
+
+
+def _add_formats(parser: Parser) -> None:
+    add = parser.add_argument
+    add("--quant", choices=_QUANTS, help="with --lora: frozen weights in 4 bits (QLoRA); double "
+        "quantizes their scales, too; image generators: format of denoiser and T5")  # fmt: skip
+    add("--offload", action="store_true", default=None,
+        help="image generators: hold only the network that runs on the card")  # fmt: skip
 
 
 def _add_outputs(parser: Parser) -> None:
@@ -283,9 +291,9 @@ def _refuse_page(arguments: argparse.Namespace) -> None:
 
 def _print_names(arguments: argparse.Namespace) -> int:
     if arguments.list_models:
-        from allocsim.fitting import CONFIGURATIONS, TORCHVISION
+        from allocsim.fitting import CONFIGURATIONS, GENERATORS, TORCHVISION
 
-        key, names = "models", [*CONFIGURATIONS, *TORCHVISION]
+        key, names = "models", [*CONFIGURATIONS, *TORCHVISION, *GENERATORS]
     else:
         from allocsim.phantom import CARDS
 

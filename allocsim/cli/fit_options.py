@@ -61,7 +61,7 @@ EFFECTS: dict[str, frozenset[Way]] = {
     **dict.fromkeys(
         ("image", "lengths", "lora_targets", "quant", "channels_last", "parallel"), _RUNS
     ),
-    "checkpoint_layers": _RUNS,
+    **dict.fromkeys(("checkpoint_layers", "offload"), _RUNS),
     **dict.fromkeys(("ranks", "rank"), _RUNS - {Way.FEWEST}),
     **dict.fromkeys(("prompt", "decode"), _MODELS | _SERVERS | {Way.ENGINE}),
     "requests": _MODELS | {Way.TRANSFORMERS, Way.ENGINE},
@@ -231,15 +231,25 @@ def _engine_refusal(engine: str, way: Way, arguments: argparse.Namespace) -> str
 
 _OF_THE_TASK = (
     *("dtype", "optimizer", "batch", "seq", "image", "lengths", "checkpointing", "accumulate"),
-    *("lora", "lora_targets", "quant", "attention", "compiles", "channels_last", "steps"),
-    *("prompt", "checkpoint_layers", "decode", "requests", "start", "parallel", "ranks", "rank"),
+    *("lora", "lora_targets", "quant", "offload", "attention", "compiles", "channels_last"),
+    *(
+        "steps",
+        "prompt",
+        "checkpoint_layers",
+        "decode",
+        "requests",
+        "start",
+        "parallel",
+        "ranks",
+        "rank",
+    ),
 )
 """Options that describe the work of a model, by the names of the fields of `Task`."""
 
 
 def task_of(arguments: argparse.Namespace) -> Task | None:
     """Return the model and the work that the options describe; None for a user's program."""
-    from allocsim.fitting import Task, lengths_of, model_of, usual_lengths
+    from allocsim.fitting import GENERATORS, Task, lengths_of, model_of, usual_lengths
 
     words = arguments.words
     given = {name: getattr(arguments, name) for name in _OF_THE_TASK}
@@ -258,8 +268,11 @@ def task_of(arguments: argparse.Namespace) -> Task | None:
         given["lengths"] = lengths_of(given["lengths"], given.get("batch", 1) * n_batches)
     if "checkpoint_layers" in given:
         given["checkpointing"] = True
-    _refuse_option_of_other_mode(arguments, given)
     model = model_of(words[0])
+    if model.name in GENERATORS and not arguments.train:
+        _refuse_beside_images(model.name, given)
+        return Task(model=model, is_training=False, **given)
+    _refuse_option_of_other_mode(arguments, given)
     usual = usual_lengths(model, **{name: given[name] for name in ("decode",) if name in given})
     return Task(model=model, is_training=not arguments.serve, **(usual | given))
 
@@ -272,6 +285,12 @@ def _refuse_option_of_other_mode(arguments: argparse.Namespace, given: dict[str,
     if wrong:
         name, kind = wrong[0].replace("_", "-"), "training" if arguments.serve else "--serve"
         raise UsageError(f"--{name} applies to {kind} only")
+
+
+def _refuse_beside_images(name: str, given: dict[str, Any]) -> None:
+    wrong = sorted(given.keys() - {"dtype", "batch", "image", "quant", "offload"})
+    if wrong:
+        raise UsageError(f"--{_option(wrong[0])} has no effect on {name}, which generates images")
 
 
 def gpus_of(arguments: argparse.Namespace) -> list[Gpu]:

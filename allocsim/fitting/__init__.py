@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from allocsim.fitting.fit_result import Answered, Fit, ReadFront, read_answers, read_frontier
     from allocsim.fitting.from_config import ReadConfig, read_config
+    from allocsim.fitting.image_models import GENERATORS
     from allocsim.fitting.model import (
         CONFIGURATIONS,
         TORCHVISION,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
         ATTENTION,
         DTYPES,
         EAGER_NOTE,
+        GENERATOR_QUANTS,
         OPTIMIZERS,
         PARALLEL,
         QUANTS,
@@ -81,7 +83,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ATTENTION", "Advice", "Answered", "BY_LAW", "CONFIGURATIONS", "CONVOLUTIONS_NOTE",
     "CUDNN_ATTENTION", "CUDNN_NOTE", "Change", "Configured", "DTYPES", "EAGER_NOTE", "EXPERTS_NOTE",
-    "Estimate", "Fewest", "Fit", "Frontier", "GpuCount", "Largest", "LawModel", "MASK_NOTE",
+    "Estimate", "Fewest", "Fit", "Frontier", "GENERATORS", "GENERATOR_QUANTS", "GpuCount",
+    "Largest", "LawModel", "MASK_NOTE",
     "OPTIMIZERS", "Opening", "PARALLEL", "PageLaws", "Phase", "Planned", "QUANTS", "RESERVED_SEEN",
     "Ran", "ReadConfig", "ReadFront", "SIZES", "STARTS", "Served", "Sharded", "Started",
     "TORCHVISION", "Task", "TriedSize", "advise", "estimate", "fewest", "fewest_checkpointed",
@@ -102,6 +105,7 @@ _HOMES = {
     "fit_result": "Answered Fit ReadFront read_answers read_frontier",
     "from_config": "ReadConfig read_config",
     "search": "SIZES Fewest Frontier Largest TriedSize fewest frontier largest",
+    "image_models": "GENERATORS",
     "model": "CONFIGURATIONS TORCHVISION Configured model_of most_positions",
     "notes": "BY_LAW CONVOLUTIONS_NOTE CUDNN_ATTENTION CUDNN_NOTE EXPERTS_NOTE MASK_NOTE",
     "parallel": "RESERVED_SEEN GpuCount Planned Sharded find_layouts precision_of shard",
@@ -109,7 +113,7 @@ _HOMES = {
     "run_result": "Ran run_program",
     "serving": "Served held_of serve",
     "serving_program": "Phase Started start start_largest",
-    "task": "ATTENTION DTYPES EAGER_NOTE OPTIMIZERS PARALLEL QUANTS STARTS Task "
+    "task": "ATTENTION DTYPES EAGER_NOTE GENERATOR_QUANTS OPTIMIZERS PARALLEL QUANTS STARTS Task "
     "lengths_of usual_attention usual_lengths usual_values",
 }
 """Names of each module, which is imported on first use of one of them."""

@@ -94,6 +94,9 @@ def stored_in(task: Task) -> str:
     """Return text on the tensors that a task keeps in GPU memory, such as "weights in fp32"."""
     kind = task.dtype.removeprefix("autocast-")
     whole = "fp32" if task.autocast_dtype else kind
+    if task.generates:
+        place = ", one network at a time" * task.offload
+        return f"weights in {task.quant or kind}{place}"
     if not task.is_training:
         return f"weights and cache in {kind}"
     if task.lora:
@@ -245,9 +248,8 @@ def _alternative(found: Fit | Estimate, task: Task, trials: _Trials) -> Change |
 
 def _changes(found: Fit | Estimate, trials: _Trials) -> Iterator[Change]:
     task, gpu = trials.task, found.gpu
-    families = (
-        _of_training(task, gpu, trials) if task.is_training else _of_serving(task, gpu, trials)
-    )
+    of_kind = _of_images if task.generates else _of_serving
+    families = (_of_training if task.is_training else of_kind)(task, gpu, trials)
     yield from islice(filter(None, families), _MOST - 2)
     card = _next_card(found, trials)
     if card is not None:
@@ -291,6 +293,17 @@ def _of_training(task: Task, gpu: Gpu, trials: _Trials) -> Iterator[Change | Non
     if not task.lengths and not task.model.sees:
         same, shorter = trials.largest, "shorter sequences"
         yield same(task, "seq", _UNIT, gpu, shorter) or same(least, "seq", _UNIT, gpu, shorter)
+
+
+def _of_images(task: Task, gpu: Gpu, trials: _Trials) -> Iterator[Change | None]:
+    # fp8 and NF4 leave the autoencoder as it is; offloading changes no image.
+    offloaded = replace(task, offload=True)
+    yield trials.first([offloaded], gpu, "same images, slower")
+    for quant in () if task.quant else ("fp8", "nf4"):
+        tasks = [replace(each, quant=quant) for each in (task, offloaded)]
+        yield trials.first(tasks, gpu, f"denoiser and T5 in {quant}")
+    yield trials.largest(task, "batch", 1, gpu, "fewer images at a time")
+    yield trials.largest(task, "image", _UNIT, gpu, "smaller images")
 
 
 def _of_serving(task: Task, gpu: Gpu, trials: _Trials) -> Iterator[Change | None]:
@@ -352,12 +365,13 @@ def _smaller(task: Task) -> Iterator[Task]:
 
 _NAMES = {
     **{name: f"--{name}" for name in ("dtype", "optimizer", "batch", "accumulate", "lora", "seq")},
-    **{name: f"--{name}" for name in ("prompt", "attention", "ranks", "quant")},
+    **{name: f"--{name}" for name in ("prompt", "attention", "ranks", "quant", "image")},
 }
 
 
 def _options(old: Task, new: Task) -> str:
     changed = [f"--{new.parallel}"] * (old.parallel != new.parallel)
+    changed += ["--offload"] * (old.offload != new.offload)
     changed += ["--checkpointing"] * (old.checkpointing != new.checkpointing)
     for name, option in _NAMES.items():
         if getattr(old, name) != getattr(new, name):

@@ -68,7 +68,7 @@ def missing_package(engine: str, python: str | None, task: Task) -> Missing | No
 
     Raises UnavailableError if the interpreter `python` was requested and has no PyTorch.
     """
-    if engine != "auto":
+    if engine != "auto" or task.generates:
         return None
     try:
         install = find_install(python)
@@ -98,6 +98,8 @@ def engine_for(
     """
     if engine != "auto":
         return engine, ""
+    if task.generates:
+        return "formula", ""
     if missing is None:
         return "program", ""
     lacks, better = f"{missing.name} is missing", f"{missing.install} runs the program itself"
@@ -199,7 +201,7 @@ def fit_cards(
     """Return the result of `fit` for each card; the other arguments are those of `fit`."""
     engine = how.pop("engine", "auto")
     missing = missing_package(engine, how.get("python"), task)
-    text, conf = program_of(task), how.get("conf")
+    text, conf = "" if task.generates else program_of(task), how.get("conf")
     by_law = RunsByLaw(task, conf)
 
     def answered(gpu: Gpu) -> Fit | Estimate:

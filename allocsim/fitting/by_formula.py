@@ -28,6 +28,8 @@ from allocsim.fitting.formulas.training import (
     Training,
     TransformerShape,
 )
+from allocsim.fitting.generating import SOURCE, generation_parts
+from allocsim.fitting.image_models import Generator
 from allocsim.fitting.model import Configured, Model
 from allocsim.fitting.parallel import fits_in, precision_of, shard
 from allocsim.fitting.serving import ServedMemory, serve
@@ -120,7 +122,10 @@ def estimate(task: Task, gpu: Gpu, reason: str = "", conf: str | None = None) ->
     reason: sentence on why program and law could not answer, or "".
     conf: has no effect; a note reports that.
     """
-    parts, source = _trained(task, gpu) if task.is_training else _served(task, gpu)
+    if task.generates:
+        parts, source = generation_parts(task, gpu), SOURCE
+    else:
+        parts, source = _trained(task, gpu) if task.is_training else _served(task, gpu)
     return Estimate(task, gpu, parts, source, reason, tuple(_left_out(task, gpu, conf)))
 
 
@@ -212,6 +217,10 @@ def _left_out(task: Task, gpu: Gpu, conf: str | None) -> Iterator[str]:
         yield gpu.assumed
     if task.attention == usual_attention(task.model) == "eager":
         yield EAGER_NOTE
+    if isinstance(task.model, Generator):
+        if task.dtype == "fp16" and task.model.pipeline.autoencoder["force_upcast"]:
+            yield "with fp16 the autoencoder decodes in 32 bits; with bf16 it does not"
+        yield "prompts are at their full length; ControlNets, adapters and tiling are not counted"
     config = task.model.config if isinstance(task.model, Configured) else {}
     if str(config.get("model_type")).startswith(("qwen3_5", "qwen3_next")) and task.is_training:
         yield "linear attention is that of PyTorch alone; flash-linear-attention's saves less"

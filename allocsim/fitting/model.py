@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from allocsim.errors import ConfigError
+from allocsim.fitting.image_models import GENERATORS, Generator, generator_of
 
 Configuration = Mapping[str, Any]
 
@@ -58,7 +59,7 @@ _SUGGESTED = 3
 
 def find_preset(name: str) -> str | None:
     """Return the preset that a model's name, such as "qwen2.5:7b", means; None without one."""
-    if name in CONFIGURATIONS or name in TORCHVISION:
+    if name in CONFIGURATIONS or name in TORCHVISION or name in GENERATORS:
         return name
     known = _known()
     whole = "".join(c for c in name.lower() if c.isalnum())
@@ -134,11 +135,12 @@ def encoder_parameters(preset: str) -> int:
 
 @lru_cache(maxsize=1)
 def _known() -> dict[str, str]:
-    known = {_key(other): name for name, row in PRESETS.items() for other in row.get("names", ())}
-    known |= {_key(row["hub"]): name for name, row in PRESETS.items()}
+    presets = PRESETS | GENERATORS
+    known = {_key(other): name for name, row in presets.items() for other in row.get("names", ())}
+    known |= {_key(row["hub"]): name for name, row in presets.items()}
     known |= {"vit": "ViT-B/16"}
     known |= {function.replace("_", ""): name for name, function in TORCHVISION.items()}
-    return known | {_key(name): name for name in (*PRESETS, *TORCHVISION)}
+    return known | {_key(name): name for name in (*presets, *TORCHVISION)}
 
 
 def _words(name: str) -> list[str]:
@@ -248,7 +250,7 @@ class UserModel:
     sees: bool = False
 
 
-Model = Configured | Classifier | UserModel
+Model = Configured | Classifier | UserModel | Generator
 
 
 def model_of(text: str) -> Model:
@@ -263,6 +265,8 @@ def model_of(text: str) -> Model:
     preset = find_preset(text)
     if preset in TORCHVISION:
         return Classifier(preset, TORCHVISION[preset])
+    if preset in GENERATORS:
+        return generator_of(preset)
     if preset is not None:
         config = CONFIGURATIONS[preset]
         return Configured(preset, config, _head_of(config))

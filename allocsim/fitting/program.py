@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from allocsim.errors import ConfigError
 from allocsim.fitting.model import IMAGES, Classifier, Configured, UserModel
 from allocsim.fitting.task import ATTENTION, OPTIMIZERS, Task
 
@@ -18,6 +19,8 @@ _WIDTH = 88
 
 def program_of(task: Task) -> str:
     """Return the text of a Python program that performs `task` on the first GPU."""
+    if task.generates:
+        raise ConfigError(f"{task.model.name} is answered by formula; `fit` has no program for it")
     lines = [
         *textwrap.wrap(f'"""{task.text}."""', _WIDTH),
         "",
@@ -117,7 +120,7 @@ def _model(task: Task) -> Iterator[str]:
         yield f'with torch.device("{device}"):'
         yield f"    model = torchvision.models.{model.function}(weights=None)"
         yield f"model = model.to({dtype})"
-    else:
+    elif isinstance(model, UserModel):
         yield f"made = {model.function}()"
         yield "model, batch = made if isinstance(made, tuple) else (made, None)"
         yield f'model = model.to("cuda", {dtype})'
@@ -287,7 +290,7 @@ def _loss(task: Task) -> str:
         return "loss_of(batch)"
     if isinstance(model, Classifier):
         return "torch.nn.functional.cross_entropy(model(images), labels)"
-    if model.head == IMAGES:
+    if isinstance(model, Configured) and model.head == IMAGES:
         return "model(pixel_values=images, labels=labels).loss"
     return "model(input_ids=ids, labels=ids).loss"
 

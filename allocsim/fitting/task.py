@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from allocsim.errors import ConfigError
+from allocsim.fitting.image_models import Generator
 from allocsim.fitting.model import Configured, Model, UserModel, most_positions
 
 DTYPES = {
@@ -39,6 +40,8 @@ ATTENTION = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2"}
 """Value of transformers' attn_implementation, by value of --attention."""
 QUANTS = ("nf4", "nf4-double")
 """Formats of frozen weights in QLoRA: NF4 of bitsandbytes, without and with quantized scales."""
+GENERATOR_QUANTS = (*QUANTS, "int8", "fp8")
+"""Formats of the denoiser and T5 of an image generator."""
 STARTS = ("clean", "made")
 """Ways to create a model.
 
@@ -58,13 +61,14 @@ _NAMED = {
     "dtype": tuple(DTYPES),
     "optimizer": tuple(OPTIMIZERS),
     "attention": tuple(ATTENTION),
-    "quant": ("", *QUANTS),
+    "quant": ("", *GENERATOR_QUANTS),
     "start": STARTS,
     "parallel": ("", *PARALLEL),
 }
 """Fields of a task with a fixed set of values."""
 _MOST = 1 << 24
 _DEFAULT_TOKENS = 1024
+_DEFAULT_PIXELS = 224
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +80,7 @@ class Task:
     attention: a key of `ATTENTION`; default: the implementation that transformers chooses.
     batch: sequences or images at a time.
     seq: tokens of a training sequence.
-    image: pixels of an image's side.
+    image: pixels of an image's side; default: 224, or those of an image generator's training.
     lengths: lengths of successive sequences or prompts, padded to the longest of their batch; empty
         if all have the length `seq` or `prompt`.
     checkpointing: True for activation checkpointing, non-reentrant.
@@ -84,7 +88,9 @@ class Task:
     accumulate: micro-batches per optimizer step.
     lora: rank of the LoRA adapters, 0 to train all parameters.
     lora_targets: names of the modules with adapters, empty for all linear modules.
-    quant: format of the frozen weights of linear modules, one of `QUANTS`, or "" for `dtype`.
+    quant: format of the frozen weights of linear modules, one of `QUANTS`, or "" for `dtype`; for
+        an image generator one of `GENERATOR_QUANTS`.
+    offload: True to hold only the network that runs on the card, for an image generator.
     compiles: True to compile the model.
     channels_last: True for images and weights in the channels-last memory format.
     steps: training steps.
@@ -102,7 +108,7 @@ class Task:
     optimizer: str = "adamw"
     batch: int = 1
     seq: int = 1024
-    image: int = 224
+    image: int = 0
     lengths: tuple[int, ...] = ()
     checkpointing: bool = False
     checkpoint_layers: int = 0
@@ -110,6 +116,7 @@ class Task:
     lora: int = 0
     lora_targets: tuple[str, ...] = ()
     quant: str = ""
+    offload: bool = False
     attention: str = ""
     compiles: bool = False
     channels_last: bool = False
@@ -125,6 +132,10 @@ class Task:
     def __post_init__(self) -> None:
         if not self.attention:
             object.__setattr__(self, "attention", usual_attention(self.model))
+        if not self.image:
+            model = self.model
+            pixels = model.pixels if isinstance(model, Generator) else _DEFAULT_PIXELS
+            object.__setattr__(self, "image", pixels)
         self._refuse_unknown()
         for name in _COUNTS:
             value = getattr(self, name)
@@ -132,6 +143,9 @@ class Task:
                 raise ConfigError(f"{name} {value} is not possible; expected 1 to {_MOST:,}")
         if not all(0 < length <= _MOST for length in self.lengths):
             raise ConfigError(f"lengths of sequences are 1 to {_MOST:,} tokens")
+        if self.generates:
+            self._refuse_of_generator()
+            return
         self._refuse_unfit()
         self._refuse_alone()
         self._refuse_too_long()
@@ -143,8 +157,19 @@ class Task:
                 expected = ", ".join(filter(None, known))
                 raise ConfigError(f"{name} {value!r} is not known; expected one of {expected}")
 
+    def _refuse_of_generator(self) -> None:
+        name = self.model.name
+        if self.is_training:
+            raise ConfigError(f"{name} generates images; there is no formula for its training")
+        if self.dtype.startswith("autocast"):
+            raise ConfigError(f"{name} in {self.dtype} is not usual; expected fp32, bf16 or fp16")
+
     def _refuse_unfit(self) -> None:
         model = self.model
+        if self.offload:
+            raise ConfigError(f"offload is for image generators, not {model.name}")
+        if self.quant and self.quant not in QUANTS:
+            raise ConfigError(f"quant {self.quant} is for image generators, not {model.name}")
         is_of_transformers = isinstance(model, Configured)
         if not self.is_training and not (isinstance(model, Configured) and model.writes):
             raise ConfigError(f"{model.name} answers no prompts; serving is for language models")
@@ -187,6 +212,11 @@ class Task:
         return replace(self, **changed)
 
     @property
+    def generates(self) -> bool:
+        """True if the model generates images."""
+        return isinstance(self.model, Generator)
+
+    @property
     def parameters_dtype(self) -> str:
         """Type of the parameters, as torch names it, such as "bfloat16"."""
         return DTYPES[self.dtype][0]
@@ -204,6 +234,9 @@ class Task:
     def text_with(self, amount: str) -> str:
         """Return the task's description with `amount` in place of the batch and its lengths."""
         what = [self._work(), amount, self.dtype]
+        if self.generates:
+            what += [f"weights in {self.quant}"] * bool(self.quant)
+            return ", ".join(what + ["networks offloaded"] * self.offload)
         if self.is_training:
             what.append(self.optimizer)
             some = f"checkpointing {self.checkpoint_layers} layers"
@@ -217,6 +250,8 @@ class Task:
         return ", ".join(what + ["compiled"] * self.compiles)
 
     def _work(self) -> str:
+        if self.generates:
+            return f"images by {self.model.name}"
         if self.is_training:
             return f"{self.steps} training step{'s' * (self.steps > 1)} of {self.model.name}"
         return f"{self.requests} request{'s' * (self.requests > 1)} to {self.model.name}"

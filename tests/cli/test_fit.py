@@ -17,9 +17,10 @@ from allocsim.fitting import (
     ATTENTION,
     CONFIGURATIONS,
     DTYPES,
+    GENERATOR_QUANTS,
+    GENERATORS,
     OPTIMIZERS,
     PARALLEL,
-    QUANTS,
     SIZES,
     STARTS,
     TORCHVISION,
@@ -304,7 +305,7 @@ def test_the_options_know_what_the_package_knows() -> None:
     assert tuple(OPTIMIZERS) == of_command._OPTIMIZERS
     assert tuple(ATTENTION) == of_command._ATTENTION
     assert of_command._STARTS == STARTS
-    assert of_command._QUANTS == QUANTS
+    assert of_command._QUANTS == GENERATOR_QUANTS
     assert (*SIZES, "gpus") == of_command._SIZES
     assert tuple(of_command._PARALLEL) == PARALLEL
     fields = {each.name for each in dataclasses.fields(Task)}
@@ -319,7 +320,7 @@ def test_the_program_and_the_presets_can_be_looked_at(cli: Cli) -> None:
 
 
 def test_models_and_cards_are_listed_one_on_each_line(cli: Cli) -> None:
-    models = [*CONFIGURATIONS, *TORCHVISION]
+    models = [*CONFIGURATIONS, *TORCHVISION, *GENERATORS]
     assert cli("fit", "--list-models").out.splitlines() == models
     assert cli("fit", "--list-gpus").out.splitlines() == list(CARDS)
     assert json.loads(cli("fit", "--list-models", "--json").out)["models"] == models

@@ -54,6 +54,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "lengths": ("--lengths", "uniform:8:64"),
     "lora_targets": ("--lora-targets", "c_attn"),
     "quant": ("--quant", "nf4"),
+    "offload": ("--offload",),
     "checkpoint_layers": ("--checkpoint-layers", "3"),
     "channels_last": ("--channels-last",),
     "parallel": ("--fsdp",),

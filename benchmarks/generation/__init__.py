@@ -1,0 +1,1 @@
+"""Comparison of the formula for image generators with real diffusers and with published figures."""
