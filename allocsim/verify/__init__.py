@@ -1,10 +1,8 @@
 """Cross-check: compare the model with real PyTorch on the same op scripts.
 
-An op script is a list of calls of the allocator (script.py).  A golden case is a script with the
-results of real releases, stored in a file.
+An op script is a list of calls of the allocator (script.py).
 """
 
-from allocsim.verify.comparison import check_case, load_case
 from allocsim.verify.crosscheck import KINDS, CrossCheck, Report, Source, WheelSource, crosscheck
 from allocsim.verify.installed import InstalledSource
 from allocsim.verify.real import RealAllocator
@@ -12,5 +10,5 @@ from allocsim.verify.script import RealAnswer, Script
 
 __all__ = [
     "CrossCheck", "InstalledSource", "KINDS", "RealAllocator", "Report", "RealAnswer", "Script",
-    "Source", "WheelSource", "check_case", "crosscheck", "load_case",
+    "Source", "WheelSource", "crosscheck",
 ]  # fmt: skip

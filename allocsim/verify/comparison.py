@@ -9,16 +9,13 @@ written as a test that needs no PyTorch.
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 from allocsim.core import find_release
 from allocsim.errors import ConfigError, UpstreamAssertionError
-from allocsim.phantom import PhantomError, RefusedError, ScriptError
+from allocsim.phantom import RefusedError, ScriptError
 from allocsim.verify.player import play, play_defined
 from allocsim.verify.script import ModelAnswer, Op, RealAnswer, Script
 
@@ -287,64 +284,3 @@ def _end(ours: ModelAnswer, undefined: object) -> str:
     if undefined is not None:
         return "equal up to undefined behaviour"
     return "equal" if ours.stopped is None else "equal, and stopped by the same refusal"
-
-
-_MESSAGES_KEPT = 20
-_FIELDS = ("addresses", "trace", "segments")
-
-
-@dataclass(frozen=True, slots=True)
-class CaseCheck:
-    """Comparison of real PyTorch with the stored results of one golden case.
-
-    outcome: "equal" or "different"; if the case has no result for the release, "refused", "stopped"
-        or "ran".
-    detail: first difference, or error message of the release; "" if there is neither.
-    """
-
-    name: str
-    outcome: str
-    detail: str = ""
-
-
-def load_case(path: Path) -> dict[str, Any]:
-    try:
-        with gzip.open(path, "rt") as file:
-            case: dict[str, Any] = json.load(file)
-        return case
-    except (OSError, EOFError, ValueError) as error:
-        raise PhantomError(f"{path}: not a golden case ({error})") from None
-
-
-def check_case(real: Real, case: dict[str, Any]) -> CaseCheck:
-    name, version = case["name"], real.torch_version
-    group = next((g for g in case["results"] if version in g["torch"]), None)
-    try:
-        results = real.run(Script.from_golden(case))
-    except RefusedError as error:
-        return CaseCheck(name, "refused" if group is None else "different", str(error))
-    if group is None:
-        return CaseCheck(name, "stopped" if results.stopped else "ran", _stop(results))
-    texts = next(m["texts"] for m in group["messages"] if version in m["torch"])
-    difference = stored_difference(results, group, texts)
-    return CaseCheck(name, "different" if difference else "equal", difference or "")
-
-
-def _stop(results: RealAnswer) -> str:
-    return "stopped at op {} with {}".format(*results.stopped) if results.stopped else ""
-
-
-def stored_difference(
-    results: RealAnswer, expected: dict[str, Any], texts: list[str]
-) -> str | None:
-    """Describe the first difference of results from those in a golden case; None if equal."""
-    if results.stopped:
-        return _stop(results)
-    pairs = [(field, getattr(results, field), expected[field]) for field in _FIELDS]
-    pairs.append(("messages", results.messages[:_MESSAGES_KEPT], texts))
-    found = (list_difference(*pair) for pair in pairs)
-    difference = next((str(one) for one in found if one is not None), None)
-    for key, value in expected["stats"].items():
-        if difference is None and results.stats.get(key) != value:
-            return f"stats[{key}]: {results.stats.get(key)} where {value} was expected"
-    return difference

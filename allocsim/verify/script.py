@@ -65,10 +65,6 @@ class Script:
     handles: Mapping[int, int] = field(default_factory=dict)
     is_host: bool = False
 
-    @classmethod
-    def from_golden(cls, case: Mapping[str, Any]) -> Script:
-        return cls(case["ops"], case["device_memory"], case["conf"], case["address_policy"])
-
     def stream_handles(self) -> dict[int, int]:
         """Return the raw handles of stream 0 and of the streams that ops name, by number."""
         letters = "rs" if self.is_host else "ars"
@@ -103,16 +99,6 @@ class RealAnswer:
     messages: list[str]
     stopped: tuple[int, str] | None = None
     conditions: Mapping[str, Any] = field(default_factory=dict)
-
-    def as_golden(self) -> dict[str, Any]:
-        return {
-            "torch": [self.torch],
-            "addresses": self.addresses,
-            "stats": self.stats,
-            "segments": self.segments,
-            "trace": self.trace,
-            "messages": [{"torch": [self.torch], "texts": self.messages[:20]}],
-        }
 
 
 @dataclass(slots=True)

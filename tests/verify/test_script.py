@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from allocsim.phantom import ScriptError
-from allocsim.verify import RealAnswer, Script
 from allocsim.verify.script import encode_ops
 
 
@@ -75,15 +74,3 @@ def test_invalid_op_is_named(op: list[Any], sentence: str) -> None:
         encode_ops([["a", 1, 512, 0], op])
     assert str(caught.value).startswith(sentence)
     assert "\n" not in str(caught.value)
-
-
-def test_script_is_read_from_a_golden_case() -> None:
-    case = {"ops": [["e"]], "device_memory": 1, "conf": "x:1", "address_policy": "firstfit"}
-    assert Script.from_golden(case) == Script([["e"]], 1, "x:1", "firstfit", 0)
-
-
-def test_results_keep_twenty_messages_in_the_golden_form() -> None:
-    results = RealAnswer("2.15.0", [None], {}, [], [], [f"text {n}" for n in range(30)])
-    golden = results.as_golden()
-    assert golden["torch"] == ["2.15.0"]
-    assert golden["messages"][0]["texts"] == [f"text {n}" for n in range(20)]
