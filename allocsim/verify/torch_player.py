@@ -21,6 +21,7 @@ import sys
 import time
 import traceback
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -97,60 +98,66 @@ def _first_of(module: Any, *names: str) -> Any:
     return next(getattr(module, name) for name in names if hasattr(module, name))
 
 
-def _setter(c: Any) -> Any:
-    return _first_of(
-        c,
-        "_accelerator_setAllocatorSettings",
-        "_cuda_cudaCachingAllocator_set_allocator_settings",
-    )
-
-
 class Player:
-    """Player of one op script with the PyTorch of this process."""
+    """Base of the players of an op script with the PyTorch of this process.
+
+    calls: function for each letter of an op; it takes the other items of the op.
+    """
+
+    def __init__(self, torch: Any, work: Any, streams: dict[int, Any]) -> None:
+        self.torch, self.work, self.streams = torch, work, streams
+        self.live: dict[Any, Any] = {}
+        self.calls: dict[str, Callable[..., Any]] = {
+            "f": lambda name: self.live.pop(name, None),
+            "s": lambda stream: work.finish(streams[stream]),
+            "S": work.finish_all,
+            "c": _first_of(
+                torch._C,
+                "_accelerator_setAllocatorSettings",
+                "_cuda_cudaCachingAllocator_set_allocator_settings",
+            ),
+        }
+
+    def play(self, ops: list[list[Any]]) -> list[Any] | None:
+        """Run the ops; return the number and the error of the op that stopped the script."""
+        for number, (letter, *arguments) in enumerate(ops):
+            try:
+                self.calls[letter](*arguments)
+                self.played(number + 1)
+            except (RuntimeError, ValueError) as error:
+                return [number, str(error)]
+        return None
+
+    def played(self, count: int) -> None:
+        """Note that the first `count` ops have run."""
+
+
+class DevicePlayer(Player):
+    """Player of a script of device memory."""
 
     def __init__(self, torch: Any, work: Any, ops: list[list[Any]]) -> None:
-        self.torch = torch
-        self.work = work
         numbers = {0} | {op[-1] for op in ops if op[0] in "ars"}
-        self.streams = {n: work.stream(n) for n in sorted(numbers)}
+        super().__init__(torch, work, {n: work.stream(n) for n in sorted(numbers)})
         self.current = 0
-        self.live: dict[Any, Any] = {}
         self.addresses: list[int | None] = []
         self.messages: list[str] = []
-        c = torch._C
-        self.begin = _first_of(
-            c, "_cuda_beginAllocateCurrentThreadToPool", "_cuda_beginAllocateToPool"
-        )
-        self.end = _first_of(c, "_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")
-        self.set = _setter(c)
+        c, cuda = torch._C, torch.cuda
+        begin = _first_of(c, "_cuda_beginAllocateCurrentThreadToPool", "_cuda_beginAllocateToPool")
+        end = _first_of(c, "_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")
+        scopes = {"b": begin, "e": end, "r": c._cuda_releasePool}
+        self.calls |= {
+            "a": self.allocate,
+            "r": self.record,
+            "m": lambda share: cuda.set_per_process_memory_fraction(float(share)),
+            "P": lambda what, pool: scopes[what](0, (0, pool)),
+            "e": cuda.empty_cache,
+            "k": cuda.reset_peak_memory_stats,
+            "K": cuda.reset_accumulated_memory_stats,
+        }
 
-    def step(self, op: list[Any]) -> None:
-        letter, cuda = op[0], self.torch.cuda
-        if letter == "a":
-            self.allocate(*op[1:])
-        elif letter == "f":
-            self.live.pop(op[1], None)
-        elif letter == "r":
-            if op[1] in self.live:
-                self.live[op[1]].record_stream(self.streams[op[2]])
-        elif letter == "s":
-            self.work.finish(self.streams[op[1]])
-        elif letter == "S":
-            self.work.finish_all()
-        elif letter == "m":
-            cuda.set_per_process_memory_fraction(float(op[1]))
-        elif letter == "c":
-            self.set(op[1])
-        elif letter == "P":
-            release = self.torch._C._cuda_releasePool
-            {"b": self.begin, "e": self.end, "r": release}[op[1]](0, (0, op[2]))
-        else:
-            plain = {
-                "e": cuda.empty_cache,
-                "k": cuda.reset_peak_memory_stats,
-                "K": cuda.reset_accumulated_memory_stats,
-            }
-            plain[letter]()
+    def record(self, name: Any, stream: int) -> None:
+        if name in self.live:
+            self.live[name].record_stream(self.streams[stream])
 
     def allocate(self, name: Any, size: int, stream: int) -> None:
         torch = self.torch
@@ -178,15 +185,9 @@ def play(torch: Any, script: dict[str, Any]) -> dict[str, Any]:
     work = PhantomWork(torch, script) if script["is_phantom"] else RealWork(torch)
     torch.cuda.init()
     free, total = torch.cuda.mem_get_info(0)
-    player = Player(torch, work, script["ops"])
+    player = DevicePlayer(torch, work, script["ops"])
     torch.cuda.memory._record_memory_history("all", context=None, max_entries=1 << 40)
-    stopped = None
-    for number, op in enumerate(script["ops"]):
-        try:
-            player.step(op)
-        except (RuntimeError, ValueError) as error:
-            stopped = [number, str(error)]
-            break
+    stopped = player.play(script["ops"])
     # A snapshot's own entry is only in the trace of the next snapshot.
     before = torch.cuda.memory._snapshot()
     after = torch.cuda.memory._snapshot()
@@ -211,59 +212,46 @@ def play(torch: Any, script: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class HostPlayer:
-    """Player of one script of pinned host memory with the PyTorch of this process.
+class HostPlayer(Player):
+    """Player of a script of pinned host memory.
 
     stats: dictionary from "NUMBER.NAME" to the statistic NAME after the first NUMBER ops, without
         durations.
     """
 
     def __init__(self, torch: Any, work: PhantomWork, script: dict[str, Any]) -> None:
-        self.torch = torch
-        self.work = work
-        self.streams = {n: work.stream(n) for n, _ in script["handles"]}
-        self.live: dict[Any, Any] = {}
+        super().__init__(torch, work, {n: work.stream(n) for n, _ in script["handles"]})
         self.graphs: dict[int, list[Any]] = {}
         self.capturing: Any = None
         self.numbers: dict[int, int] = {}
-        self.n_blocks = 0
+        self.n_blocks = self.n_played = 0
         self.blocks: list[int | None] = []
         self.stats: dict[str, int] = {}
         self.target = torch.empty(1, dtype=torch.uint8, device="cuda")
         self.is_slow = any("background_threads:True" in op[1] for op in _confs(script))
+        self.calls |= {
+            "a": self.allocate,
+            "r": self.copy,
+            "q": self.read,
+            "P": self.capture,
+            "e": torch._C._host_emptyCache,
+            "k": torch.cuda.reset_peak_host_memory_stats,
+            "K": torch.cuda.reset_accumulated_host_memory_stats,
+        }
 
-    def step(self, at: int, op: list[Any]) -> None:
-        torch = self.torch
-        letter = op[0]
-        if letter == "a":
-            self.allocate(*op[1:])
-        elif letter == "f":
-            self.live.pop(op[1], None)
-        elif letter == "r":
-            if op[1] in self.live:
-                torch.cuda.set_stream(self.streams[op[2]])
-                self.target.copy_(self.live[op[1]][:1], non_blocking=True)
-                if self.capturing is not None:
-                    torch.cuda.set_stream(self.capturing)
-        elif letter == "s":
-            self.work.finish(self.streams[op[1]])
-        elif letter == "S":
-            self.work.finish_all()
-        elif letter == "q":
-            self.read(at)
-        elif letter == "c":
-            _setter(torch._C)(op[1])
-        elif letter == "P":
-            self.capture(*op[1:])
-        else:
-            plain = {
-                "e": torch._C._host_emptyCache,
-                "k": torch.cuda.reset_peak_host_memory_stats,
-                "K": torch.cuda.reset_accumulated_host_memory_stats,
-            }
-            plain[letter]()
+    def played(self, count: int) -> None:
+        self.n_played = count
         if self.is_slow:
             time.sleep(PATIENCE_S)  # until the background thread has polled
+
+    def copy(self, name: Any, stream: int) -> None:
+        if name not in self.live:
+            return
+        cuda = self.torch.cuda
+        cuda.set_stream(self.streams[stream])
+        self.target.copy_(self.live[name][:1], non_blocking=True)
+        if self.capturing is not None:
+            cuda.set_stream(self.capturing)
 
     def allocate(self, name: Any, size: int) -> None:
         torch = self.torch
@@ -290,11 +278,11 @@ class HostPlayer:
         created: int = self.torch._C._cuda_hostMemoryStats()["num_host_alloc"]
         return created
 
-    def read(self, at: int) -> None:
+    def read(self) -> None:
         times = ("total", "max", "min", "avg")
         for key, value in self.torch.cuda.host_memory_stats().items():
             if not key.endswith(times) or "_time." not in key:
-                self.stats[f"{at:06}.{key}"] = value
+                self.stats[f"{self.n_played:06}.{key}"] = value
 
     def capture(self, what: str, pool: int, stream: int = 0) -> None:
         graphs = self.graphs.setdefault(pool, [])
@@ -339,14 +327,9 @@ def play_host(torch: Any, script: dict[str, Any]) -> dict[str, Any]:
     has_history = "record_pinned_host_memory" in inspect.signature(record).parameters
     if has_history:
         record("all", context=None, max_entries=1 << 40, record_pinned_host_memory=True)
-    stopped = None
-    for number, op in enumerate(script["ops"]):
-        try:
-            player.step(number, op)
-        except (RuntimeError, ValueError) as error:
-            stopped = [number, str(error)]
-            break
-    player.read(len(script["ops"]))
+    stopped = player.play(script["ops"])
+    player.n_played = len(script["ops"])
+    player.read()
     entries, segments = player.history() if has_history else ([], [])
     return {
         "addresses": player.blocks,
