@@ -139,60 +139,33 @@ _PATTERNS = {
     ),
     # A label that ends in ~ marks a number that repeats an earlier one with fewer digits.
     "vllm": _patterns(
-        (
-            "weights_bytes",
-            "weights",
-            r"(?:[Ll]oading model weights took|[Mm]odel loading took|[Mm]odel weights take"
-            r"|weights memory:)\s+" + _SIZE,
-        ),
+        ("weights_bytes", "weights",
+         r"(?:[Ll]oading model weights took|[Mm]odel loading took|[Mm]odel weights take"
+         r"|weights memory:)\s+" + _SIZE),
         ("weights_bytes", "weights~", _SIZE + r" for weights?\b"),
         ("consumed_bytes", "weights and memory beside PyTorch", _SIZE + " for consumed memory"),
-        (
-            "activation_bytes",
-            "activations at the peak",
-            r"(?:activation peak memory(?: takes)?|torch peak memory increase:)\s+" + _SIZE,
-        ),
+        ("activation_bytes", "activations at the peak",
+         r"(?:activation peak memory(?: takes)?|torch peak memory increase:)\s+" + _SIZE),
         ("activation_bytes", "activations at the peak~", _SIZE + " for peak activation"),
         ("peak_torch_bytes", "PyTorch at the peak", rf"peak_torch_memory=\s*{_SIZE}"),
-        (
-            "other_bytes",
-            "beside PyTorch",
-            r"(?:non_torch_memory(?:=| takes|)|non-torch forward increase memory:)\s*" + _SIZE,
-        ),
+        ("other_bytes", "beside PyTorch",
+         r"(?:non_torch_memory(?:=| takes|)|non-torch forward increase memory:)\s*" + _SIZE),
         ("other_bytes", "beside PyTorch~", _SIZE + " for non-torch memory"),
-        (
-            "kv_cache_bytes",
-            "KV cache",
-            r"(?:Available KV cache memory:|reserved for KV Cache is|kv_cache_size="
-            r"|available_kv_cache_memory)\s*" + _SIZE,
-        ),
-        (
-            "kv_cache_bytes",
-            "KV cache",
-            r"[Cc]urrent kv cache memory in use is\s*(?P<size>\d{5,20})\s(?P<unit>bytes)",
-        ),
-        (
-            "total_bytes",
-            "the card",
-            r"(?:total_gpu_memory\s*[=(]?\s*|Free memory on device (?:\S{1,20} )?\([\d.]{1,12}/)"
-            + _SIZE,
-        ),
-        (
-            "free_bytes",
-            "free at the start",
-            r"Free memory on device (?:\S{1,20} )?\((?P<size>[\d.]{1,12})/[\d.]{1,12} "
-            r"(?P<unit>GiB)",
-        ),
-        (
-            "fraction",
-            "gpu_memory_utilization",
-            r"(?i:gpu[-_ ]memory[-_ ]utilization)'?(?: is)?\s*[=(:]?\s*" + _COUNT,
-        ),
-        (
-            "kv_cache_tokens",
-            "tokens in the KV cache",
-            rf"\b[A-Z]{{3}}(?: \+ host)? KV cache size:\s*{_COUNT} tokens",
-        ),
+        ("kv_cache_bytes", "KV cache",
+         r"(?:Available KV cache memory:|reserved for KV Cache is|kv_cache_size="
+         r"|available_kv_cache_memory)\s*" + _SIZE),
+        ("kv_cache_bytes", "KV cache",
+         r"[Cc]urrent kv cache memory in use is\s*(?P<size>\d{5,20})\s(?P<unit>bytes)"),
+        ("total_bytes", "the card",
+         r"(?:total_gpu_memory\s*[=(]?\s*|Free memory on device (?:\S{1,20} )?\([\d.]{1,12}/)"
+         + _SIZE),
+        ("free_bytes", "free at the start",
+         r"Free memory on device (?:\S{1,20} )?\((?P<size>[\d.]{1,12})/[\d.]{1,12} "
+         r"(?P<unit>GiB)"),
+        ("fraction", "gpu_memory_utilization",
+         r"(?i:gpu[-_ ]memory[-_ ]utilization)'?(?: is)?\s*[=(:]?\s*" + _COUNT),
+        ("kv_cache_tokens", "tokens in the KV cache",
+         rf"\b[A-Z]{{3}}(?: \+ host)? KV cache size:\s*{_COUNT} tokens"),
         ("kv_cache_blocks", "blocks of the KV cache", rf"# (?:GPU|cuda) blocks:\s*{_COUNT}"),
         ("concurrency", "requests at once", rf"Maximum concurrency for [^:]{{1,60}}:\s*{_COUNT}x"),
         ("max_model_len", "max_model_len", rf"Maximum concurrency for {_COUNT} tokens"),
@@ -200,75 +173,45 @@ _PATTERNS = {
         ("max_num_seqs", "max_num_seqs", rf"\bmax_num_seqs'?[=:]\s*{_COUNT}"),
         ("batched_tokens", "max_num_batched_tokens", rf"\bmax_num_batched_tokens'?[=:]\s*{_COUNT}"),
         ("tensor_parallel", "tensor_parallel_size", rf"\btensor_parallel_size'?[=:]\s*{_COUNT}"),
-        (
-            "graphs_bytes",
-            "CUDA graphs",
-            r"(?:Graph capturing finished in .{1,40}?took|CUDA graph pool memory:)\s+" + _SIZE,
-        ),
+        ("graphs_bytes", "CUDA graphs",
+         r"(?:Graph capturing finished in .{1,40}?took|CUDA graph pool memory:)\s+" + _SIZE),
         ("graphs_bytes", "CUDA graphs~", _SIZE + r" for (?:CUDAGraph|NPU graph) memory"),
         ("graphs_estimate_bytes", "CUDA graphs, estimated", _SIZE + r" \(estimated\)"),
-        (
-            "graphs_estimate_bytes",
-            "CUDA graphs, estimated",
-            rf"Estimated CUDA graph memory:\s*{_SIZE}",
-        ),
+        ("graphs_estimate_bytes", "CUDA graphs, estimated",
+         rf"Estimated CUDA graph memory:\s*{_SIZE}"),
     ),
     "sglang": _patterns(
         ("weights_bytes", "weights", rf"Load weight end\..{{0,200}}?mem usage=\s*{_SIZE}"),
-        (
-            "free_before_bytes",
-            "free before the weights",
-            rf"Load weight begin\..{{0,200}}?avail mem=\s*{_SIZE}",
-        ),
-        (
-            "free_loaded_bytes",
-            "free behind the weights",
-            rf"Load weight end\..{{0,200}}?avail mem=\s*{_SIZE}",
-        ),
-        (
-            "kv_cache_tokens",
-            "tokens in the KV cache",
-            rf"KV Cache is allocated.*?#tokens:\s*{_COUNT}",
-        ),
+        ("free_before_bytes", "free before the weights",
+         rf"Load weight begin\..{{0,200}}?avail mem=\s*{_SIZE}"),
+        ("free_loaded_bytes", "free behind the weights",
+         rf"Load weight end\..{{0,200}}?avail mem=\s*{_SIZE}"),
+        ("kv_cache_tokens", "tokens in the KV cache",
+         rf"KV Cache is allocated.*?#tokens:\s*{_COUNT}"),
         ("k_cache_bytes", "K cache", rf"KV Cache is allocated.*?\bK size:\s*{_SIZE}"),
         ("v_cache_bytes", "V cache", rf"KV Cache is allocated.*?\bV size:\s*{_SIZE}"),
         ("kv_cache_bytes", "KV cache", rf"KV Cache is allocated.*?\bKV size:\s*{_SIZE}"),
         ("kv_cache_bytes", "both KV caches", rf"SWAKVPool mem usage:\s*{_SIZE}"),
-        (
-            "window_tokens",
-            "tokens in the cache of windows",
-            rf"SWAKVPool mem usage:.*?swa size:\s*{_COUNT}",
-        ),
-        (
-            "kv_cache_tokens",
-            "tokens in the KV cache",
-            rf"SWAKVPool mem usage:.*?full size:\s*{_COUNT}",
-        ),
+        ("window_tokens", "tokens in the cache of windows",
+         rf"SWAKVPool mem usage:.*?swa size:\s*{_COUNT}"),
+        ("kv_cache_tokens", "tokens in the KV cache",
+         rf"SWAKVPool mem usage:.*?full size:\s*{_COUNT}"),
         ("conv_bytes", "convolution states", rf"Mamba Cache is.*?conv_state size:\s*{_SIZE}"),
         ("recurrent_bytes", "recurrent states", rf"Mamba Cache is.*?ssm_state size:\s*{_SIZE}"),
         ("free_bytes", "free behind the pools", rf"Memory pool end\. avail mem=\s*{_SIZE}"),
-        (
-            "graphs_bytes",
-            "CUDA graphs",
-            r"Capture (?:target |draft )?(?:decode )?(?i:cuda graph) end\..*?mem usage=\s*" + _SIZE,
-        ),
-        (
-            "prefill_graphs_bytes",
-            "CUDA graphs of prefill",
-            r"Capture [\w ]{0,20}?(?:prefill|piecewise) (?i:cuda graph) end\..*?mem usage=\s*"
-            + _SIZE,
-        ),
+        ("graphs_bytes", "CUDA graphs",
+         r"Capture (?:target |draft )?(?:decode )?(?i:cuda graph) end\..*?mem usage=\s*" + _SIZE),
+        ("prefill_graphs_bytes", "CUDA graphs of prefill",
+         r"Capture [\w ]{0,20}?(?:prefill|piecewise) (?i:cuda graph) end\..*?mem usage=\s*"
+         + _SIZE),
         ("max_total_tokens", "tokens at once", rf"max_total_num_tokens=\s*{_COUNT}"),
         ("max_model_len", "context_len", rf"\bcontext_len=\s*{_COUNT}"),
         ("fraction", "mem_fraction_static", rf"mem_fraction_static'?[=:]\s*{_COUNT}"),
         ("tensor_parallel", "tp_size", rf"\btp_size'?[=:]\s*{_COUNT}"),
     ),
     "llama.cpp": _patterns(
-        (
-            "weights_bytes",
-            "weights",
-            rf"load_tensors:\s*{_BUFFER}\s+(?:model )?buffer size\s*=\s*{_SIZE}",
-        ),
+        ("weights_bytes", "weights",
+         rf"load_tensors:\s*{_BUFFER}\s+(?:model )?buffer size\s*=\s*{_SIZE}"),
         ("kv_cache_bytes", "KV cache", rf":\s*{_BUFFER}\s+KV buffer size\s*=\s*{_SIZE}"),
         ("recurrent_bytes", "recurrent state", rf":\s*{_BUFFER}\s+RS buffer size\s*=\s*{_SIZE}"),
         ("compute_bytes", "compute buffer", rf":\s*{_BUFFER}\s+compute buffer size\s*=\s*{_SIZE}"),
@@ -284,7 +227,7 @@ _PATTERNS = {
         ("context_tokens", "context", rf"\bn_ctx\s*=\s*{_COUNT}"),
         ("gpu_layers", "layers on the card", rf"\boffloaded {_COUNT}/\d{{1,5}} layers to GPU"),
     ),
-}
+}  # fmt: skip
 _WINDOWS = re.compile(r"creating\s+SWA KV cache|creating\s+(non-SWA) KV cache")
 """Lines before the two caches of llama.cpp for a model with sliding windows."""
 
