@@ -220,70 +220,35 @@ _SHARED: dict[str, dict[str, Any]] = {
     "file": {"metavar": "FILE", "help": _FILE},
     "files": {"metavar": "FILE", "nargs": "+", "help": _FILE},
     "--conf": {"metavar": "CONF", "help": "PYTORCH_CUDA_ALLOC_CONF of the replay; '' for none"},
-    "--device-memory": {
-        "metavar": "SIZE",
-        "type": device_size,
-        "help": "memory of the device, e.g. 24GiB (default: as recorded)",
-    },
-    "--host-spill": {
-        "metavar": "SIZE",
-        "type": memory_size,
-        "default": 0,
-        "help": "host memory that the driver uses when the card is full, e.g. 32GiB (Windows)",
-    },
-    "--torch": {
-        "metavar": "VERSION",
-        "help": "release of PyTorch, {releases} (default: detected from the recording)",
-    },
+    "--device-memory": {"metavar": "SIZE", "type": device_size,
+        "help": "memory of the device, e.g. 24GiB (default: as recorded)"},
+    "--host-spill": {"metavar": "SIZE", "type": memory_size, "default": 0,
+        "help": "host memory that the driver uses when the card is full, e.g. 32GiB (Windows)"},
+    "--torch": {"metavar": "VERSION",
+        "help": "release of PyTorch, {releases} (default: detected from the recording)"},
     "--device": {"metavar": "N", "type": count, "help": "use only this device (default: all)"},
     "--try": {"metavar": "CONF", "action": "append", "dest": "confs"},
-    "--memory-fraction": {
-        "metavar": "F",
-        "type": fraction,
-        "help": "replay as if the program had called set_per_process_memory_fraction(F) first",
-    },
-    "--empty-cache": {
-        "choices": ("never", "recorded"),
-        "default": "recorded",
+    "--memory-fraction": {"metavar": "F", "type": fraction,
+        "help": "replay as if the program had called set_per_process_memory_fraction(F) first"},
+    "--empty-cache": {"choices": ("never", "recorded"), "default": "recorded",
         "help": "recorded: released segments may come from empty_cache; never: none do "
-        "(default: recorded)",
-    },
-    "--set": {
-        "metavar": "ENTRY:CONF",
-        "type": change,
-        "action": "append",
-        "dest": "settings",
-        "help": "replay as if the program had set options before that entry; may be repeated",
-    },
-    "--edit": {
-        "metavar": "EDIT",
-        "action": "append",
-        "dest": "edits",
+        "(default: recorded)"},
+    "--set": {"metavar": "ENTRY:CONF", "type": change, "action": "append", "dest": "settings",
+        "help": "replay as if the program had set options before that entry; may be repeated"},
+    "--edit": {"metavar": "EDIT", "action": "append", "dest": "edits",
         "help": "replay an edited program, e.g. 'empty-cache after step 2', 'largest step first' "
-        "(docs/commands/replay.md); may be repeated",
-    },
-    "--dask": {
-        "metavar": "tcp://HOST:PORT",
-        "help": "a Dask scheduler whose workers can read the files",
-    },
-    "--by": {
-        "choices": ("line", "stack", "module", "category", "stream", "pool"),
-        "default": "line",
-        "help": "meaning of a row (default: line)",
-    },
-    "-n": {
-        "metavar": "N",
-        "type": count,
-        "dest": "count",
-        "help": "rows to print, 0 for all (default: one screen)",
-    },
+        "(docs/commands/replay.md); may be repeated"},
+    "--dask": {"metavar": "tcp://HOST:PORT",
+        "help": "a Dask scheduler whose workers can read the files"},
+    "--by": {"choices": ("line", "stack", "module", "category", "stream", "pool"),
+        "default": "line", "help": "meaning of a row (default: line)"},
+    "-n": {"metavar": "N", "type": count, "dest": "count",
+        "help": "rows to print, 0 for all (default: one screen)"},
     "--fail-on-oom": {"action": "store_true", "help": "exit 3 if the device runs out of memory"},
-    "--verbose": {
-        "action": "store_true",
-        "help": "print the full answer, not only the first screen",
-    },
+    "--verbose": {"action": "store_true",
+        "help": "print the full answer, not only the first screen"},
     "--json": {"action": "store_true", "help": "print JSON instead of text"},
-}
+}  # fmt: skip
 """Arguments of `add_argument` for each shared argument."""
 
 _SHORT = {"--verbose": ("-v",)}

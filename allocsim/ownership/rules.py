@@ -135,132 +135,86 @@ RULES: tuple[CategoryRule, ...] = (
         CategoryRule(category, "the profiler's memory timeline says so", _came_from(origin))
         for category, origin in _BY_PROFILER
     ),
-    CategoryRule(
-        PARAMETERS,
+    CategoryRule(PARAMETERS,
         "the constructor of a torch.nn layer allocates only its parameters, and moving or copying "
         "a module allocates them again, before the buffers",
-        _came_from(*MADE_AS_PARAMETERS),
-    ),
-    CategoryRule(
-        BUFFERS,
+        _came_from(*MADE_AS_PARAMETERS)),
+    CategoryRule(BUFFERS,
         "a norm allocates its running statistics after its parameters, and moving a module moves "
         "its buffers last",
-        _came_from(Origin.LAYER_STATISTICS, Origin.CONVERTED_REST),
-    ),
-    CategoryRule(
-        GRADIENTS,
+        _came_from(Origin.LAYER_STATISTICS, Origin.CONVERTED_REST)),
+    CategoryRule(GRADIENTS,
         "a constructor that allocates one buffer for many parameters then allocates the one for "
         "their gradients",
-        _came_from(Origin.GRADIENT_BUFFER),
-    ),
-    CategoryRule(
-        CACHES,
+        _came_from(Origin.GRADIENT_BUFFER)),
+    CategoryRule(CACHES,
         "code with the name of a key-value cache requested it, and it outlives the call",
-        _cache,
-    ),
-    CategoryRule(
-        PARAMETERS,
+        _cache),
+    CategoryRule(PARAMETERS,
         "allocated while the model was set up, and a gradient of its size has no other parameter",
-        lambda known: known.has_gradient,
-    ),
-    CategoryRule(
-        PARAMETERS,
+        lambda known: known.has_gradient),
+    CategoryRule(PARAMETERS,
         "the constructor of a module of the program allocated it, unless every known parameter has "
         "a gradient and this block has none",
-        _own_layer,
-    ),
-    CategoryRule(
-        PARAMETERS,
+        _own_layer),
+    CategoryRule(PARAMETERS,
         "read from a checkpoint into a module, and kept",
-        lambda known: known.scene.came_from(Origin.LOADED) & known.lasts,
-    ),
-    CategoryRule(
-        BUFFERS,
+        lambda known: known.scene.came_from(Origin.LOADED) & known.lasts),
+    CategoryRule(BUFFERS,
         "allocated while the model was set up, kept, and not a parameter by the rules above",
-        lambda known: known.scene.born_in(Phase.SETUP) & known.lasts,
-    ),
-    CategoryRule(
-        OPTIMIZER,
+        lambda known: known.scene.born_in(Phase.SETUP) & known.lasts),
+    CategoryRule(OPTIMIZER,
         "an optimizer's step requested it and had not freed it when the step ended",
-        lambda known: known.state_of_step,
-    ),
-    CategoryRule(
-        OPTIMIZER,
+        lambda known: known.state_of_step),
+    CategoryRule(OPTIMIZER,
         "an optimizer requested it before the recording, and it is still allocated",
-        lambda known: known.scene.is_before & known.scene.born_in(Phase.OPTIMIZER),
-    ),
-    CategoryRule(
-        TEMPORARIES,
+        lambda known: known.scene.is_before & known.scene.born_in(Phase.OPTIMIZER)),
+    CategoryRule(TEMPORARIES,
         "an optimizer's step requested it and freed it",
-        lambda known: known.scene.born_in(Phase.OPTIMIZER),
-    ),
-    CategoryRule(
-        GRADIENTS,
+        lambda known: known.scene.born_in(Phase.OPTIMIZER)),
+    CategoryRule(GRADIENTS,
         "autograd allocated it in a backward pass and it outlives that pass, as only gradients of "
         "parameters do",
-        lambda known: known.gradients,
-    ),
-    CategoryRule(
-        WORKSPACES,
+        lambda known: known.gradients),
+    CategoryRule(WORKSPACES,
         "it has the size of a matrix library's workspace, and is freed before the next request or "
         "never",
-        _workspace,
-    ),
-    CategoryRule(
-        WORKSPACES,
+        _workspace),
+    CategoryRule(WORKSPACES,
         "code that communicates with other ranks or scales gradients requested it",
-        _came_from(Origin.EXCHANGE, Origin.SCALER),
-    ),
-    CategoryRule(
-        CACHES,
+        _came_from(Origin.EXCHANGE, Origin.SCALER)),
+    CategoryRule(CACHES,
         "allocated in a forward pass, and it outlives later ones or is replaced in one",
-        _kept_between_calls,
-    ),
-    CategoryRule(
-        ACTIVATIONS,
+        _kept_between_calls),
+    CategoryRule(ACTIVATIONS,
         "allocated in a forward pass and still allocated when the backward pass begins; if the "
         "recording ends sooner, blocks of the same line were in earlier steps",
-        _kept_for_backward,
-    ),
-    CategoryRule(
-        ACTIVATIONS,
+        _kept_for_backward),
+    CategoryRule(ACTIVATIONS,
         "recomputed for the backward pass (checkpointing), and in use when that continues",
-        _recomputed,
-    ),
-    CategoryRule(
-        TEMPORARIES,
+        _recomputed),
+    CategoryRule(TEMPORARIES,
         "allocated in a backward pass and freed in it",
-        lambda known: known.scene.born_in(Phase.BACKWARD) & ~known.scene.is_before,
-    ),
-    CategoryRule(
-        TEMPORARIES,
+        lambda known: known.scene.born_in(Phase.BACKWARD) & ~known.scene.is_before),
+    CategoryRule(TEMPORARIES,
         "allocated in a forward pass and freed before the backward pass",
-        lambda known: known.scene.born_in(Phase.FORWARD) & ~known.scene.is_before,
-    ),
-    CategoryRule(
-        INPUTS,
+        lambda known: known.scene.born_in(Phase.FORWARD) & ~known.scene.is_before),
+    CategoryRule(INPUTS,
         "the program allocated it outside any module, and it is in use when the next forward pass "
         "begins",
-        _input,
-    ),
-    CategoryRule(
-        TEMPORARIES,
+        _input),
+    CategoryRule(TEMPORARIES,
         "the program allocated it outside any module and freed it before the next forward pass",
-        lambda known: known.scene.born_in(Phase.PROGRAM, Phase.SETUP) & ~known.scene.is_before,
-    ),
-    CategoryRule(
-        PARAMETERS,
+        lambda known: known.scene.born_in(Phase.PROGRAM, Phase.SETUP) & ~known.scene.is_before),
+    CategoryRule(PARAMETERS,
         "from before the recording, allocated to its end, and there are as many gradients of its "
         "size",
-        lambda known: known.from_before[0],
-    ),
-    CategoryRule(
-        OPTIMIZER,
+        lambda known: known.from_before[0]),
+    CategoryRule(OPTIMIZER,
         "from before the recording, beyond the parameters: one or two blocks for each parameter if "
         "no optimizer allocates state, or blocks that its step replaces",
-        lambda known: known.from_before[1],
-    ),
-)
+        lambda known: known.from_before[1]),
+)  # fmt: skip
 
 
 def rules_of(scene: Scene) -> NDArray[np.int64]:

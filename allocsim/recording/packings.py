@@ -195,21 +195,15 @@ def unpacked(
 _SNAPSHOT = re.compile(rb'"base64"\s*:\s*"([A-Za-z0-9+/=]*)"')
 _PIECE = 1 << 22  # a multiple of 4: base64 has 4 characters for 3 bytes
 _KNOWN = (
-    (
-        rb"GPU Memory Timeline HTML",
-        "is the page of PyTorch's memory timeline, a picture without numbers; export the rows: "
-        "export_memory_timeline('timeline.raw.json.gz')",
-    ),
-    (
-        rb"\$PLOT_DATA|alloc_data\s*=|MemoryViz",
-        "is a page of _memory_viz without the snapshot in it; give the snapshot that it was made "
-        "of",
-    ),
-    (
-        rb": allocsim report</title>",
-        "is a page that allocsim wrote; give the recording that it is about",
-    ),
-)
+    (rb"GPU Memory Timeline HTML",
+     "is the page of PyTorch's memory timeline, a picture without numbers; export the rows: "
+     "export_memory_timeline('timeline.raw.json.gz')"),
+    (rb"\$PLOT_DATA|alloc_data\s*=|MemoryViz",
+     "is a page of _memory_viz without the snapshot in it; give the snapshot that it was made "
+     "of"),
+    (rb": allocsim report</title>",
+     "is a page that allocsim wrote; give the recording that it is about"),
+)  # fmt: skip
 
 
 @contextmanager

@@ -152,51 +152,35 @@ def _rules(*rows: tuple[str, _Answer]) -> tuple[tuple[re.Pattern[str], _Answer],
 
 _REFUSALS = {
     "vllm": _rules(
-        (
-            r"Free memory on device (?:[\w:]{1,20} )?\((\d[\d.]{0,11})/(\d[\d.]{0,11}) GiB\) on "
-            r"startup is less than desired GPU memory utilization \((\d[\d.]{0,11}), "
-            r"(\d[\d.]{0,11}) GiB\)",
-            _not_free,
-        ),
-        (
-            rf"max seq len \({_N}\), \({_GIB} KV cache is ?needed, which is larger than the "
-            rf"available KV [Cc]ache memory \({_GIB}\)\.?"
-            rf"(?: Based on the available memory, the estimated maximum model length is {_N})?",
-            _cache_too_small,
-        ),
-        (
-            rf"max seq len \({_N}\) is larger than the maximum number of tokens that can be stored "
-            rf"in KV cache \({_N}\)",
-            _too_few_tokens,
-        ),
+        (r"Free memory on device (?:[\w:]{1,20} )?\((\d[\d.]{0,11})/(\d[\d.]{0,11}) GiB\) on "
+         r"startup is less than desired GPU memory utilization \((\d[\d.]{0,11}), "
+         r"(\d[\d.]{0,11}) GiB\)",
+         _not_free),
+        (rf"max seq len \({_N}\), \({_GIB} KV cache is ?needed, which is larger than the "
+         rf"available KV [Cc]ache memory \({_GIB}\)\.?"
+         rf"(?: Based on the available memory, the estimated maximum model length is {_N})?",
+         _cache_too_small),
+        (rf"max seq len \({_N}\) is larger than the maximum number of tokens that can be stored "
+         rf"in KV cache \({_N}\)",
+         _too_few_tokens),
         (r"No available memory for the cache blocks", _no_cache),
-        (
-            rf"CUDA out of memory occurred when warming up sampler with {_N} dummy requests",
-            _sampler,
-        ),
-        (
-            rf"Error in memory profiling\. Initial free memory {_GIB}, current free memory {_GIB}",
-            _released,
-        ),
+        (rf"CUDA out of memory occurred when warming up sampler with {_N} dummy requests",
+         _sampler),
+        (rf"Error in memory profiling\. Initial free memory {_GIB}, current free memory {_GIB}",
+         _released),
     ),
     "sglang": _rules(
-        (
-            r"Not enough memory[.;] Please try (?:to increase|increasing) --mem-fraction-static",
-            _static_too_small,
-        ),
+        (r"Not enough memory[.;] Please try (?:to increase|increasing) --mem-fraction-static",
+         _static_too_small),
         (r"Capture (?:cuda|CUDA) graph failed: CUDA out of memory", _capture),
     ),
     "llama.cpp": _rules(
-        (
-            r"allocating (\d{1,9}(?:\.\d{1,3})?) MiB on device (\d{1,4}): \w{2,9}[mM]alloc failed: "
-            r"out of memory",
-            _not_allocated,
-        ),
+        (r"allocating (\d{1,9}(?:\.\d{1,3})?) MiB on device (\d{1,4}): \w{2,9}[mM]alloc failed: "
+         r"out of memory",
+         _not_allocated),
         (r"failed to allocate [A-Za-z]{2,20}(\d{1,4}) buffer of size (\d{1,15})", _no_buffer),
-        (
-            r"CUDA error: out of memory(?:\\n)? current device: (\d{1,4}), in function \w{1,80} at "
-            r"\S{0,200}ggml-cuda",
-            _ran_out,
-        ),
+        (r"CUDA error: out of memory(?:\\n)? current device: (\d{1,4}), in function \w{1,80} at "
+         r"\S{0,200}ggml-cuda",
+         _ran_out),
     ),
-}
+}  # fmt: skip

@@ -152,32 +152,20 @@ def _refusal(head: bytes, text: bytes) -> str:
 
 TEXTS = (
     ("memory_summary", "a table of torch.cuda.memory_summary()", rb"PyTorch CUDA memory summary"),
-    (
-        "oom",
-        "text with an out-of-memory error",
-        rb"OutOfMemoryError|\b(?:CUDA|HIP|XPU|NPU) out of memory",
-    ),
-    (
-        "vllm",
-        "a start-up log of vLLM",
-        rb"GPU KV cache size:|Available KV cache memory|[Mm]odel weights take"
-        rb"|# (?:GPU|cuda) blocks:|[Mm]odel loading took|Loading model weights took"
-        rb"|Free memory on device|max seq len \(|memory for the cache blocks|warming up sampler",
-    ),
-    (
-        "sglang",
-        "a start-up log of SGLang",
-        rb"KV Cache is allocated|Load weight (?:begin|end)\b|max_total_num_tokens="
-        rb"|--mem-fraction-static",
-    ),
-    (
-        "llama.cpp",
-        "a start-up log of llama.cpp",
-        rb"(?:llm_load_tensors|load_tensors|llama_kv_cache\w*|llama_new_context_with_model"
-        rb"|llama_context|ggml_\w{1,40}|llama_model_load\w*):"
-        rb'|ggml-cuda|llama runner process|msg="(?:offloaded )?model weights',
-    ),
-)
+    ("oom", "text with an out-of-memory error",
+     rb"OutOfMemoryError|\b(?:CUDA|HIP|XPU|NPU) out of memory"),
+    ("vllm", "a start-up log of vLLM",
+     rb"GPU KV cache size:|Available KV cache memory|[Mm]odel weights take"
+     rb"|# (?:GPU|cuda) blocks:|[Mm]odel loading took|Loading model weights took"
+     rb"|Free memory on device|max seq len \(|memory for the cache blocks|warming up sampler"),
+    ("sglang", "a start-up log of SGLang",
+     rb"KV Cache is allocated|Load weight (?:begin|end)\b|max_total_num_tokens="
+     rb"|--mem-fraction-static"),
+    ("llama.cpp", "a start-up log of llama.cpp",
+     rb"(?:llm_load_tensors|load_tensors|llama_kv_cache\w*|llama_new_context_with_model"
+     rb"|llama_context|ggml_\w{1,40}|llama_model_load\w*):"
+     rb'|ggml-cuda|llama runner process|msg="(?:offloaded )?model weights'),
+)  # fmt: skip
 """Short name, description and regular expression of each known text."""
 
 

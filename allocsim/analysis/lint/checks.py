@@ -67,68 +67,47 @@ CHECKS: dict[str, LintRule] = {
     "free_without_allocation": LintRule(ERROR, _UNSOUND),
     "history": LintRule(ERROR, _UNSOUND),
     "alignment": LintRule(NOTE, "sizes are replayed as they are recorded, unrounded", _UNSOUND),
-    "reader": LintRule(
-        WARNING,
+    "reader": LintRule(WARNING,
         "a replay uses the contents of the file and what was inferred from them; nothing that the "
-        "file lacks can be compared",
-    ),
-    "backend": LintRule(
-        NOTE,
+        "file lacks can be compared"),
+    "backend": LintRule(NOTE,
         "the proof shows whether that build's allocator behaves as CUDA's does",
-        "it is refused, since a replay would give wrong results",
-    ),
-    "layout": LintRule(
-        WARNING, "it is replayed as the newest release, whose rules may not be those of the run"
-    ),
-    "mid_run": LintRule(
-        WARNING,
+        "it is refused, since a replay would give wrong results"),
+    "layout": LintRule(WARNING,
+        "it is replayed as the newest release, whose rules may not be those of the run"),
+    "mid_run": LintRule(WARNING,
         "no figure includes the time before the first entry, and a what-if replay allocates again "
-        "what was there; record from the start, before anything is on the device",
-    ),
-    "ring": LintRule(
-        WARNING,
+        "what was there; record from the start, before anything is on the device"),
+    "ring": LintRule(WARNING,
         "no figure includes requests, peaks and errors of the lost entries; record with a larger "
-        "max_entries",
-    ),
-    "processes": LintRule(
-        WARNING,
+        "max_entries"),
+    "processes": LintRule(WARNING,
         "each device is replayed separately, and figures for all devices together describe no "
-        "single process",
-    ),
-    "sums": LintRule(
-        WARNING, "a replay uses the blocks; the file was created or changed by another program"
-    ),
-    "device_memory": LintRule(
-        NOTE,
+        "single process"),
+    "sums": LintRule(WARNING,
+        "a replay uses the blocks; the file was created or changed by another program"),
+    "device_memory": LintRule(NOTE,
         "something else took or released device memory; what-if replays use a device of the first "
-        "size",
-    ),
+        "size"),
     "clock": LintRule(NOTE, _TIMES),
-    "stacks": LintRule(
-        NOTE,
+    "stacks": LintRule(NOTE,
         "addresses and sizes are still exact, but explain, top and gate cannot name lines of code; "
-        'record with stacks="python"',
-    ),
+        'record with stacks="python"'),
     "provenance": LintRule(NOTE, "a replay shows the recorded run; a run on a card may differ"),
-    "no_settings": LintRule(
-        NOTE, "the defaults are assumed; --conf gives others, and the proof shows if they applied"
-    ),
-    "settings": LintRule(
-        WARNING,
-        "a replay uses the recorded string; give the settings at the start with --set 0:CONF",
-    ),
+    "no_settings": LintRule(NOTE,
+        "the defaults are assumed; --conf gives others, and the proof shows if they applied"),
+    "settings": LintRule(WARNING,
+        "a replay uses the recorded string; give the settings at the start with --set 0:CONF"),
     "release": LintRule(WARNING, "a replay shows what the given release would have done"),
-    "workspaces": LintRule(
-        WARNING,
-        "a replay uses the recorded requests, but the given release would request other workspaces",
-    ),
+    "workspaces": LintRule(WARNING,
+        "a replay uses the recorded requests, but the given release would request other "
+        "workspaces"),
     "option_refused": LintRule(ERROR, "PyTorch stops with an error, and so does a replay"),
     "option_ignored": LintRule(WARNING, "it has no effect on the run or on a replay"),
-    "option_unsafe": LintRule(
-        WARNING, "a replay models both; tune and explain never propose them together"
-    ),
+    "option_unsafe": LintRule(WARNING,
+        "a replay models both; tune and explain never propose them together"),
     "option_inert": LintRule(NOTE, "a replay is the same without it"),
-}
+}  # fmt: skip
 """Checks by name."""
 
 
