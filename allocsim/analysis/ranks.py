@@ -19,7 +19,14 @@ from statistics import fmean, median_low
 from allocsim._repr import Shown
 from allocsim.errors import AllocsimError, RecordingError
 from allocsim.metrics import Outline, outline_of
-from allocsim.recording import ENDINGS, Action, load, recordings_in, refuse_contradictions
+from allocsim.recording import (
+    ENDINGS,
+    Action,
+    Provenance,
+    load,
+    recordings_in,
+    refuse_contradictions,
+)
 from allocsim.replaying import Trials, effects_on, prepare, replay_prepared, smallest_device
 from allocsim.simulation import Setting
 from allocsim.units import format_size
@@ -114,16 +121,16 @@ def run_of(
 ) -> RankRun:
     """Load a recording and replay the device with the most entries."""
     recording = load(path)
-    trace, made = recording.busiest_device(), recording.provenance
+    trace, made = recording.busiest_device(), recording.provenance or Provenance()
     state = RankRun(
         path=path,
-        rank=int(made.rank) if made is not None and made.rank.isdecimal() else None,
+        rank=int(made.rank) if made.rank.isdecimal() else None,
         device=trace.device,
-        torch_version="" if made is None else made.release,
+        torch_version=made.release,
         entries=0,
         reserved_bytes=sum(segment.total_size for segment in trace.segments),
         allocated_bytes=sum(segment.allocated_size for segment in trace.segments),
-        recorded_release="" if made is None else made.release,
+        recorded_release=made.release,
     )
     if trace.time_us is not None and len(trace):
         state = replace(state, times_us=(int(trace.time_us.min()), int(trace.time_us.max())))

@@ -14,7 +14,7 @@ import numpy as np
 
 from allocsim._fast_numpy import distinct
 from allocsim._repr import Shown
-from allocsim.recording import Action, FileForm, Recording, Trace, find_defects, form_of
+from allocsim.recording import Action, FileForm, Provenance, Recording, Trace, find_defects, form_of
 from allocsim.state import ALLOCATED, SegmentState
 from allocsim.units import format_size
 
@@ -108,7 +108,7 @@ def stats(recording: Recording) -> Stats:
 
     Raises RecordingError if the file exists and cannot be read.
     """
-    made = recording.provenance
+    made = recording.provenance or Provenance()
     starts = {} if recording.is_requests else _starts(recording)
     table = recording.frame_table
     lengths = np.diff(table.offsets)
@@ -117,11 +117,11 @@ def stats(recording: Recording) -> Stats:
         form=form_of(recording.path) if Path(recording.path).is_file() else None,
         layout=recording.layout,
         releases=() if recording.is_requests else recording.releases,
-        torch_version="" if made is None else made.torch_version,
-        device_name="" if made is None else made.device_name,
-        device_memory=0 if made is None else made.device_memory,
-        is_phantom=made is not None and made.is_phantom,
-        command="" if made is None else made.command,
+        torch_version=made.torch_version,
+        device_name=made.device_name,
+        device_memory=made.device_memory,
+        is_phantom=made.is_phantom,
+        command=made.command,
         conf=None if recording.settings is None else recording.settings.conf,
         devices=tuple(
             _requests_of(trace)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from allocsim.errors import RecordingError
-from allocsim.recording import Action, Recording, load, recordings_in
+from allocsim.recording import Action, Provenance, Recording, load, recordings_in
 
 _REST = 2.0  # seconds without a change after which a file counts as complete
 
@@ -94,15 +94,15 @@ def _arrived(path: str) -> Arrival | Unreadable:
     except RecordingError as error:
         return Unreadable(path, str(error))
     segments = [segment for trace in recording.devices for segment in trace.segments]
-    made = recording.provenance
+    made = recording.provenance or Provenance()
     return Arrival(
         path=path,
         recording=recording,
-        rank=made.rank if made is not None else "",
-        captured=made.captured if made is not None else "",
+        rank=made.rank,
+        captured=made.captured,
         entries=sum(map(len, recording.devices)),
         reserved_bytes=sum(segment.total_size for segment in segments),
         allocated_bytes=sum(segment.allocated_size for segment in segments),
         ooms=sum(trace.count(Action.OOM) for trace in recording.devices),
-        oom_text=made.oom_text if made is not None else "",
+        oom_text=made.oom_text,
     )

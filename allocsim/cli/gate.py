@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,13 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     from allocsim.analysis.gate import Budget
     from allocsim.report import gate as report
 
-    budget = Budget(
-        max_reserved=arguments.max_reserved,
-        max_allocated=arguments.max_allocated,
-        max_requested=arguments.max_requested,
-        max_driver_calls=arguments.max_driver_calls,
-        max_fragmentation=arguments.max_fragmentation,
-    )
+    budget = Budget(**{each.name: getattr(arguments, each.name) for each in fields(Budget)})
     _refuse(arguments, is_empty=budget.is_empty)
     found = _gated(arguments, budget)
     write_report(arguments, report, found, count=arguments.count)

@@ -38,27 +38,13 @@ class Edit:
 
 def parse_edit(text: str) -> Edit:
     words = " ".join(text.split())
-    for pattern, make in _FORMS:
+    for _, pattern, make in _FORMS:
         found = re.fullmatch(pattern, words, re.IGNORECASE)
         if found is not None:
             return replace(make(found), text=words)
     known = "; ".join(EDIT_FORMS)
     raise ConfigError(f"edit {text[:80]!r} is unknown; expected one of: {known}")
 
-
-EDIT_FORMS = (
-    "empty-cache at ENTRY",
-    "empty-cache after step N",
-    "empty-cache every N steps",
-    "empty-cache before phase forward|backward|optimizer",
-    "preallocate SIZE",
-    "largest step first",
-    "repeat steps A..B x N",
-    "drop step N",
-    "one stream",
-    "free early",
-)
-"""Forms of the texts that `parse_edit` reads."""
 
 _EMPTY = "torch.cuda.empty_cache()"
 
@@ -194,16 +180,21 @@ def _refuse_split(found: re.Match[str]) -> Edit:
     )
 
 
-_FORMS: tuple[tuple[str, Callable[[re.Match[str]], Edit]], ...] = (
-    (r"empty-cache at (?:entry )?(\d+)", _empty_at),
-    (r"empty-cache after step (\d+)", _empty_after),
-    (r"empty-cache every (\d+) steps?", _empty_every),
-    (r"empty-cache before phase (forward|backward|optimizer)", _empty_before),
-    (r"preallocate (\S+(?: ?[KMGT]i?B)?)(?: at start)?", _preallocate),
-    (r"largest step first", _largest_first),
-    (r"repeat steps? (\d+)(?:\.\.(\d+))? x ?(\d+)", _repeat),
-    (r"drop step (\d+)", _drop),
-    (r"one stream", _one_stream),
-    (r"free early", _free_early),
-    (r"split batch in (\d+)", _refuse_split),
-)
+_FORMS: tuple[tuple[str, str, Callable[[re.Match[str]], Edit]], ...] = (
+    ("empty-cache at ENTRY", r"empty-cache at (?:entry )?(\d+)", _empty_at),
+    ("empty-cache after step N", r"empty-cache after step (\d+)", _empty_after),
+    ("empty-cache every N steps", r"empty-cache every (\d+) steps?", _empty_every),
+    ("empty-cache before phase forward|backward|optimizer",
+     r"empty-cache before phase (forward|backward|optimizer)", _empty_before),
+    ("preallocate SIZE", r"preallocate (\S+(?: ?[KMGT]i?B)?)(?: at start)?", _preallocate),
+    ("largest step first", r"largest step first", _largest_first),
+    ("repeat steps A..B x N", r"repeat steps? (\d+)(?:\.\.(\d+))? x ?(\d+)", _repeat),
+    ("drop step N", r"drop step (\d+)", _drop),
+    ("one stream", r"one stream", _one_stream),
+    ("free early", r"free early", _free_early),
+    ("", r"split batch in (\d+)", _refuse_split),
+)  # fmt: skip
+"""(form of the text, pattern, maker of the edit); a form that is refused has no text."""
+
+EDIT_FORMS = tuple(form for form, _, _ in _FORMS if form)
+"""Forms of the texts that `parse_edit` reads."""

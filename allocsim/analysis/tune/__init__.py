@@ -328,8 +328,11 @@ def _tuning(
 def _named(search: Search, part: Target) -> str:
     if len(search.parts) == 1:
         return ""
-    file = "" if len({p.name for p in search.parts}) == 1 else f"{Path(part.name).name}, "
-    return f"{file}device {part.device}: "
+    return f"{_file_of(search, part)}device {part.device}: "
+
+
+def _file_of(search: Search, part: Target) -> str:
+    return "" if len({p.name for p in search.parts}) == 1 else f"{Path(part.name).name}, "
 
 
 def _warnings(search: Search, baseline: SettingRow) -> tuple[str, ...]:
@@ -342,8 +345,7 @@ def _warnings(search: Search, baseline: SettingRow) -> tuple[str, ...]:
             entry = trial.parts_at if trial.parts_at < len(part.prepared.trace) else None
             parting = Parting(part.device, entry)
         if parting is not None:
-            file = "" if len({p.name for p in search.parts}) == 1 else f"{Path(part.name).name}, "
-            found.append(f"{file}{parting}")
+            found.append(f"{_file_of(search, part)}{parting}")
     return tuple(found)
 
 
