@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from allocsim.cli.options import Commands, add_command, add_shared, memory_size
+from allocsim.cli.options import OUT_OF_MEMORY, Commands, add_command, add_shared, memory_size
 from allocsim.cli.output import ProgressBar, write_report
 
 _SUMMARY = "replay several recorded programs together on one card"
@@ -14,7 +14,6 @@ the order of the files, run in phases, one after another, or at once, at the
 recorded times.  The answer is the peak of the card, the phase that fails, what
 each program keeps, the smallest card, and what an empty_cache between the
 phases or expandable segments would save."""
-_OUT_OF_MEMORY = 3
 
 
 def add_to(commands: Commands) -> None:
@@ -64,4 +63,4 @@ def run(arguments: argparse.Namespace) -> int:
             watch=bar.stage,
         )
     write_report(arguments, report, found)
-    return _OUT_OF_MEMORY if arguments.fail_on_oom and not found.fits else 0
+    return OUT_OF_MEMORY if arguments.fail_on_oom and not found.fits else 0

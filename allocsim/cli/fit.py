@@ -11,6 +11,7 @@ from allocsim.cli.fit_options import Way, gpus_of, refuse_ineffective, task_of, 
 from allocsim.cli.fit_parallel import add_parallel, run_by_formula
 from allocsim.cli.fit_served import add_serving, refuse_out, run_served, run_started, set_server
 from allocsim.cli.options import (
+    OUT_OF_MEMORY,
     Commands,
     Parser,
     UsageError,
@@ -59,7 +60,6 @@ _SIZES = ("batch", "seq", "image", "prompt", "decode", "accumulate", "lora", "gp
 _OF_SERVERS = ("max-model-len", "max-num-seqs", "gpu-memory-utilization")
 _PAGE_MODEL, _PAGE_CARD = "Llama-3.2-1B", "RTX 4090"
 """Model and card that the page of --html shows first if none is given."""
-_DOES_NOT_FIT = 3
 _USUAL = {"engine": "auto", "multiple_of": 1, "host_spill": 0}
 """Defaults applied after parsing; until then None marks an option that was not given."""
 
@@ -335,7 +335,7 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
     found[0] = replace(found[0], notes=(*arguments.config_notes, *found[0].notes))
     shown = _advice_and_owners(found[0], how) if len(found) == 1 else ()
     write_report(arguments, report, found, *shown)
-    return 0 if any(each.fits or each.runs_on_loan for each in found) else _DOES_NOT_FIT
+    return 0 if any(each.fits or each.runs_on_loan for each in found) else OUT_OF_MEMORY
 
 
 def _advice_and_owners(found: Fit | Estimate, how: dict[str, Any]) -> tuple[Any, ...]:
@@ -376,7 +376,7 @@ def _find(arguments: argparse.Namespace, way: Way, task: Task, gpus: list[Gpu]) 
         else:
             found = largest(task, name, gpu, step=step, keep=arguments.out, **how)
     write_report(arguments, report, task, gpu, found)
-    return 0 if found.fits else _DOES_NOT_FIT
+    return 0 if found.fits else OUT_OF_MEMORY
 
 
 def _sizes_searched(with_option: str | None, other: str) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from allocsim.cli.options import Parser, UsageError, count
+from allocsim.cli.options import OUT_OF_MEMORY, Parser, UsageError, count
 from allocsim.cli.output import write_report
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ _GROUPS = {
     "expert": "the experts of a layer are split over",
 }
 _USUAL_SEQ = 4096
-_DOES_NOT_FIT = 3
 _NUMBER = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*([KMBT]?)", re.ASCII | re.IGNORECASE)
 _TIMES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
@@ -80,10 +79,10 @@ def run_by_formula(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
     if arguments.plan:
         planned = find_layouts(training, gpu, cards=arguments.cards, micro_batch=arguments.batch)
         write_report(arguments, report, training, gpu, planned)
-        return 0 if planned.fewest is not None else _DOES_NOT_FIT
+        return 0 if planned.fewest is not None else OUT_OF_MEMORY
     found, assumed = shard(training, gpu), _assumptions_unlike_a_run(arguments, training)
     write_report(arguments, report, training, gpu, found, assumed)
-    return 0 if found.fits else _DOES_NOT_FIT
+    return 0 if found.fits else OUT_OF_MEMORY
 
 
 def _training(arguments: argparse.Namespace) -> Training:

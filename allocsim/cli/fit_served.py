@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import Parser, UsageError, add_shared, count
+from allocsim.cli.options import OUT_OF_MEMORY, Parser, UsageError, add_shared, count
 from allocsim.cli.output import ProgressBar, write_report
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 _SERVERS = ("transformers", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "ollama")
 _KV_TYPES = (*("fp32", "fp16", "bf16", "fp8", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"),)
 _ASKED = ("batch", "prompt", "decode", "requests")
-_DOES_NOT_FIT = 3
 
 
 def add_serving(parser: Parser) -> None:
@@ -78,7 +77,7 @@ def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
         for gpu in gpus
     ]
     write_report(arguments, report, answers)
-    return 0 if any(each.fits for each in answers) else _DOES_NOT_FIT
+    return 0 if any(each.fits for each in answers) else OUT_OF_MEMORY
 
 
 def run_started(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
@@ -119,7 +118,7 @@ def run_started(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
             keep=arguments.out,
         )
     write_report(arguments, report, found)
-    return 0 if found.fits else _DOES_NOT_FIT
+    return 0 if found.fits else OUT_OF_MEMORY
 
 
 def refuse_out(out: Path) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from allocsim.simulation import Hints
 
 
+OUT_OF_MEMORY = 3
+"""Exit code if the simulated device ran out of memory, or a model does not fit."""
 _LARGEST_DEVICE = 1 << 60
 _MOST_DIGITS = 9
 _LEAST_DEVICE = 1024

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from allocsim.cli.options import (
     HINTS,
+    OUT_OF_MEMORY,
     Commands,
     UsageError,
     add_command,
@@ -35,7 +36,7 @@ the recorded one.  Under other settings (--conf, --device-memory), it reports
 what would have happened.  If the run ended out of memory, or wasted much
 memory, a few settings are replayed as well, and the best one that a replay
 proves to help is printed as a line to paste."""
-_STRICT, _OUT_OF_MEMORY = 1, 3
+_STRICT = 1
 
 
 def add_to(commands: Commands) -> None:
@@ -101,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.strict and not all(d.fidelity and d.fidelity.is_exact for d in result.devices):
         return _STRICT
     if arguments.fail_on_oom and any(device.ooms for device in result.devices):
-        return _OUT_OF_MEMORY
+        return OUT_OF_MEMORY
     return 0
 
 

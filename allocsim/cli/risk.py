@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.options import OUT_OF_MEMORY, Commands, add_command, add_shared
 from allocsim.cli.output import ProgressBar, write_report
 
 _SUMMARY = "report how close a run comes to running out of memory"
@@ -14,7 +14,6 @@ Replays FILE on a device of the given memory and reports the headroom over time,
 the request that came closest to failing, the smallest device for each setting,
 the reserved memory that the largest request could not use, and the avoidable
 fragmentation.  Every size is proved by replays."""
-_OUT_OF_MEMORY = 3
 
 
 def add_to(commands: Commands) -> None:
@@ -52,4 +51,4 @@ def run(arguments: argparse.Namespace) -> int:
         known = with_range(with_proof(risk.run))
         risk = replace(risk, run=known, device_run=known.devices[0])
     write_report(arguments, report, risk, top=top)
-    return _OUT_OF_MEMORY if arguments.fail_on_oom and risk.device_run.ooms else 0
+    return OUT_OF_MEMORY if arguments.fail_on_oom and risk.device_run.ooms else 0

@@ -7,7 +7,14 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import Commands, UsageError, add_command, add_shared, is_there
+from allocsim.cli.options import (
+    OUT_OF_MEMORY,
+    Commands,
+    UsageError,
+    add_command,
+    add_shared,
+    is_there,
+)
 from allocsim.cli.output import ProgressBar, refuse_name, save_recording, write_report
 
 if TYPE_CHECKING:
@@ -35,7 +42,6 @@ _USAGE = (
 )
 _SIZE = re.compile(r"([A-Za-z_][\w.-]*)=(\d{1,12})")
 _NUMBER = re.compile(r"\d{1,12}")
-_OUT_OF_MEMORY = 3
 
 
 def add_to(commands: Commands) -> None:
@@ -100,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
             save_recording(made, arguments.out)
     write_report(arguments, report, scaling, answer)
     fails = at is None or not at.fits
-    return _OUT_OF_MEMORY if arguments.fail_on_oom and fails else 0
+    return OUT_OF_MEMORY if arguments.fail_on_oom and fails else 0
 
 
 def _refuse_confused(arguments: argparse.Namespace) -> None:
