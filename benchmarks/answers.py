@@ -47,7 +47,10 @@ JSON_ONLY = (
 )
 """Commands whose written files are compared."""
 
-CLOCK = re.compile(r'"seconds": [0-9.e-]+|entries\s+replayed\s+in\s+[0-9.,]+\s+s,\s+[0-9,]+/s')
+CLOCK = re.compile(
+    r'"seconds": [0-9.e-]+|entries\s+replayed\s+in\s+[0-9.,]+\s+s,\s+[0-9,]+/s'
+    r"|to\s+the\s+end\s+\([0-9.,]+\s+s\)"
+)
 
 PLAYER = """
 import contextlib, hashlib, io, json, pathlib, sys
