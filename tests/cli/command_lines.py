@@ -49,7 +49,7 @@ READS_A_RECORDING = (
     "lint {file} --json",
     "stats {file}",
     "stats {file} --json",
-    "watch {folder} --once",
+    "watch {folder} --once --interval 0.1",
     "convert {file} {out}.pickle",
     "convert {file} {out}.npz",
     "convert {file} {out}.perfetto.json",

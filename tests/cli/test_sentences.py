@@ -157,7 +157,7 @@ def test_one_entry_is_printed_in_the_singular(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "in" / "run.pickle"
     path.parent.mkdir()
     path.write_bytes(pickle.dumps({"segments": [], "device_traces": [[entry("alloc", 512)]]}))
-    assert "1 entry" in cli("watch", path.parent, "--once").out
+    assert "1 entry" in cli("watch", path.parent, "--once", "--interval", "0.1").out
 
 
 @pytest.mark.parametrize(
