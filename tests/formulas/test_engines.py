@@ -67,6 +67,18 @@ def differences(row: dict[str, Any]) -> tuple[int, int]:
     return found.allocated - row["peak_allocated"], found.reserved - row["peak_reserved"]
 
 
+def test_tokens_that_follow_from_others_equal_recorded_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = sizes_of(CONFIGURATIONS["Gemma-2-2B"])
+    asked = {"batch": 3, "prompt": 700, "decode": 90, "requests": 3}
+    weights = weights_of(shapes_of(sizes), "bf16", sizes)
+    found = grow(sizes, weights, **asked)
+    monkeypatch.setattr("allocsim.fitting.formulas.growing._RECORDED", 1000)
+    grow.cache_clear()
+    assert grow(sizes, weights, **asked) == found
+
+
 def test_the_growing_cache_of_gpt2_is_that_of_real_pytorch() -> None:
     row = next(row for row in SERVED if row["model"] == "gpt2")
     allocated, reserved = differences(row)

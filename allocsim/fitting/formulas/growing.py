@@ -13,11 +13,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from allocsim.core import CachingAllocator
-from allocsim.errors import ConfigError, OutOfMemoryError
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.core import FREE, MALLOC, ReplayAllocator
+from allocsim.errors import ConfigError
 from allocsim.fitting.formulas.sizes import ModelSizes
 from allocsim.fitting.formulas.weights import Weights
 from allocsim.units import MIB, TIB
+from allocsim.workload import KnownProgram, peak_of_known
+
+_Rows = NDArray[np.int64]
+"""Rows of a program: kind, block and size, one column for each call."""
 
 WORKSPACE = 8_519_680
 """Bytes of cuBLAS's workspace on cards below capability 9.0.
@@ -26,6 +33,8 @@ From PyTorch 2.15 on, it is allocated and freed with each matrix product.
 """
 LARGE_WORKSPACE = 32 * MIB
 _UNLIMITED = TIB << 20
+_RECORDED = 3
+"""Number of tokens whose requests are recorded; those of the others follow from them."""
 _MOST_TOKENS = 64
 """Maximum number of generated tokens that are simulated; if there are more, evenly spread ones."""
 
@@ -47,10 +56,10 @@ class Grown:
 
 
 class _Run:
-    """Simulated process that makes the requests and frees of a model's forward pass.
+    """Requests and frees of a process that runs a model's forward pass.
 
-    A method that simulates a module returns the address of its result, and frees the block of its
-    input `x`.
+    A method that simulates a module returns the block of its result, and frees that of its input
+    `x`.
 
     each: bytes of an element.
     workspace: bytes of cuBLAS's workspace, which every linear layer requests and frees.
@@ -61,17 +70,27 @@ class _Run:
     def __init__(self, sizes: ModelSizes, each: int, workspace: int) -> None:
         self.sizes, self.each, self.workspace = sizes, each, workspace
         self.layers = [sizes.of_layer(layer) for layer in range(sizes.layers)]
-        self.gpu = CachingAllocator(_UNLIMITED)
+        self.blocks = 0
         self.cache: list[tuple[int, int]] = []
+        self._rows: list[tuple[int, int, int]] = []
 
     def take(self, size: int) -> int:
-        address = self.gpu.malloc(max(size, 1))
-        assert address is not None
-        return address
+        block = self.blocks
+        self._rows.append((MALLOC, block, max(size, 1)))
+        self.blocks += 1
+        return block
 
-    def free(self, *addresses: int) -> None:
-        for address in addresses:
-            self.gpu.free(address)
+    def free(self, *blocks: int) -> None:
+        for block in blocks:
+            self._rows.append((FREE, block, 0))
+
+    def take_rows(self) -> _Rows:
+        """Return the rows since the last call; OverflowError for a request that is too large."""
+        rows = np.array(self._rows, dtype=np.int64).reshape(-1, 3).T
+        if np.any(rows[2] > _UNLIMITED):
+            raise OverflowError
+        self._rows.clear()
+        return rows
 
     def product(self, rows: int, width: int) -> int:
         out = self.take(rows * width * self.each)
@@ -107,11 +126,11 @@ class _Run:
     def kept(self, layer: int, rows: int, batch: int, seen: int) -> None:
         key, value = ((seen * batch + rows) * each * self.each for each in self.layers[layer].grown)
         # torch.cat allocates the longer tensor before the old one is freed.
-        keys, values = self.cache[layer] if layer < len(self.cache) else (0, 0)
+        old = self.cache[layer : layer + 1]
         new_keys = self.take(key)
-        self.free(*[keys] * bool(keys))
+        self.free(*(keys for keys, _ in old))
         new_values = self.take(value)
-        self.free(*[values] * bool(values))
+        self.free(*(values for _, values in old))
         self.cache[layer : layer + 1] = [(new_keys, new_values)]
 
     def attention(self, x: int, layer: int, rows: int, batch: int, seen: int) -> int:
@@ -196,10 +215,9 @@ class _Run:
         self.free(last, logits, *angles, *indices)
 
 
-def _lengths(prompt: int, decode: int) -> Iterator[int]:
+def _lengths(prompt: int, decode: int) -> list[int]:
     count = min(decode, _MOST_TOKENS)
-    for step in range(count):
-        yield prompt - 1 + (step + 1) * decode // count
+    return [prompt - 1 + (step + 1) * decode // count for step in range(count)]
 
 
 @lru_cache(maxsize=8)  # only the workspace differs between cards
@@ -222,34 +240,74 @@ def grow(
     """
     run = _Run(sizes, 4 if weights.name == "fp32" else 2, workspace)
     try:
-        return _play(run, weights, (batch, prompt, decode), requests)
-    except OutOfMemoryError:
+        loading = _loading(run, weights)
+        loaded, allocator = _simulated(loading)
+        served = _requests(run, (batch, prompt, decode), requests)
+        reserved, allocator = _simulated(np.concatenate((loading, *served), axis=1))
+    except OverflowError:
         raise ConfigError(
             f"batch {batch:,} of {prompt:,} tokens is more than any card could hold"
         ) from None
+    places = [allocator.take_name(block) for pair in run.cache for block in pair]
+    cache = sum(allocator.size_of(each) for each in places if each is not None)
+    return Grown(loaded, allocator.max_memory_allocated(), reserved, cache)
 
 
-def _play(run: _Run, weights: Weights, work: tuple[int, int, int], requests: int) -> Grown:
-    batch, prompt, decode = work
+def _loading(run: _Run, weights: Weights) -> _Rows:
     for each in weights.tensors:
         run.take(each.size)
         if each.scales:
             run.take(each.scales)
-    loaded = run.gpu.reserved_bytes
-    run.gpu.reset_peak_memory_stats()
-    cache = 0
-    for _ in range(requests):
-        run.forward(batch, prompt, 0)
-        for seen in _lengths(prompt, decode):
-            run.forward(batch, 1, seen)
-        cache = sum(run.gpu.size_of(address) for pair in run.cache for address in pair)
-        for pair in run.cache:
-            run.free(*pair)
-        run.cache.clear()
-    stats = run.gpu.memory_stats()
-    return Grown(
-        loaded,
-        stats["allocated_bytes.all.peak"],
-        stats["reserved_bytes.all.peak"],
-        cache,
-    )
+    return run.take_rows()
+
+
+def _requests(run: _Run, work: tuple[int, int, int], requests: int) -> Iterator[_Rows]:
+    # The cache of the last request is not freed.
+    first = run.blocks
+    served = np.concatenate(list(_request(run, work)), axis=1)
+    blocks = run.blocks - first
+    run.free(*(block for pair in run.cache for block in pair))
+    freed = run.take_rows()
+    for number in range(requests):
+        shift = np.array([[0], [number * blocks], [0]])
+        yield served + shift
+        if number < requests - 1:
+            yield freed + shift
+    last = (requests - 1) * blocks
+    run.cache = [(keys + last, values + last) for keys, values in run.cache]
+
+
+def _request(run: _Run, work: tuple[int, int, int]) -> Iterator[_Rows]:
+    batch, prompt, decode = work
+    run.forward(batch, prompt, 0)
+    yield run.take_rows()
+    lengths = _lengths(prompt, decode)
+    tokens = []
+    for seen in lengths[:_RECORDED]:
+        before = run.blocks
+        run.forward(batch, 1, seen)
+        tokens.append(run.take_rows())
+    yield from tokens
+    if len(lengths) <= _RECORDED:
+        return
+    # Sizes are linear in the length, and each token frees the cache of the one before.
+    blocks, last = run.blocks - before, tokens[-1]
+    growth = (last - tokens[-2])[2] // (lengths[_RECORDED - 1] - lengths[_RECORDED - 2])
+    for number, seen in enumerate(lengths[_RECORDED:], 1):
+        longer = last.copy()
+        longer[1] += number * blocks
+        longer[2] += (seen - lengths[_RECORDED - 1]) * growth
+        yield longer
+    further = (len(lengths) - _RECORDED) * blocks
+    run.blocks += further
+    run.cache = [(keys + further, values + further) for keys, values in run.cache]
+
+
+def _simulated(rows: _Rows) -> tuple[int, ReplayAllocator]:
+    # Returns the reserved bytes at the end, which are the highest, and the allocator.
+    allocator = ReplayAllocator(_UNLIMITED)
+    kind, block, size = rows
+    peak, is_out_of_memory = peak_of_known(KnownProgram(kind, block, size, block), allocator)
+    if is_out_of_memory:
+        raise OverflowError
+    return peak, allocator
