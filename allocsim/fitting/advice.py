@@ -15,7 +15,7 @@ from typing import Any
 from allocsim.collector import collector_paused
 from allocsim.errors import ConfigError
 from allocsim.fitting.by_engine import run_exactly
-from allocsim.fitting.by_formula import Estimate, estimate
+from allocsim.fitting.by_formula import Estimate, estimate, least_served
 from allocsim.fitting.by_law import peak_by_law
 from allocsim.fitting.drift import Drift
 from allocsim.fitting.fit_result import Fit
@@ -172,14 +172,13 @@ class _Trials:
         run, engine = self.run, self.engine
         if engine == "laws" and task.parallel:
             run, engine = _peak_of_estimate, "formula"
-        # The formula of serving simulates the tokens, which takes longer than a law.
-        least = 0 if run is peak_by_law and not task.is_training else _least_of(task, gpu)
-        if least * _HOPELESS > gpu.memory:
+        least = _least_of(task, gpu)
+        if least * (_HOPELESS if task.is_training else 1) > gpu.memory:
             return Change(options.strip(), effect, task, gpu, least, 0, "formula", fits=False)
         try:
             peak, is_out_of_memory = run(task, tight, needs_peak=needs_peak)
         except (ConfigError, UnavailableError):
-            if not (least or _least_of(task, gpu)):
+            if not least:
                 return None
             # Not every change has a law, and not every optimizer is installed.
             (peak, is_out_of_memory), engine = _peak_of_estimate(task, tight), "formula"
@@ -212,8 +211,10 @@ class _Trials:
 
 
 def _least_of(task: Task, gpu: Gpu) -> int:
-    # Lower end of the formula's range, 0 without a formula.
+    # Bytes that a formula gives as the least, 0 without a formula.
     try:
+        if not task.is_training:
+            return least_served(task)
         return estimate(task, gpu).process_bytes[0]
     except ConfigError:
         return 0

@@ -17,6 +17,7 @@ from allocsim.fitting.formulas import (
     DecoderSizes,
     MemoryPart,
     ModelSizes,
+    kv_range,
     shapes_of,
     sizes_of,
     weights_of,
@@ -182,6 +183,17 @@ def _trained(task: Task, gpu: Gpu) -> tuple[tuple[MemoryPart, ...], str]:
     if most > context[1]:
         parts.append(MemoryPart("NCCL", least - context[0], most - context[1]))
     return tuple(parts), _SUM
+
+
+def least_served(task: Task) -> int:
+    """Return the bytes of weights and cache of a serving task, without a simulation of its tokens.
+
+    Raises ConfigError without a formula.
+    """
+    held, prompt = _held(task), max(task.lengths, default=task.prompt)
+    kind = "fp32" if task.dtype == "fp32" else "bf16"
+    cache, _ = kv_range(held.sizes, prompt + task.decode, kind)
+    return held.weights.size + task.batch * cache
 
 
 def _served(task: Task, gpu: Gpu) -> tuple[tuple[MemoryPart, ...], str]:
