@@ -148,6 +148,11 @@ def training_of(task: Task) -> Training:
     )
     practice = replace(EAGER, foreach=task.optimizer in _COPIED_IN_STEP)
     precision = _quantised(task) if task.quant else precision_of(task.dtype, task.optimizer)
+    if shape.encoder is not None:
+        # The loss is computed in the type of the activations, but by autocast in 32 bits.
+        casts = precision.compute < precision.weights
+        logits = EAGER.logits if casts else _LOGITS * precision.compute
+        practice = replace(practice, casts=casts, logits=logits)
     return Training(task.model.name, shape, layout, precision, practice)
 
 
@@ -209,7 +214,9 @@ def _served(task: Task, gpu: Gpu) -> tuple[tuple[MemoryPart, ...], str]:
     )
     parts = found.needs.parts
     if task.attention == "eager":
-        scores = task.batch * found.work.sizes.heads * prompt**2 * 2
+        encoder = found.work.sizes.encoder
+        seen = prompt if encoder is None else encoder.tokens or prompt
+        scores = task.batch * found.work.sizes.heads * seen**2 * 2
         low, high = _FEWEST_SCORES, _MOST_SCORES
         parts += (MemoryPart("attention scores", low * scores, high * scores),)
     return parts, found.needs.source
@@ -244,11 +251,13 @@ def _left_out(task: Task, gpu: Gpu, conf: str | None) -> Iterator[str]:
         yield "the formula does not know the effect of the allocator's settings"
 
 
+_LOGITS = 3
+"""Tensors of the logits' size while a loss that is not converted to 32 bits is computed."""
 _SERVED_ALONE = ("gemma3n_text", "mllama_text_model", "nemotron_h")
 """Types whose training has no formula."""
 _PARALLEL = ("cohere", "cohere2", "phi")
 """Types whose attention and MLP have the same input."""
-_WITH_BIASES = ("gpt2", "phi", "starcoder2")
+_WITH_BIASES = ("gpt2", "phi", "starcoder2", "whisper")
 """Types without a gate, where every matrix and norm has a bias."""
 _FOUR_NORMS = ("gemma2", "gemma3_text", "gemma4_text", "glm4")
 _WHOLE_EVERY = 3
@@ -276,7 +285,7 @@ def shape_of(model: Model) -> TransformerShape:
         )
     counts: dict[int | None, int] = {}
     for each in shapes_of(sizes):
-        is_further = each.role not in ("token_embd", "output", "position")
+        is_further = each.role not in ("token_embd", "output")
         counts[each.layer] = counts.get(each.layer, 0) + each.elements * is_further
     kinds, is_encoder = [], sizes.family == "modernbert"
     for layer in range(sizes.layers):
@@ -284,11 +293,16 @@ def shape_of(model: Model) -> TransformerShape:
         if sizes.linear is not None and layer in sizes.linear.layers:
             kind = replace(kind, linear=sizes.linear)
         kind = replace(kind, masked=is_encoder and layer % _WHOLE_EVERY > 0)
+        kind = replace(kind, crosses=sizes.attends_to_encoder(layer))
         kinds.append(replace(kind, others=counts[layer] - kind.layer(layer)))
-    shape = replace(kinds[-1], heads=sizes.heads, kv_heads=sizes.kv_heads, inner=sizes.inner)
-    if sizes.whole is not None or sizes.reusing or sizes.linear is not None or is_encoder:
+    shape = replace(
+        kinds[-1], crosses=False, heads=sizes.heads, kv_heads=sizes.kv_heads, inner=sizes.inner
+    )
+    is_mixed = sizes.whole is not None or sizes.linear is not None or sizes.encoder is not None
+    if is_mixed or sizes.reusing or is_encoder:
         shape = replace(shape, kinds=tuple(kinds))
-    return replace(shape, further=counts[None] - sizes.width * (1 + shape.has_biases))
+    usual = sizes.width * (1 + shape.has_biases + sizes.positions)
+    return replace(shape, further=counts[None] - usual)
 
 
 def _shape(sizes: ModelSizes, config: Mapping[str, Any]) -> TransformerShape:
@@ -297,7 +311,7 @@ def _shape(sizes: ModelSizes, config: Mapping[str, Any]) -> TransformerShape:
     return TransformerShape(
         **shared,
         is_tied=sizes.tied,
-        is_gated=sizes.family not in _WITH_BIASES,
+        is_gated=sizes.is_gated and sizes.family not in _WITH_BIASES,
         norms=_NORMS.get(sizes.family, 2) + (sizes.per_layer is not None) + 3 * is_double,
         has_biases=sizes.family in _WITH_BIASES,
         norms_at_once=sizes.family == "modernbert",
@@ -305,6 +319,7 @@ def _shape(sizes: ModelSizes, config: Mapping[str, Any]) -> TransformerShape:
         query_bias=sizes.attention_bias,
         dropout=sizes.family == "gpt2" and bool(config.get("resid_pdrop", 0.1)),
         dense_layers=len(sizes.dense),
+        encoder=sizes.encoder,
     )
 
 
@@ -313,10 +328,14 @@ _ADAPTED = {
     **{"gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down"},
     **{"qkv_proj": "attn_qkv", "gate_up_proj": "ffn_up", "c_attn": "attn_qkv", "c_fc": "ffn_up"},
     **{"fc1": "ffn_up", "fc2": "ffn_down", "dense": "attn_output"},
+    **{"q": "attn_q", "k": "attn_k", "v": "attn_v", "o": "attn_output", "wi": "ffn_up"},
+    **{"wi_0": "ffn_gate", "wi_1": "ffn_up", "wo": "ffn_down", "out_proj": "attn_output"},
 }
 """Role of the tensor of each linear module of a layer, by the name that transformers uses."""
 _OTHER_LINEAR = ("attn_linear_in", "attn_linear_out", "linear_gate", "weight")
 """Roles of further linear modules, which have adapters if no module is named."""
+_OF_MEMORY = ("attn_k", "attn_v")
+"""Roles of the modules whose input is the encoder's output in attention to it."""
 _FROZEN_EXPERTS = ("gemma4_text", "gpt_oss", "laguna", "llama4_text", "qwen3_5_moe_text")
 """Types whose experts peft does not adapt, because they are no linear modules."""
 
@@ -335,15 +354,24 @@ def with_adapters(
     roles = {_ADAPTED[name] for name in targets} or {*_ADAPTED.values(), *_OTHER_LINEAR}
     sizes = sizes_of(model.config)
     found: dict[int, list[tuple[int, ...]]] = {layer: [] for layer in range(sizes.layers)}
+    found_roles: dict[int, list[str]] = {layer: [] for layer in range(sizes.layers)}
     for each in shapes_of(sizes):
         if each.layer is not None and each.role in roles:
             found[each.layer].append(each.dims)
+            found_roles[each.layer].append(each.role)
 
     def adapted(shape: TransformerShape, layer: int) -> TransformerShape:
         matrices = [(dims[1], dims[0]) for dims in found[layer] if len(dims) == 2]
         # Experts have three dimensions.
         has_experts = len(matrices) < len(found[layer]) and sizes.family not in _FROZEN_EXPERTS
-        return replace(shape, lora=rank, adapted=tuple(matrices), adapts_experts=has_experts)
+        of_memory = [each for each in found_roles[layer] if each in _OF_MEMORY]
+        return replace(
+            shape,
+            lora=rank,
+            adapted=tuple(matrices),
+            adapts_experts=has_experts,
+            crossing_adapters=len(of_memory) // 2 * shape.crosses,
+        )
 
     kinds = tuple(adapted(kind, layer) for layer, kind in enumerate(shape.kinds))
     return replace(adapted(shape, sizes.layers - 1), kinds=kinds)

@@ -174,6 +174,8 @@ _TRANSLATION_TYPES = frozenset(
 )
 _VISION_TYPES = frozenset(("beit", "convnext", "deit", "dinov2", "resnet", "swin", "swinv2", "vit"))
 IMAGES = "AutoModelForImageClassification"
+SOUND = "AutoModelForSpeechSeq2Seq"
+_TRANSLATION = "AutoModelForSeq2SeqLM"
 
 _SIZES = {
     "width": ("hidden_size", "n_embd", "d_model"),
@@ -183,13 +185,13 @@ _SIZES = {
     "vocabulary": ("vocab_size",),
     "inner": ("intermediate_size", "n_inner", "d_ff"),
     "head": ("head_dim", "d_kv"),
-    "positions": ("max_position_embeddings", "n_positions"),
+    "positions": ("max_position_embeddings", "n_positions", "max_target_positions"),
     "experts": ("num_local_experts",),
     "chosen": ("num_experts_per_tok",),
 }
 """Keys that model families use for each size."""
 _LEARNED_POSITIONS = frozenset(
-    ("gpt2", "bert", "roberta", "distilbert", "electra", "opt", "albert")
+    ("gpt2", "bert", "roberta", "distilbert", "electra", "opt", "albert", "whisper")
 )
 _NEEDED = ("width", "heads", "layers", "vocabulary")
 """Sizes that must not be null in the configuration of any family."""
@@ -218,9 +220,19 @@ class Configured:
         return self.head == IMAGES
 
     @property
+    def hears(self) -> bool:
+        """True if the inputs are spectra of sound."""
+        return self.head == SOUND
+
+    @property
+    def has_encoder(self) -> bool:
+        """True if a decoder attends to the output of an encoder."""
+        return self.head in (SOUND, _TRANSLATION)
+
+    @property
     def writes(self) -> bool:
         """True if the model generates text token by token."""
-        return self.head in ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM")
+        return self.head == "AutoModelForCausalLM" or self.has_encoder
 
     def size(self, what: str) -> int | None:
         """Return a size of the model, such as "heads", or None if the configuration lacks it."""
@@ -307,6 +319,8 @@ def _on_disk(place: Path) -> Configured:
 
 
 def _head_of(config: Mapping[str, Any]) -> str:
+    if config["model_type"] == "whisper":
+        return SOUND
     architectures = config.get("architectures")
     if isinstance(architectures, list) and architectures:
         for ending, head in _HEADS.items():
@@ -316,7 +330,7 @@ def _head_of(config: Mapping[str, Any]) -> str:
     if kind in _ENCODER_TYPES:
         return "AutoModelForMaskedLM"
     if kind in _TRANSLATION_TYPES:
-        return "AutoModelForSeq2SeqLM"
+        return _TRANSLATION
     return IMAGES if kind in _VISION_TYPES else "AutoModelForCausalLM"
 
 

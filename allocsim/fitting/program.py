@@ -78,9 +78,10 @@ def _imports(task: Task) -> Iterator[str]:
         yield f"from peft import LoraConfig, get_peft_model{prepare}"
     if isinstance(model, Configured):
         names = ["AutoConfig", model.head] + ["DynamicCache"] * (not task.is_training)
+        names += ["EncoderDecoderCache"] * (model.has_encoder and not task.is_training)
         names += ["BitsAndBytesConfig"] * bool(task.quant)
         yield f"from transformers import {', '.join(names)}"
-    if task.checkpoint_layers:
+    if task.checkpoint_layers or (task.parallel == "fsdp" and _has_encoder(task)):
         yield "from transformers.modeling_layers import GradientCheckpointingLayer"
     if task.parallel == "fsdp":
         mixed = "MixedPrecisionPolicy, " if task.autocast_dtype is not None else ""
@@ -116,6 +117,12 @@ def _model(task: Task) -> Iterator[str]:
             yield f"    model = {model.head}.from_config("
             yield f"        config, dtype={dtype}, {attention}"
             yield "    )"
+        if model.config["model_type"] == "t5" and not model.config.get("tie_word_embeddings", True):
+            yield "# The published files have an output layer; transformers 5 ties a new one."
+            yield "model.lm_head = torch.nn.Linear("
+            yield "    config.d_model, config.vocab_size, bias=False,"
+            yield f'    dtype={dtype}, device="{"meta" if task.parallel == "fsdp" else "cuda"}"'
+            yield ")"
     elif isinstance(model, Classifier):
         yield f'with torch.device("{device}"):'
         yield f"    model = torchvision.models.{model.function}(weights=None)"
@@ -223,8 +230,12 @@ def _sharding(task: Task) -> Iterator[str]:
         yield f"    param_dtype=torch.{task.autocast_dtype}, reduce_dtype=torch.float32"
         yield ")"
         policy = ", mp_policy=policy"
-    yield "lists = (torch.nn.ModuleList, torch.nn.Sequential)"
-    yield "layers = max((each for each in model.modules() if isinstance(each, lists)), key=len)"
+    if _has_encoder(task):
+        yield "kind = GradientCheckpointingLayer"
+        yield "layers = [each for each in model.modules() if isinstance(each, kind)]"
+    else:
+        yield "lists = (torch.nn.ModuleList, torch.nn.Sequential)"
+        yield "layers = max((each for each in model.modules() if isinstance(each, lists)), key=len)"
     yield "for part in (*layers, model):"
     yield f"    fully_shard(part{policy})"
     yield 'model.to_empty(device="cuda")'
@@ -277,7 +288,19 @@ def _batch(task: Task, length: str) -> Iterator[str]:
         if task.channels_last:
             yield "images = images.to(memory_format=torch.channels_last)"
     else:
+        yield from _sound(task)
         yield f'ids = torch.randint(0, config.vocab_size, ({batch}, {length}), device="cuda")'
+
+
+def _has_encoder(task: Task) -> bool:
+    return isinstance(task.model, Configured) and task.model.has_encoder
+
+
+def _sound(task: Task) -> Iterator[str]:
+    if isinstance(task.model, Configured) and task.model.hears:
+        yield f"frames = ({task.batch}, config.num_mel_bins, 2 * config.max_source_positions)"
+        dtype = f"torch.{task.parameters_dtype}"
+        yield f'features = torch.randn(frames, device="cuda", dtype={dtype})'
 
 
 def _classes(task: Task) -> str:
@@ -292,6 +315,8 @@ def _loss(task: Task) -> str:
         return "torch.nn.functional.cross_entropy(model(images), labels)"
     if isinstance(model, Configured) and model.head == IMAGES:
         return "model(pixel_values=images, labels=labels).loss"
+    if isinstance(model, Configured) and model.hears:
+        return "model(input_features=features, labels=ids).loss"
     return "model(input_ids=ids, labels=ids).loss"
 
 
@@ -302,14 +327,34 @@ def _serving(task: Task) -> Iterator[str]:
         length = f"max(lengths[:{batch}])"
     yield f"for request in range({task.requests}):"
     yield "    with torch.no_grad():"
+    for line in _sound(task):
+        yield f"        {line}"
     yield f'        ids = torch.randint(0, config.vocab_size, ({batch}, {length}), device="cuda")'
-    yield "        cache = DynamicCache(config=config)"
+    if _has_encoder(task):
+        yield from _encoding(task)
+    else:
+        yield "        cache = DynamicCache(config=config)"
     yield f"        for token in range(1 + {task.decode}):"
     yield "            logits = model("
-    yield "                ids, past_key_values=cache, use_cache=True, logits_to_keep=1"
+    if _has_encoder(task):
+        yield "                encoder_outputs=encoded, decoder_input_ids=ids,"
+        yield "                past_key_values=cache, use_cache=True"
+    else:
+        yield "                ids, past_key_values=cache, use_cache=True, logits_to_keep=1"
     yield "            ).logits"
     yield "            ids = logits[:, -1:].argmax(-1)"
     yield "            del logits"
-    yield "    del cache, ids"
+    yield "    del cache, ids" + ", encoded" * _has_encoder(task)
     if task.lengths:
         yield f"    lengths = lengths[{batch}:] + lengths[:{batch}]"
+
+
+def _encoding(task: Task) -> Iterator[str]:
+    assert isinstance(task.model, Configured)
+    if task.model.hears:
+        yield "        encoded = model.get_encoder()(features)"
+    else:
+        yield "        encoded = model.get_encoder()(ids)"
+        yield f'        ids = torch.zeros(({task.batch}, 1), dtype=torch.int64, device="cuda")'
+    yield "        caches = [DynamicCache(config=config) for _ in range(2)]"
+    yield "        cache = EncoderDecoderCache(*caches)"

@@ -69,6 +69,8 @@ _NAMED = {
 _MOST = 1 << 24
 _DEFAULT_TOKENS = 1024
 _DEFAULT_PIXELS = 224
+_START_TOKENS = 4
+"""Tokens that Whisper's decoder starts with: start, language, task, and no timestamps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,9 +265,18 @@ class Task:
             return "its own batch"
         length = self.seq if self.is_training else self.prompt
         tokens = f"{length:,} tokens"
+        if isinstance(self.model, Configured) and self.model.hears:
+            tokens = f"30 s of sound and {tokens}"
         if self.lengths:
             tokens = f"{min(self.lengths):,} to {max(self.lengths):,} tokens"
         more = "" if self.is_training else f" and {self.decode:,} generated"
+        if (
+            self.is_training
+            and isinstance(self.model, Configured)
+            and self.model.has_encoder
+            and not self.model.hears
+        ):
+            more = " of input and of target"
         return f"batch {self.batch} x {tokens}{more}"
 
 
@@ -281,7 +292,8 @@ def usual_lengths(model: Model, decode: int = 64) -> dict[str, int]:
     decode: number of generated tokens, which need positions after the prompt.
     """
     most = most_positions(model) or _MOST
-    prompt = max(min(_DEFAULT_TOKENS, most - decode), 1)
+    hears = isinstance(model, Configured) and model.hears
+    prompt = max(min(_START_TOKENS if hears else _DEFAULT_TOKENS, most - decode), 1)
     return {"seq": min(_DEFAULT_TOKENS, most), "prompt": prompt}
 
 

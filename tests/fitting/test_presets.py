@@ -11,7 +11,10 @@ from allocsim.fitting.model import PRESETS, find_preset, near_presets, published
 from allocsim.fitting.serving import SERVERS
 from allocsim.phantom import find_gpu
 
-DECODERS = [name for name, row in PRESETS.items() if row["config"]["model_type"] != "bert"]
+TYPES = {name: row["config"]["model_type"] for name, row in PRESETS.items()}
+DESCRIBED = [name for name, kind in TYPES.items() if kind != "bert"]
+WITH_ENCODER = [name for name, kind in TYPES.items() if kind in ("t5", "whisper")]
+DECODERS = [name for name in DESCRIBED if name not in WITH_ENCODER]
 
 POPULAR = {
     "meta-llama/Llama-3.1-8B-Instruct": "Llama-3.1-8B",
@@ -112,12 +115,49 @@ POPULAR = {
 """Much used names of the Hugging Face hub from 2024 to 2026, with their presets."""
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", DESCRIBED)
 def test_a_preset_has_exactly_the_published_parameters(name: str) -> None:
     row = PRESETS[name]
     assert parameters_of(shapes_of(sizes_of(row["config"]))) == row["parameters"]
     assert "/" in row["hub"]
     assert row["read"]
+
+
+COUNTED = {
+    "google-t5/t5-small": 60_506_624,
+    "t5-base": 222_903_552,
+    "google-t5/t5-large": 737_668_096,
+    "google-t5/t5-3b": 2_851_598_336,
+    "google/flan-t5-small": 76_961_152,
+    "google/flan-t5-base": 247_577_856,
+    "google/t5-v1_1-large": 783_150_080,
+    "google/flan-t5-xl": 2_849_757_184,
+    "google/flan-t5-xxl": 11_135_332_352,
+    "openai/whisper-tiny": 37_760_640,
+    "openai/whisper-base": 72_593_920,
+    "openai/whisper-small": 241_734_912,
+    "openai/whisper-medium": 763_857_920,
+    "openai/whisper-large": 1_543_304_960,
+    "openai/whisper-large-v2": 1_543_304_960,
+    "openai/whisper-large-v3": 1_543_490_560,
+    "openai/whisper-large-v3-turbo": 808_878_080,
+    "openai/whisper-tiny.en": 37_760_256,
+}
+"""Parameters that transformers counts, of T5 1.1 and Flan-T5 with the output layer of the files."""
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_a_preset_with_an_encoder_has_the_parameters_that_transformers_counts(name: str) -> None:
+    preset = find_preset(name)
+    assert preset in WITH_ENCODER
+    assert parameters_of(shapes_of(sizes_of(CONFIGURATIONS[preset]))) == COUNTED[name]
+
+
+@pytest.mark.parametrize("server", [name for name in SERVERS if name != "transformers"])
+@pytest.mark.parametrize("name", ["t5-small", "openai/whisper-tiny"])
+def test_a_model_with_an_encoder_is_refused_by_formulas_of_servers(name: str, server: str) -> None:
+    with pytest.raises(ConfigError, match=f"the formula of {server} has no encoder"):
+        held_of(name, server)
 
 
 VISION = 416_866_032

@@ -48,7 +48,38 @@ def test_program_of_serving_is_a_prompt_and_greedy_tokens() -> None:
     assert "logits_to_keep=1" in text
 
 
-@pytest.mark.parametrize("model", ["gpt2", "BERT-base", "resnet50", "pkg.mod:make"])
+def test_program_of_a_speech_model_trains_on_thirty_seconds_of_sound() -> None:
+    text = program_of(task("openai/whisper-tiny", batch=2))
+    assert "AutoModelForSpeechSeq2Seq" in text
+    assert "frames = (2, config.num_mel_bins, 2 * config.max_source_positions)" in text
+    assert '(2, 448), device="cuda")' in text
+    assert "model(input_features=features, labels=ids).loss" in text
+
+
+def test_program_of_t5_has_the_output_layer_of_the_published_files() -> None:
+    assert "model.lm_head = torch.nn.Linear(" in program_of(task("google/flan-t5-small"))
+    assert "lm_head" not in program_of(task("t5-small"))
+
+
+@pytest.mark.parametrize("model", ["t5-small", "openai/whisper-tiny"])
+def test_program_of_serving_an_encoder_encodes_once(model: str) -> None:
+    text = program_of(task(model, is_training=False, batch=3, decode=5))
+    assert text.count("model.get_encoder()(") == 1
+    assert text.index("get_encoder") < text.index("for token in range(1 + 5):")
+    assert "encoder_outputs=encoded, decoder_input_ids=ids" in text
+    assert "cache = EncoderDecoderCache(*caches)" in text
+    assert undefined(text) == set()
+
+
+def test_fsdp_shards_the_layers_of_encoder_and_decoder() -> None:
+    text = program_of(task("t5-small", parallel="fsdp", ranks=2))
+    assert "isinstance(each, kind)]" in text
+    assert undefined(text) == set()
+
+
+@pytest.mark.parametrize(
+    "model", ["gpt2", "BERT-base", "resnet50", "flan-t5-small", "whisper-tiny", "pkg.mod:make"]
+)
 def test_program_of_every_combination_of_options_compiles(model: str) -> None:
     """It parses, and it binds every name that it uses."""
     for dtype, optimizer, start, accumulate in product(DTYPES, OPTIMIZERS, STARTS, (1, 3)):

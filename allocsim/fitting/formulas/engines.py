@@ -23,6 +23,7 @@ from allocsim.fitting.formulas.needs import (
     Needs,
     ServingWork,
     biggest_matrix,
+    bytes_a_token,
     cache_part,
     communication_parts,
     context_part,
@@ -33,6 +34,7 @@ from allocsim.fitting.formulas.needs import (
     weights_part,
 )
 from allocsim.fitting.formulas.server_options import options_again
+from allocsim.fitting.formulas.sizes import Encoder
 from allocsim.units import GIB, MIB, round_up
 
 _RESERVED_BESIDE = (0.01, 0.02)
@@ -53,6 +55,8 @@ GRAPHS = (104 * MIB, 1 * GIB)
 
 def transformers(work: ServingWork) -> Needs:
     """Estimate the memory of transformers' `generate()` with its default cache, `DynamicCache`."""
+    if work.sizes.encoder is not None:
+        return _with_encoder(work, work.sizes.encoder)
     grown = grow(
         work.sizes,
         work.weights,
@@ -94,6 +98,48 @@ def transformers(work: ServingWork) -> Needs:
             "of the whole prompt, also in 32 bits",
         ),
     )
+
+
+_ENCODING = (2, 6)
+"""Fewest and most tensors of the MLP's width that exist at a time in a layer of an encoder."""
+_T5_SCORES = (8, 12)
+"""Fewest and most bytes per score in T5: two or three tensors in 32 bits."""
+_DISTANCES = 6
+"""64-bit numbers that T5 computes for each pair of tokens to find the bias of their distance."""
+
+
+def _with_encoder(work: ServingWork, encoder: Encoder) -> Needs:
+    sizes, each = work.sizes, work.number_size
+    source = encoder.tokens or work.prompt
+    written = work.decode + (work.prompt if encoder.tokens else 1)
+    rows = work.batch * source
+    low, high = (rows * each * (sizes.width + sizes.inner * tensors) for tensors in _ENCODING)
+    if encoder.buckets:
+        scores, few = work.batch * sizes.heads * source**2, source**2
+        bias = few * (each * sizes.heads + 8 * _DISTANCES)
+        low = max(low, _T5_SCORES[0] * scores)
+        high = max(high, _T5_SCORES[1] * scores + bias + 3 * rows * sizes.width * each)
+    else:
+        sound = rows * 2 * (encoder.channels + 2 * sizes.width) * each
+        low, high = max(low, sound // 2), high + sound
+    logits = work.batch * (work.prompt if encoder.tokens else 1) * sizes.vocabulary * each
+    high += work.workspace + logits + _SMALL_POOLS
+    output = rows * sizes.width * each
+    cache = work.batch * (written + source) * bytes_a_token(sizes, work.computed_in)
+    why = (
+        f"{work.batch} x {written:,} tokens of the decoder, and {source:,} of the encoder's output"
+    )
+    parts = (
+        context_part(work),
+        weights_part(work),
+        MemoryPart("encoder's output", output, output),
+        MemoryPart("keys and values", cache, cache, why),
+        MemoryPart(
+            "activations and the allocator's cache", low, high, "a layer of the encoder, or logits"
+        ),
+    )
+    source_text = "transformers, modeling_t5.py and modeling_whisper.py"
+    return Needs(engine="transformers", parts=parts, source=source_text)
 
 
 def tensorrt_llm(work: ServingWork) -> Needs:

@@ -1,6 +1,7 @@
 """Tensors of a language model, from its sizes; their elements add up to the model's parameters.
 
-A function for each family lists the tensors of one layer.
+A function for each family lists the tensors of one layer.  The module is long because it has all
+families.
 """
 
 # Sources: the modelling files of Hugging Face transformers and, for the roles, the tensor names of
@@ -16,6 +17,8 @@ from allocsim.fitting.formulas.sizes import ModelSizes
 
 _STREAMS, _LAUREL = 4, 64
 """Hidden states that Gemma 3n keeps for each token, and rank of its learned residual."""
+_SOUND_KERNEL = 3
+"""Frames of sound that each convolution of Whisper covers."""
 _IMAGE_TOKENS = 8
 """Rows of Llama 3.2 Vision's embedding beyond the vocabulary."""
 
@@ -53,6 +56,7 @@ def shapes_of(sizes: ModelSizes) -> tuple[Shape, ...]:
         shapes += [Shape("weight", (sizes.width, sizes.width))] * (2 * _STREAMS - 2)
     if sizes.positions:
         shapes.append(Shape("position", (sizes.positions, sizes.width)))
+    shapes += _beside_encoder(sizes)
     for layer in range(sizes.layers):
         rows = block(sizes.of_layer(layer), layer)
         shapes += (Shape(role, dims, layer) for role, dims in rows)
@@ -60,13 +64,28 @@ def shapes_of(sizes: ModelSizes) -> tuple[Shape, ...]:
     if sizes.family == "modernbert":  # the embedding's norm, and the head of the masked tokens
         shapes += [Shape("norm", (sizes.width,))] * 2
         shapes += (Shape("weight", (sizes.width,) * 2), Shape("bias", (sizes.vocabulary,)))
-    if sizes.family in ("gpt2", "phi", "starcoder2"):
+    if sizes.family in ("gpt2", "phi", "starcoder2", "whisper"):
         shapes.append(Shape("bias", (sizes.width,)))
     if not sizes.tied:
         shapes.append(Shape("output", (sizes.vocabulary, sizes.width)))
     if sizes.family == "phi":
         shapes.append(Shape("bias", (sizes.vocabulary,)))
     return tuple(shapes)
+
+
+def _beside_encoder(sizes: ModelSizes) -> Iterator[Shape]:
+    if (encoder := sizes.encoder) is None:
+        return
+    width = sizes.width
+    if encoder.channels:
+        for channels in (encoder.channels, width):
+            yield Shape("weight", (width, channels, _SOUND_KERNEL))
+            yield Shape("bias", (width,))
+        yield Shape("position", (encoder.tokens, width))
+        yield Shape("bias", (width,))
+    yield Shape("norm", (width,))
+    if encoder.buckets:
+        yield from [Shape("position", (encoder.buckets, sizes.heads))] * 2
 
 
 def parameters_of(shapes: Iterable[Shape]) -> int:
@@ -103,6 +122,18 @@ def _attention(sizes: ModelSizes, _: int) -> _Rows:
     yield "attn_output", (width, queries)
     if sizes.attention_bias and sizes.family not in ("glm", "glm4", "glm4_moe", "qwen2"):
         yield "bias", (width,)
+
+
+def _unbiased_keys(sizes: ModelSizes, _: int) -> _Rows:
+    square = (sizes.width, sizes.width)
+    yield from _with_bias("attn_q", square)
+    yield "attn_k", square
+    yield from _with_bias("attn_v", square)
+    yield from _with_bias("attn_output", square)
+
+
+def _crossing(part: _Part) -> _Part:
+    return lambda sizes, layer: part(sizes, layer) if sizes.attends_to_encoder(layer) else iter(())
 
 
 def _fused_attention(sizes: ModelSizes, _: int) -> _Rows:
@@ -210,7 +241,8 @@ def _gated(sizes: ModelSizes, _: int) -> _Rows:
 
 
 def _gated_mlp(sizes: ModelSizes, inner: int) -> _Rows:
-    outs = {"ffn_gate": (inner, sizes.width), "ffn_up": (inner, sizes.width)}
+    outs = {"ffn_gate": (inner, sizes.width)} if sizes.is_gated else {}
+    outs["ffn_up"] = (inner, sizes.width)
     for role, dims in {**outs, "ffn_down": (sizes.width, inner)}.items():
         yield role, dims
         if sizes.inner_bias:
@@ -374,5 +406,10 @@ FAMILIES: dict[str, _Part] = {
     "gpt2": _layer(_gpt2_attention, _plain_mlp, _biased_norms(2)),
     "phi": _layer(_biased_attention, _plain_mlp, _biased_norms(1)),
     "starcoder2": _layer(_biased_attention, _plain_mlp, _biased_norms(2)),
+    "t5": _layer(_LLAMA, _crossing(_layer(_attention, _norms(1)))),
+    "whisper": _layer(
+        *(_unbiased_keys, _plain_mlp, _biased_norms(2)),
+        _crossing(_layer(_unbiased_keys, _biased_norms(1))),
+    ),
 }
 """Function that yields the tensors of one layer, given its number, by model_type."""

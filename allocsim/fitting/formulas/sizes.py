@@ -21,7 +21,7 @@ KNOWN_TYPES = (
     *("granite", "kimi_k2", "laguna", "llama", "llama4_text", "minimax_m2", "mistral", "mixtral"),
     *("mllama_text_model", "modernbert", "nemotron_h", "olmo2", "olmo3", "phi", "phi3", "qwen2"),
     *("qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "smollm3"),
-    "starcoder2",
+    *("starcoder2", "t5", "whisper"),
 )
 """Values of model_type that the formulas describe."""
 
@@ -31,7 +31,10 @@ _ALIKE = {
     **{"qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe"},
 }
 """Type with the same tensors, for types of language models beside an encoder."""
-_TIED = (*_GEMMA, "cohere", "cohere2", "gpt2", "modernbert", "smollm3", "starcoder2")
+_TIED = (
+    *(*_GEMMA, "cohere", "cohere2", "gpt2", "modernbert", "smollm3", "starcoder2", "t5"),
+    "whisper",
+)
 """Types whose output layer shares the embedding's weights by default."""
 _DELTA = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 _LINEAR = (*_DELTA, "nemotron_h")
@@ -116,6 +119,22 @@ class Whole:
     shares_keys: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoder:
+    """Encoder of a model whose decoder attends to its output, as in T5 and Whisper.
+
+    layers: number of its layers, which come before those of the decoder.
+    tokens: tokens of its output, or 0 if it has as many as its input.
+    channels: channels of a sound's spectrum, or 0 if the input is text.
+    buckets: number of distances that have a bias, or 0 without relative positions.
+    """
+
+    layers: int
+    tokens: int = 0
+    channels: int = 0
+    buckets: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class CachedLayers:
     """Layers that cache the same number of elements per token, for the same number of tokens.
@@ -188,6 +207,8 @@ class ModelSizes(DecoderSizes):
     expert_width: elements of a token's compressed form for the experts, or 0 if it has none.
     per_layer: (rows, elements of a token) of the further embedding for each layer, or None.
     shares_keys: True if one matrix makes keys and values.
+    encoder: encoder whose layers are the first ones of the model, or None for a decoder alone.
+    is_gated: False if the MLP has no gate, for a type whose configuration says so.
     """
 
     family: str
@@ -208,6 +229,8 @@ class ModelSizes(DecoderSizes):
     expert_width: int = 0
     per_layer: tuple[int, int] | None = None
     shares_keys: bool = False
+    encoder: Encoder | None = None
+    is_gated: bool = True
 
     def of_layer(self, layer: int) -> ModelSizes:
         """Return the sizes with the attention and the MLP of one layer.
@@ -222,11 +245,15 @@ class ModelSizes(DecoderSizes):
             found |= {"kv_heads": 0, "inner": self.inner * (1 + self.is_wider)}
         return replace(self, **found) if found else self
 
+    def attends_to_encoder(self, layer: int) -> bool:
+        return self.encoder is not None and layer >= self.encoder.layers
+
     @property
     def keeping(self) -> int:
         """Number of layers whose KV cache grows with each token; linear attention has none."""
         linear = self.linear.layers if self.linear else ()
-        return self.layers - self.reusing - len(linear) - len(self.bare)
+        encoding = self.encoder.layers if self.encoder else 0
+        return self.layers - self.reusing - len(linear) - len(self.bare) - encoding
 
     @property
     def cached(self) -> tuple[CachedLayers, ...]:
@@ -282,6 +309,8 @@ def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
         raise ConfigError(f"model_type {family!r:.60} has no formula; expected one of {known}")
     if family == "nemotron_h":
         config = _nemotron(config)
+    if family in _WITH_ENCODER:
+        config = _WITH_ENCODER[family](config)
     width = _size(config, "hidden_size", "n_embd")
     heads = _size(config, "num_attention_heads", "n_head")
     if isinstance(of_layers := config.get("num_attention_heads_per_layer"), list):
@@ -310,7 +339,7 @@ def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
         head=_size(config, "qk_nope_head_dim") if latent else head,
         vocabulary=_size(config, "vocab_size"),
         tied=bool(is_tied),
-        positions=_size(config, "n_positions", default=1024) if family == "gpt2" else 0,
+        positions=_positions(config),
         longest=_count(config, "max_position_embeddings" if family != "gpt2" else "n_positions"),
         window=window,
         windowed=sum(seen[: layers - reusing]),
@@ -328,6 +357,8 @@ def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
         expert_width=_count(config, "moe_latent_size"),
         is_wider=bool(config.get("use_double_wide_mlp")),
         per_layer=_per_layer(config),
+        encoder=config.get("encoder"),
+        is_gated=family != "t5" or str(config.get("feed_forward_proj")).startswith("gated"),
         **_experts(config, layers),
     )
 
@@ -391,6 +422,47 @@ def _nemotron(config: Mapping[str, Any]) -> dict[str, Any]:
     found |= {"layer_types": [_LETTERS[letter] for letter in pattern]}
     found |= {"num_hidden_layers": len(pattern), "enable_moe_block": "E" in pattern}
     return {**config, **found}
+
+
+def _of_t5(config: Mapping[str, Any]) -> dict[str, Any]:
+    encoding = _size(config, "num_layers")
+    names = {"hidden_size": "d_model", "intermediate_size": "d_ff", "head_dim": "d_kv"}
+    found: dict[str, Any] = {ours: config.get(theirs) for ours, theirs in names.items()}
+    found["num_attention_heads"] = config.get("num_heads")
+    found["num_hidden_layers"] = encoding + _size(config, "num_decoder_layers", default=encoding)
+    buckets = _size(config, "relative_attention_num_buckets", default=32)
+    return {**config, **found, "encoder": Encoder(layers=encoding, buckets=buckets)}
+
+
+def _of_whisper(config: Mapping[str, Any]) -> dict[str, Any]:
+    encoding = _size(config, "encoder_layers")
+    found: dict[str, Any] = {"hidden_size": config.get("d_model")}
+    pairs = {"num_attention_heads": "attention_heads", "intermediate_size": "ffn_dim"}
+    for ours, theirs in pairs.items():
+        found[ours] = _size(config, f"decoder_{theirs}")
+        if (other := _size(config, f"encoder_{theirs}")) != found[ours]:
+            raise ConfigError(
+                f"encoder_{theirs} is {other:,}; expected that of the decoder, {found[ours]:,}"
+            )
+    found["num_hidden_layers"] = encoding + _size(config, "decoder_layers")
+    found["max_position_embeddings"] = _size(config, "max_target_positions", default=448)
+    tokens = _size(config, "max_source_positions", default=1500)
+    channels = _size(config, "num_mel_bins", default=80)
+    return {
+        **config,
+        **found,
+        "encoder": Encoder(layers=encoding, tokens=tokens, channels=channels),
+    }
+
+
+_WITH_ENCODER = {"t5": _of_t5, "whisper": _of_whisper}
+"""Function that returns a configuration with the keys of other types and an `Encoder`."""
+
+
+def _positions(config: Mapping[str, Any]) -> int:
+    if config["model_type"] == "whisper":
+        return _size(config, "max_position_embeddings")
+    return _size(config, "n_positions", default=1024) if config["model_type"] == "gpt2" else 0
 
 
 def _linear(config: Mapping[str, Any], layers: int) -> Linear:

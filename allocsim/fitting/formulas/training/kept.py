@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from allocsim.fitting.formulas.sizes import Linear
+from allocsim.fitting.formulas.training.encoders import EncodedLayer
 from allocsim.fitting.formulas.training.layout import ParallelLayout, TransformerShape
 
 
@@ -83,6 +84,8 @@ class Practice:
     foreach: True if the optimizer's step needs another copy of its parameters.
     keeps_gradients: True if gradients stay allocated between steps; False if each is None until the
         backward pass reaches its layer.
+    casts: True if hidden states have 32 bits and each linear layer saves its own 16-bit copy
+        (autocast); only models with an encoder are counted so.
     """
 
     name: str
@@ -94,6 +97,7 @@ class Practice:
     weight_gradients: bool
     foreach: bool
     keeps_gradients: bool
+    casts: bool = False
 
 
 FUSED = Practice(
@@ -138,6 +142,8 @@ def kept_of_layer(
     practice: properties of the training software.
     item: bytes of an activation's element.
     """
+    if shape.encoder is not None:
+        return EncodedLayer(shape, layout, item, practice.casts).kept()
     common = layout.tokens / layout.split
     split = layout.tokens / layout.tensor
     kept = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.formulas.sizes import DecoderSizes, Linear
+from allocsim.fitting.formulas.sizes import DecoderSizes, Encoder, Linear
 
 _HEAD = 128
 _KV_HEADS = 8
@@ -42,6 +42,9 @@ class TransformerShape(DecoderSizes):
     masked: True if fused attention saves a mask of each sequence, in the type of activations.
     further: parameters of further embeddings beside the first layer.
     linear: sizes of linear attention, which replaces attention in this layer, or None.
+    encoder: encoder of the model, or None for a decoder alone.
+    crosses: True if the layer also attends to the encoder's output.
+    crossing_adapters: number of adapters of the layer whose input is the encoder's output.
     kinds: the sizes for each layer if layers differ in more than experts, else empty.
     """
 
@@ -61,6 +64,9 @@ class TransformerShape(DecoderSizes):
     masked: bool = False
     further: int = 0
     linear: Linear | None = None
+    encoder: Encoder | None = None
+    crosses: bool = False
+    crossing_adapters: int = 0
     kinds: tuple[TransformerShape, ...] = ()
 
     def of_layer(self, layer: int) -> TransformerShape:
@@ -264,6 +270,12 @@ class ParallelLayout:
 def refuse_impossible(shape: TransformerShape, layout: ParallelLayout) -> None:
     """Raise ConfigError for a layout that a model of this shape cannot have."""
     t, p = layout.tensor, layout.pipeline
+    is_split = max(t, p, layout.context) > 1
+    if shape.encoder is not None and (is_split or layout.recompute not in ("none", "full")):
+        raise ConfigError(
+            "the formula of a model with an encoder has no tensor, pipeline and context "
+            "parallelism, and recomputes whole layers or none"
+        )
     if shape.heads % t:
         raise ConfigError(f"{t} tensor parallel ranks do not divide {shape.heads} heads")
     if p * layout.chunks > shape.layers:

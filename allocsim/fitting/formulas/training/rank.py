@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from allocsim.fitting.formulas.training.encoders import EncodedLayer
 from allocsim.fitting.formulas.training.kept import (
     FUSED,
     MIXED,
@@ -104,6 +105,12 @@ class _Account:
             "backward's end": (*after, *self.in_layer()),
             "optimizer's step": (*after, *self.in_step()),
         }
+        if (encoder := self.shape.encoder) is not None:
+            moments["backward's end"] = (*after, *self.in_layer(0))
+            inside = (*self.kept(encoder.layers), *self.in_layer(0))
+            moments["backward of the encoder"] = (*before, *inside, *self.decoder_gradients())
+            inside = (*kept, *self.in_layer(encoder.layers))
+            moments["backward of a layer"] = (*before, *inside)
         if self.is_last:
             moments["loss"] = (*before, *kept, *self.at_loss())
         moments["backward of the embedding"] = (*after, *self.at_embedding())
@@ -218,23 +225,35 @@ class _Account:
 
     # Activations
 
-    def kept(self) -> Iterator[RankPart]:
+    def kept(self, end: int | None = None) -> Iterator[RankPart]:
+        # Of the layers before `end`, or of all layers.
         depth = self.layout.in_flight(self.stage)
         tokens, layout = self.layout.tokens, self.layout
-        each = {layer: self._kept_of(layer) for layer in self.kinds}
-        size = depth * sum(n * each[layer] for layer, n in self.kinds.items())
+        kinds = {layer: n for layer, n in self.kinds.items() if end is None or layer < end}
+        each = {layer: self._kept_of(layer) for layer in kinds}
+        size = depth * sum(n * each[layer] for layer, n in kinds.items())
         how = f"{tokens:,} tokens x ("
         how += " + ".join(
-            f"{n} layers x {each[layer] / tokens:,.0f} bytes" for layer, n in self.kinds.items()
+            f"{n} layers x {each[layer] / tokens:,.0f} bytes" for layer, n in kinds.items()
         )
         how += ")" + f" x {depth:g} in flight" * (layout.pipeline > 1)
         yield RankPart("activations", round(size), how)
+        if self.shape.encoder is not None:
+            beside = sum(self._encoded(layer).beside() for layer in kinds)
+            yield RankPart("inputs and outputs of the stacks", round(beside), "saved once a stack")
         if self.shape.dropout and self.is_first:
             mask = tokens * self.shape.width / layout.split * depth
             yield RankPart("embedding's dropout", round(mask), "a byte an element")
 
+    def _encoded(self, layer: int) -> EncodedLayer:
+        shape, item = self.shape.of_layer(layer), self.precision.compute
+        return EncodedLayer(shape, self.layout, item, self.practice.casts)
+
     def _kept_of(self, layer: int) -> float:
         item, layout = self.precision.compute, self.layout
+        if self.shape.encoder is not None and layout.recompute == "full":
+            encoded = self._encoded(layer)
+            return float(encoded.rows * self.shape.width * encoded.residual)
         if layout.recompute == "full":
             return layout.tokens * self.shape.width * item / layout.split
         if layout.recompute == "ops":
@@ -266,14 +285,20 @@ class _Account:
         if layout.zero == _ALL and layout.shards > 1:
             yield from self._gathered_at_ends()
 
-    def in_layer(self) -> Iterator[RankPart]:
+    def in_layer(self, layer: int | None = None) -> Iterator[RankPart]:
+        # In the layer that saves most, or in `layer`.
         shape, layout, item = self.shape, self.layout, self.precision.compute
-        layer = max(self.kinds, key=self._whole)
+        layer = max(self.kinds, key=self._whole) if layer is None else layer
         shape = shape.of_layer(layer)
         if layout.recompute in ("full", "ops"):
             recomputed = self._whole(layer)
             how = f"{recomputed / layout.tokens:,.0f} bytes a token"
             yield RankPart("one layer, computed again", round(recomputed), how)
+        if shape.encoder is not None:
+            least = round(self._encoded(layer).gradients())
+            yield RankPart("gradients in the layer", least, "of the MLP or of the scores")
+            yield from self._in_flight()
+            return
         wide = shape.inner
         if shape.has_experts(layer):
             wide = max(shape.expert_inner * shape.chosen, shape.shared_inner)
@@ -288,6 +313,17 @@ class _Account:
             yield self._gathered_input("a linear layer's input, gathered", 1)
         yield from self._weight_gradient_placeholders()
         yield from self._in_flight()
+
+    def decoder_gradients(self) -> Iterator[RankPart]:
+        assert self.shape.encoder is not None
+        if self._accumulates or self.shape.lora:
+            return
+        kinds = self.kinds.items()
+        count = sum(n * self._dense_of(layer) for layer, n in kinds if layer) + self.shape.embedding
+        each = self.precision.gradients
+        among = self.layout.shards if self.layout.zero >= 2 else 1
+        how = f"{count:,} x {each} bytes" + f" / {among}" * (among > 1)
+        yield RankPart("gradients of the decoder", count * each // among, how)
 
     def at_embedding(self) -> Iterator[RankPart]:
         # The output layer computes the first gradient of a tied embedding.
