@@ -131,6 +131,19 @@ CASES = (
     Case("51", "gpt-oss-20b", "A100 80GB", {"seq": 1024, **_LORA, **_CKPT}, layers=4),
     Case("52", "ModernBERT-base", "RTX 4090", {"batch": 4, "seq": 1024}),
     Case("53", "ModernBERT-large", "RTX 4090", {"batch": 2, "seq": 2048, **_LORA}),
+    Case("54", "T5-small", "RTX 4090", {"batch": 8, "seq": 512}),
+    Case("55", "T5-base", "RTX 4090", {"batch": 4, "seq": 512}),
+    Case("56", "T5-base", "RTX 4090", {"batch": 2, "seq": 1024, **_CKPT}),
+    Case("57", "Flan-T5-base", "RTX 4090", {"batch": 4, "seq": 512}),
+    Case("58", "Flan-T5-large", "RTX 4090", {"batch": 2, "seq": 512, **_LORA}),
+    Case("59", "Flan-T5-base", "RTX 4090", {"batch": 4, "seq": 512, "dtype": "autocast-bf16"}),
+    Case("60", "Whisper-small", "RTX 4090", {"batch": 4, "seq": 448}),
+    Case("61", "Whisper-small", "RTX 4090", {"batch": 8, "seq": 128, "dtype": "autocast-bf16"}),
+    Case("62", "Whisper-medium", "RTX 4090", {"batch": 4, "seq": 256, **_CKPT}),
+    Case("63", "Whisper-large-v3", "RTX 4090", {"batch": 2, "seq": 448, **_LORA}),
+    Case("64", "Whisper-base", "RTX 4090", {"batch": 8, "seq": 448, "dtype": "fp32"}),
+    Case("65", "T5-small", "RTX 4090", {"batch": 8, "seq": 256, "dtype": "fp32"}),
+    Case("66", "Flan-T5-small", "RTX 4090", {"batch": 8, "seq": 512, **_CKPT}),
 )
 """Trainings that are in no row of traces/fit/truth.jsonl; 22 to 27 have 8-bit optimizers."""
 

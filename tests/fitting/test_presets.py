@@ -247,7 +247,7 @@ def test_an_encoder_is_not_served(server: str) -> None:
         held_of("answerdotai/ModernBERT-base", server)
 
 
-@pytest.mark.parametrize("name", [name for name in DECODERS if not name.startswith(SERVED)])
+@pytest.mark.parametrize("name", [name for name in DESCRIBED if not name.startswith(SERVED)])
 def test_shape_of_has_the_parameters_of_the_tensors(name: str) -> None:
     said = shape_of(model_of(name)).parameters
     assert said == pytest.approx(PRESETS[name]["parameters"], rel=2e-5)
