@@ -50,6 +50,7 @@ from allocsim.fitting.model import (
     model_of,
     published_format,
 )
+from allocsim.fitting.task import DEFAULT_TOKENS, START_TOKENS
 from allocsim.phantom import CARDS, Gpu, context_seen
 from allocsim.units import GIB, MIB, format_range, format_size
 
@@ -208,7 +209,7 @@ def serve(
     gpu: Gpu,
     *,
     batch: int = 1,
-    prompt: int = 1024,
+    prompt: int | None = None,
     decode: int = 64,
     requests: int = 2,
     kv_type: str = "",
@@ -222,6 +223,7 @@ def serve(
     held: the model with its weights.
     server: one of `SERVERS`.
     batch: sequences at a time, each with `prompt` and `decode` tokens.
+    prompt: default: 1,024 tokens, or the 4 with which a model that hears starts to write.
     requests: number of rounds of `batch` sequences, served one after another.
     kv_type: type of keys and values, one of `KV_TYPES`; default: the engine's.
     gpu_layers: number of layers on the GPU for llama.cpp and Ollama; default: all.
@@ -236,6 +238,9 @@ def serve(
     if logged is not None:
         logged, given = logged.applied(given)
     cards = given.cards or 1
+    hears = held.sizes.encoder is not None and held.sizes.encoder.tokens > 0
+    if prompt is None:
+        prompt = START_TOKENS if hears else DEFAULT_TOKENS
     counts = {"batch": batch, "prompt": prompt, "decode": decode, "requests": requests}
     _refuse(held, server, given, counts | {"tensor-parallel": cards})
     is_named = gpu.name in _NAMES
@@ -288,6 +293,10 @@ def _refuse(
         known = ", ".join(_PARALLEL_SERVERS)
         raise ConfigError(f"tensor parallelism is for {known}, not {server}")
     tokens, longest = counts["prompt"] + counts["decode"], given.longest
+    if held.sizes.encoder is not None and 0 < held.sizes.longest < tokens:
+        raise ConfigError(
+            f"{held.name} has {held.sizes.longest:,} positions; {tokens:,} tokens are too many"
+        )
     if longest and tokens > longest and server not in _GGML_SERVERS:
         raise ConfigError(f"a request of {tokens:,} tokens exceeds the server's {longest:,}")
     if held.sizes.linear is not None and server not in ("vllm", *_GGML_SERVERS):

@@ -67,9 +67,10 @@ _NAMED = {
 }
 """Fields of a task with a fixed set of values."""
 _MOST = 1 << 24
-_DEFAULT_TOKENS = 1024
+DEFAULT_TOKENS = 1024
+"""Tokens of a prompt or of a sequence, if the task does not give them."""
 _DEFAULT_PIXELS = 224
-_START_TOKENS = 4
+START_TOKENS = 4
 """Tokens that Whisper's decoder starts with: start, language, task, and no timestamps."""
 
 
@@ -293,8 +294,8 @@ def usual_lengths(model: Model, decode: int = 64) -> dict[str, int]:
     """
     most = most_positions(model) or _MOST
     hears = isinstance(model, Configured) and model.hears
-    prompt = max(min(_START_TOKENS if hears else _DEFAULT_TOKENS, most - decode), 1)
-    return {"seq": min(_DEFAULT_TOKENS, most), "prompt": prompt}
+    prompt = max(min(START_TOKENS if hears else DEFAULT_TOKENS, most - decode), 1)
+    return {"seq": min(DEFAULT_TOKENS, most), "prompt": prompt}
 
 
 def most_of(task: Task, size: str) -> int:

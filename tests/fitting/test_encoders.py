@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from allocsim.errors import ConfigError
-from allocsim.fitting import Task, estimate, model_of, shape_of
+from allocsim.fitting import Task, estimate, held_of, model_of, serve, shape_of
 from allocsim.fitting.formulas import sizes_of
 from allocsim.fitting.formulas.training import EAGER, ParallelLayout, Training, kept_of_layer
 from allocsim.fitting.model import CONFIGURATIONS
@@ -90,12 +90,24 @@ def test_serving_keeps_keys_and_values_of_the_encoder_once() -> None:
     assert cache(50) - cache(1) == each * 49
 
 
+def test_a_served_speech_model_starts_with_four_tokens_of_its_positions() -> None:
+    held = held_of("openai/whisper-base", "transformers")
+    assert serve(held, "transformers", CARD).work.prompt == 4
+    with pytest.raises(ConfigError, match="has 448 positions; 464 tokens are too many"):
+        serve(held, "transformers", CARD, prompt=400)
+
+
 SERVED: dict[str, tuple[Task, int, int]] = {
     "T5-small": (of("t5-small", is_training=False), 250_541_568, 287_309_824),
     "Whisper-tiny": (
         of("whisper-tiny", is_training=False, prompt=4),
         112_251_392,
         121_634_816,
+    ),
+    "T5-base, batch 4": (
+        of("t5-base", is_training=False, batch=4, decode=16),
+        1_192_558_080,
+        1_323_302_912,
     ),
 }
 """Servings with the allocated and reserved bytes of real PyTorch."""
