@@ -144,6 +144,11 @@ CASES = (
     Case("64", "Whisper-base", "RTX 4090", {"batch": 8, "seq": 448, "dtype": "fp32"}),
     Case("65", "T5-small", "RTX 4090", {"batch": 8, "seq": 256, "dtype": "fp32"}),
     Case("66", "Flan-T5-small", "RTX 4090", {"batch": 8, "seq": 512, **_CKPT}),
+    Case("67", "Whisper-large-v3-turbo", "RTX 4090", {"batch": 4, "seq": 448}),
+    Case("68", "Whisper-tiny", "RTX 4090", {"batch": 16, "seq": 64}),
+    Case("69", "T5-large", "RTX 4090", {"batch": 2, "seq": 512, **_CKPT}),
+    Case("70", "Whisper-small", "RTX 4090", {"batch": 4, "seq": 200, "attention": "eager"}),
+    Case("71", "T5-small", "RTX 4090", {"batch": 4, "seq": 384, "attention": "eager"}),
 )
 """Trainings that are in no row of traces/fit/truth.jsonl; 22 to 27 have 8-bit optimizers."""
 
