@@ -149,6 +149,11 @@ CASES = (
     Case("69", "T5-large", "RTX 4090", {"batch": 2, "seq": 512, **_CKPT}),
     Case("70", "Whisper-small", "RTX 4090", {"batch": 4, "seq": 200, "attention": "eager"}),
     Case("71", "T5-small", "RTX 4090", {"batch": 4, "seq": 384, "attention": "eager"}),
+    Case("72", "T5-base", "RTX 4090", {"batch": 2, "seq": 256, "optimizer": "sgd"}),
+    Case("73", "Whisper-medium", "RTX 4090", {"batch": 2, "seq": 448, "lora": 8, **_CKPT}),
+    Case(
+        "74", "T5-small", "RTX 4090", {"batch": 16, "seq": 256, "dtype": "autocast-bf16", **_CKPT}
+    ),
 )
 """Trainings that are in no row of traces/fit/truth.jsonl; 22 to 27 have 8-bit optimizers."""
 

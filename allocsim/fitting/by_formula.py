@@ -151,7 +151,7 @@ def training_of(task: Task) -> Training:
     if shape.encoder is not None:
         # The loss is computed in the type of the activations, but by autocast in 32 bits.
         casts = precision.compute < precision.weights
-        logits = EAGER.logits if casts else _LOGITS * precision.compute
+        logits = _CAST_LOGITS if casts else _LOGITS * precision.compute
         practice = replace(practice, casts=casts, logits=logits)
     return Training(task.model.name, shape, layout, precision, practice)
 
@@ -251,8 +251,11 @@ def _left_out(task: Task, gpu: Gpu, conf: str | None) -> Iterator[str]:
         yield "the formula does not know the effect of the allocator's settings"
 
 
-_LOGITS = 3
-"""Tensors of the logits' size while a loss that is not converted to 32 bits is computed."""
+_LOGITS, _CAST_LOGITS = 3, 2 + 4 + 4
+"""Tensors of the logits' size while a loss in their type is computed; bytes per logit by autocast.
+
+Autocast keeps logits in 16 bits, their softmax and its gradient in 32.
+"""
 _SERVED_ALONE = ("gemma3n_text", "mllama_text_model", "nemotron_h")
 """Types whose training has no formula."""
 _PARALLEL = ("cohere", "cohere2", "phi")

@@ -104,6 +104,16 @@ SERVED: dict[str, tuple[Task, int, int]] = {
         112_251_392,
         121_634_816,
     ),
+    "Whisper-large-v3": (
+        of("whisper-large-v3", is_training=False, prompt=4),
+        3_401_222_656,
+        3_703_570_432,
+    ),
+    "Flan-T5-large": (
+        of("google/flan-t5-large", is_training=False, prompt=512),
+        1_737_984_512,
+        1_786_773_504,
+    ),
     "T5-base, batch 4": (
         of("t5-base", is_training=False, batch=4, decode=16),
         1_192_558_080,

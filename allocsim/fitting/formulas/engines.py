@@ -104,6 +104,8 @@ _ENCODING = (2, 6)
 """Fewest and most tensors of the MLP's width that exist at a time in a layer of an encoder."""
 _T5_SCORES = (8, 12)
 """Fewest and most bytes per score in T5: two or three tensors in 32 bits."""
+_ROUNDED = 25
+"""Inverse of the share of the weights that rounding of their blocks and segments adds at most."""
 _DISTANCES = 6
 """64-bit numbers that T5 computes for each pair of tokens to find the bias of their distance."""
 
@@ -123,7 +125,7 @@ def _with_encoder(work: ServingWork, encoder: Encoder) -> Needs:
         sound = rows * 2 * (encoder.channels + 2 * sizes.width) * each
         low, high = max(low, sound // 2), high + sound
     logits = work.batch * (work.prompt if encoder.tokens else 1) * sizes.vocabulary * each
-    high += work.workspace + logits + _SMALL_POOLS
+    high += work.workspace + logits + _SMALL_POOLS + work.weights.size // _ROUNDED
     output = rows * sizes.width * each
     cache = work.batch * (written + source) * bytes_a_token(sizes, work.computed_in)
     why = (

@@ -182,8 +182,10 @@ class _Account:
             yield self._state("optimizer", precision.optimizer, zero >= 1)
         if precision.compute < precision.weights and zero < _ALL:
             count = self.dense + self.experts
-            if self.shape.lora and self.layout.recompute == "full":
-                # Autocast keeps no copies of frozen weights; backward does, of what it computes.
+            is_split = self.shape.lora or self.shape.encoder is not None
+            if is_split and self.layout.recompute == "full":
+                # Autocast keeps no copies of weights whose operations save nothing; backward does,
+                # of what it computes.
                 count = self.shape.embedding + self.largest_layer
             size = count * precision.compute
             yield RankPart(_COPIES, size, f"{count:,} x {precision.compute} bytes")
