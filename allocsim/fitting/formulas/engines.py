@@ -100,7 +100,8 @@ def transformers(work: ServingWork) -> Needs:
     )
 
 
-_ENCODING = (2, 6)
+_FEWEST_WIDE = 2
+_MOST_WIDE = 6
 """Fewest and most tensors of the MLP's width that exist at a time in a layer of an encoder."""
 _T5_SCORES = (8, 12)
 """Fewest and most bytes per score in T5: two or three tensors in 32 bits."""
@@ -115,7 +116,10 @@ def _with_encoder(work: ServingWork, encoder: Encoder) -> Needs:
     source = encoder.tokens or work.prompt
     written = work.decode + (work.prompt if encoder.tokens else 1)
     rows = work.batch * source
-    low, high = (rows * each * (sizes.width + sizes.inner * tensors) for tensors in _ENCODING)
+    low, high = (
+        rows * each * (sizes.width + sizes.inner * tensors)
+        for tensors in (_FEWEST_WIDE, _MOST_WIDE)
+    )
     if encoder.buckets:
         scores, few = work.batch * sizes.heads * source**2, source**2
         bias = few * (each * sizes.heads + 8 * _DISTANCES)
