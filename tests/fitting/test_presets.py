@@ -27,6 +27,8 @@ POPULAR = {
     "meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8": "Llama-4-Maverick-17B-128E",
     "meta-llama/Llama-3.2-11B-Vision": "Llama-3.2-11B-Vision",
     "codellama/CodeLlama-34b-Instruct-hf": "CodeLlama-34B",
+    "deepseek-ai/DeepSeek-V2-Chat-0628": "DeepSeek-V2",
+    "deepseek-ai/DeepSeek-Coder-V2-Instruct-0724": "DeepSeek-V2",
     "deepseek-ai/DeepSeek-V2-Lite-Chat": "DeepSeek-V2-Lite",
     "deepseek-ai/DeepSeek-Coder-V2-Lite-Instruct": "DeepSeek-V2-Lite",
     "deepseek-ai/DeepSeek-V3-0324": "DeepSeek-V3",
