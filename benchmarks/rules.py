@@ -24,19 +24,18 @@ from allocsim import load, replay
 from allocsim.fitting import CONFIGURATIONS
 from allocsim.fitting.formulas import (
     BLOCKS,
-    Grown,
     ModelSizes,
     Needs,
     ServerOptions,
     ServingWork,
     Weights,
-    grow,
     llama_cpp,
     shapes_of,
     sizes_of,
     vllm,
     weights_of,
 )
+from allocsim.fitting.formulas.growing import Grown, grow
 from allocsim.phantom import CONTEXT_MEMORY_SEEN
 from allocsim.units import GIB, MIB
 from benchmarks.measured.__main__ import as_printed

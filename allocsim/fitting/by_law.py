@@ -37,7 +37,7 @@ from allocsim.fitting.laws import (
 )
 from allocsim.fitting.model import Classifier, Configured, Model
 from allocsim.fitting.run_result import Ran, beside_context, ran_of
-from allocsim.fitting.task import Task
+from allocsim.fitting.task import USUAL_PIXELS, Task
 from allocsim.phantom import Gpu
 from allocsim.recording import Provenance, Recording
 from allocsim.units import TIB
@@ -194,7 +194,7 @@ def _without_law(task: Task) -> Iterator[str]:
             yield f"{name} {getattr(task, name)!r}"
     if task.attention == "flash" or (task.attention == "eager" and task.model.sees):
         yield f"attention {task.attention!r}"
-    if task.channels_last or (task.model.sees and task.image != usual["image"]):
+    if task.channels_last or (task.model.sees and task.image != USUAL_PIXELS):
         yield f"channels last, or images of {task.image} pixels"
 
 

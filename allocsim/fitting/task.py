@@ -69,7 +69,7 @@ _NAMED = {
 _MOST = 1 << 24
 DEFAULT_TOKENS = 1024
 """Tokens of a prompt or of a sequence, if the task does not give them."""
-_DEFAULT_PIXELS = 224
+USUAL_PIXELS = 224
 START_TOKENS = 4
 """Tokens that Whisper's decoder starts with: start, language, task, and no timestamps."""
 
@@ -137,7 +137,7 @@ class Task:
             object.__setattr__(self, "attention", usual_attention(self.model))
         if not self.image:
             model = self.model
-            pixels = model.pixels if isinstance(model, Generator) else _DEFAULT_PIXELS
+            pixels = model.pixels if isinstance(model, Generator) else USUAL_PIXELS
             object.__setattr__(self, "image", pixels)
         self._refuse_unknown()
         for name in _COUNTS:

@@ -19,7 +19,6 @@ from allocsim.fitting.formulas import (
     ServingWork,
     bytes_a_token,
     compute_buffer,
-    grow,
     kv_range,
     llama_cpp,
     ollama,
@@ -32,6 +31,7 @@ from allocsim.fitting.formulas import (
     vllm,
     weights_of,
 )
+from allocsim.fitting.formulas.growing import grow
 from allocsim.units import GIB, MIB
 
 DATA = Path(__file__).parents[2] / "traces" / "fit"

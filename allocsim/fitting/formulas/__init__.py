@@ -12,11 +12,12 @@ from allocsim.fitting.formulas.engines import (
 )
 from allocsim.fitting.formulas.ggml import BASES, BLOCKS, NUMBERS, QuantBlock, bytes_in, kind_of
 from allocsim.fitting.formulas.gguf import Gguf, gguf_sizes, read_gguf
-from allocsim.fitting.formulas.growing import LARGE_WORKSPACE, WORKSPACE, Grown, grow
 from allocsim.fitting.formulas.logged import Logged, logged_in
 from allocsim.fitting.formulas.needs import (
     AS_LOGGED,
     KV_TYPES,
+    LARGE_WORKSPACE,
+    WORKSPACE,
     Largest,
     MemoryPart,
     Needs,
@@ -47,10 +48,10 @@ from allocsim.fitting.formulas.weights import (
 
 __all__ = [
     "AS_LOGGED", "BASES", "BLOCKS", "DEFAULTS", "DecoderSizes", "FAMILIES", "FORMATS", "Gguf",
-    "Grown", "KNOWN_TYPES", "KV_TYPES", "LARGE_WORKSPACE", "Largest", "Latent", "Logged",
+    "KNOWN_TYPES", "KV_TYPES", "LARGE_WORKSPACE", "Largest", "Latent", "Logged",
     "MemoryPart", "ModelSizes", "NUMBERS", "Needs", "QuantBlock", "ServerOptions",
     "ServingWork", "Shape", "Stored", "StoredTensor", "WORKSPACE", "Weights", "bytes_a_token",
-    "bytes_in", "compute_buffer", "format_in", "gguf_sizes", "grow", "kind_of",
+    "bytes_in", "compute_buffer", "format_in", "gguf_sizes", "kind_of",
     "kv_range", "llama_cpp", "logged_in", "ollama", "options_in", "parameters_of", "read_gguf",
     "read_safetensors", "sglang", "shapes_of", "sizes_of", "sizes_of_rank", "static_fraction",
     "tensorrt_llm", "transformers", "unconverted_in", "version_of", "vllm", "weights_in",

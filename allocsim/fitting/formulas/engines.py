@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from allocsim.fitting.formulas.growing import grow
 from allocsim.fitting.formulas.needs import (
     Largest,
     MemoryPart,
@@ -55,6 +54,8 @@ GRAPHS = (104 * MIB, 1 * GIB)
 
 def transformers(work: ServingWork) -> Needs:
     """Estimate the memory of transformers' `generate()` with its default cache, `DynamicCache`."""
+    from allocsim.fitting.formulas.growing import grow  # noqa: PLC0415  (loads NumPy)
+
     if work.sizes.encoder is not None:
         return _with_encoder(work, work.sizes.encoder)
     grown = grow(

@@ -18,20 +18,15 @@ from numpy.typing import NDArray
 
 from allocsim.core import FREE, MALLOC, ReplayAllocator
 from allocsim.errors import ConfigError
+from allocsim.fitting.formulas.needs import WORKSPACE
 from allocsim.fitting.formulas.sizes import ModelSizes
 from allocsim.fitting.formulas.weights import Weights
-from allocsim.units import MIB, TIB
+from allocsim.units import TIB
 from allocsim.workload import KnownProgram, peak_of_known
 
 _Rows = NDArray[np.int64]
 """Rows of a program: kind, block and size, one column for each call."""
 
-WORKSPACE = 8_519_680
-"""Bytes of cuBLAS's workspace on cards below capability 9.0.
-
-From PyTorch 2.15 on, it is allocated and freed with each matrix product.
-"""
-LARGE_WORKSPACE = 32 * MIB
 _UNLIMITED = TIB << 20
 _RECORDED = 3
 """Number of tokens whose requests are recorded; those of the others follow from them."""

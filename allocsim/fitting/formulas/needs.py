@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from allocsim.errors import ConfigError
 from allocsim.fitting.formulas.ggml import BLOCKS
-from allocsim.fitting.formulas.growing import WORKSPACE
 from allocsim.fitting.formulas.logged import NOTHING_LOGGED, Logged
 from allocsim.fitting.formulas.server_options import DEFAULTS, ServerOptions
 from allocsim.fitting.formulas.sizes import ModelSizes
@@ -25,6 +24,12 @@ from allocsim.units import MIB, round_up
 
 _PLAIN = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "f32": "F32", "f16": "F16", "fp8": "I8"}
 _BLOCKS = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+WORKSPACE = 8_519_680
+"""Bytes of cuBLAS's workspace on cards below capability 9.0.
+
+From PyTorch 2.15 on, it is allocated and freed with each matrix product.
+"""
+LARGE_WORKSPACE = 32 * MIB
 KV_TYPES = ("fp32", "fp16", "bf16", "fp8", *_BLOCKS)
 """Types of keys and values that at least one engine supports."""
 
