@@ -237,7 +237,7 @@ def _left_out(task: Task, gpu: Gpu, conf: str | None) -> Iterator[str]:
     if task.attention == usual_attention(task.model) == "eager":
         yield EAGER_NOTE
     if isinstance(task.model, Generator):
-        if task.dtype == "fp16" and task.model.pipeline.autoencoder["force_upcast"]:
+        if task.dtype == "fp16" and task.model.autoencoder["force_upcast"]:
             yield "with fp16 the autoencoder decodes in 32 bits; with bf16 it does not"
         yield "prompts are at their full length; ControlNets, adapters and tiling are not counted"
     config = task.model.config if isinstance(task.model, Configured) else {}

@@ -68,4 +68,4 @@ def drawn_on(task: Task, gpu: Gpu, memory: int) -> Drawn:
         workspace=LARGE_WORKSPACE if is_recent else WORKSPACE,
         memory=memory,
     )
-    return draw(task.model.pipeline, work)
+    return draw(task.model, work)

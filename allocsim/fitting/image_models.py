@@ -7,12 +7,11 @@ transformers.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-from allocsim.fitting.formulas.diffusion import ImagePipeline
 
 _TABLES: dict[str, dict[str, Any]] = json.loads(
     Path(__file__).with_name("images.json").read_text(encoding="utf-8")
@@ -26,19 +25,38 @@ class Generator:
     """An image generator that diffusers runs.
 
     pixels: height and width of the images for which it was trained.
+    kind: class of the denoiser.
+    is_guided: True if each image is denoised with and without its prompt.
+    denoiser, autoencoder: configurations, and `encoders` those of the text encoders by name.
     """
 
     name: str
     pixels: int
-    pipeline: ImagePipeline
+    kind: str
+    is_guided: bool
+    denoiser: Mapping[str, Any]
+    autoencoder: Mapping[str, Any]
+    encoders: Mapping[str, Mapping[str, Any]]
     sees: bool = True
+    hears: bool = False
+    has_encoder: bool = False
+
+    def is_quantised(self, network: str) -> bool:
+        """Return True if --quant applies to a network: the denoiser and T5."""
+        config = self.encoders.get(network, {})
+        return network == "denoiser" or config.get("model_type") == "t5"
 
 
 @cache
 def generator_of(name: str) -> Generator:
     """Return the image generator with a name in `GENERATORS`."""
     row = GENERATORS[name]
-    autoencoder = _TABLES["autoencoders"][row["autoencoder"]]
-    encoders = {each: _TABLES["encoders"][each] for each in row["encoders"]}
-    pipeline = ImagePipeline(row["class"], row["guided"], row["denoiser"], autoencoder, encoders)
-    return Generator(name, row["pixels"], pipeline)
+    return Generator(
+        name=name,
+        pixels=row["pixels"],
+        kind=row["class"],
+        is_guided=row["guided"],
+        denoiser=row["denoiser"],
+        autoencoder=_TABLES["autoencoders"][row["autoencoder"]],
+        encoders={each: _TABLES["encoders"][each] for each in row["encoders"]},
+    )

@@ -35,10 +35,10 @@ def run(name: str, gpu: Gpu, task: Task, python: str) -> dict[str, Any]:
     model = task.model
     assert isinstance(model, Generator)
     request = {
-        "class": model.pipeline.kind,
-        "denoiser": model.pipeline.denoiser,
-        "autoencoder": model.pipeline.autoencoder,
-        "encoders": list(model.pipeline.encoders.values()),
+        "class": model.kind,
+        "denoiser": model.denoiser,
+        "autoencoder": model.autoencoder,
+        "encoders": list(model.encoders.values()),
         "image": task.image,
         "batch": task.batch,
         "dtype": task.dtype,

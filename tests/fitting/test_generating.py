@@ -16,6 +16,7 @@ import pytest
 from allocsim.core import CachingAllocator
 from allocsim.errors import ConfigError
 from allocsim.fitting import GENERATORS, Task, estimate, fit, model_of
+from allocsim.fitting.formulas.diffusion import network_weights
 from allocsim.fitting.formulas.diffusion.convolutional import decoder, unet
 from allocsim.fitting.formulas.diffusion.network import Network
 from allocsim.fitting.formulas.diffusion.transformers import flux, sd3, t5
@@ -50,7 +51,7 @@ def test_weights_have_the_numbers_of_parameters_of_diffusers(name: str) -> None:
     counts = GENERATORS[name]["parameters"]
     found = {
         network: sum(each.elements for each in weights if not each.is_buffer)
-        for network, weights in generator_of(name).pipeline.weights().items()
+        for network, weights in network_weights(generator_of(name)).items()
     }
     assert list(found.values()) == [*counts["encoders"], counts["denoiser"], counts["autoencoder"]]
 
@@ -71,7 +72,7 @@ def test_model_of_finds_image_generators(name: str, meant: str) -> None:
 
 
 def test_networks_allocate_as_much_as_those_of_diffusers() -> None:
-    xl, dev = generator_of(SDXL).pipeline, generator_of(FLUX).pipeline
+    xl, dev = generator_of(SDXL), generator_of(FLUX)
     assert peak_of(decoder, dev.autoencoder, 1, 128) == 2_552_233_984
     assert peak_of(unet, xl.denoiser, 2, 128, 77) == pytest.approx(341_847_552, rel=1e-4)
     assert peak_of(flux, dev.denoiser, 1, 128, 512) == pytest.approx(489_476_096, rel=0.002)
@@ -80,7 +81,7 @@ def test_networks_allocate_as_much_as_those_of_diffusers() -> None:
     decoded = peak_of(decoder, xl.autoencoder, 1, 128, each=4, converts=False)
     assert decoded == pytest.approx(4_038_722_048 - 8_519_680, rel=0.001)
     for name, peak in (("medium", 368_280_064), ("large", 537_351_680)):
-        config = generator_of(f"stable-diffusion-3.5-{name}").pipeline.denoiser
+        config = generator_of(f"stable-diffusion-3.5-{name}").denoiser
         assert peak_of(sd3, config, 2, 128, 333) == pytest.approx(peak - 8_519_680, rel=0.005)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,15 @@ from allocsim.fitting.model import Classifier, Configured, UserModel
 )
 def test_model_of_accepts_the_usual_names(said: str, meant: str) -> None:
     assert model_of(said).name == meant
+
+
+def test_a_name_is_looked_up_without_formulas() -> None:
+    program = "from allocsim.fitting.model import model_of; model_of('FLUX.1-dev'); import sys; "
+    ran = subprocess.run(
+        [sys.executable, "-c", f"{program}print(*sys.modules)"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert not {"allocsim.core", "allocsim.fitting.formulas"} & set(ran.stdout.split())
 
 
 def test_model_of_finds_every_preset_by_its_name() -> None:

@@ -138,7 +138,7 @@ def unet(net: Network, config: Config, batch: int, side: int, context: int) -> N
             skip, more = skips.pop()
             held.append(skip)
             joined = net.take(rows * (width + more))
-            if x != start or not net.gpu:
+            if x != start:
                 net.free(x)
             depth = depths[-1 - level] * ups[level].startswith("Cross")
             # The upper blocks free the joined tensor before they attend.
@@ -188,7 +188,7 @@ def decoder(net: Network, config: Config, batch: int, side: int) -> None:
         start = x
         for _ in range(config["layers_per_block"] + 1):
             new = _resnet(net, rows, (width, out))
-            if x != start or not net.gpu:
+            if x != start:
                 net.free(x)
             x, width = new, out
         if level < len(channels) - 1:

@@ -54,6 +54,12 @@ class Weight:
         return self.elements * _BITS[quant] // 8 + int(scales)
 
 
+def taken(gpu: CachingAllocator, size: int) -> int:
+    address = gpu.malloc(size)
+    assert address is not None
+    return address
+
+
 class Network:
     """Simulated process that runs networks; results of its methods are addresses.
 
@@ -72,9 +78,7 @@ class Network:
     def take(self, elements: int, each: int = 0) -> int:
         if self.gpu is None:
             return 0
-        address = self.gpu.malloc(max(elements * (each or self.each), 1))
-        assert address is not None
-        return address
+        return taken(self.gpu, max(elements * (each or self.each), 1))
 
     def free(self, *addresses: int) -> None:
         if self.gpu is not None:

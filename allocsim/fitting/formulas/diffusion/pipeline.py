@@ -12,8 +12,9 @@ from functools import lru_cache
 
 from allocsim.core import CachingAllocator
 from allocsim.fitting.formulas.diffusion.convolutional import decoder, encoder_of_images, unet
-from allocsim.fitting.formulas.diffusion.network import Config, Network, Weight
+from allocsim.fitting.formulas.diffusion.network import Config, Network, Weight, taken
 from allocsim.fitting.formulas.diffusion.transformers import CLIP_TOKENS, clip, flux, sd3, t5
+from allocsim.fitting.image_models import Generator
 
 _DENOISERS: dict[str, tuple[Callable[..., None], int]] = {
     "UNet2DConditionModel": (unet, 0),
@@ -27,55 +28,38 @@ _STEPS = 2
 """Number of simulated denoising steps; more of them make the same requests."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ImagePipeline:
-    """Networks that generate images together.
+def networks_of(generator: Generator) -> dict[str, Callable[[Network, int, int], None]]:
+    """Return the networks in order; each takes the number of images and a latent's side."""
+    forward, tokens = _DENOISERS[generator.kind]
+    found: dict[str, Callable[[Network, int, int], None]] = {}
+    context = CLIP_TOKENS if generator.kind != "FluxTransformer2DModel" else 0
+    for name, config in generator.encoders.items():
+        is_t5 = config["model_type"] == "t5"
+        context += tokens * is_t5
+        found[name] = _encoding(config, tokens if is_t5 else CLIP_TOKENS)
 
-    kind: class of the denoiser.
-    is_guided: True if each image is denoised with and without its prompt.
-    denoiser, autoencoder: configurations, and `encoders` those of the text encoders by name.
-    """
+    def denoise(net: Network, batch: int, side: int) -> None:
+        factor = 2 if generator.is_guided else 1
+        for _ in range(_STEPS if net.gpu else 1):
+            forward(net, generator.denoiser, factor * batch, side, context)
 
-    kind: str
-    is_guided: bool
-    denoiser: Config
-    autoencoder: Config
-    encoders: Mapping[str, Config]
+    def decode(net: Network, batch: int, side: int) -> None:
+        if net.gpu is None:
+            encoder_of_images(net, generator.autoencoder)
+        decoder(net, generator.autoencoder, batch, side)
 
-    def networks(self) -> dict[str, Callable[[Network, int, int], None]]:
-        """Return the networks in order; each takes the number of images and a latent's side."""
-        forward, tokens = _DENOISERS[self.kind]
-        found: dict[str, Callable[[Network, int, int], None]] = {}
-        context = CLIP_TOKENS if self.kind != "FluxTransformer2DModel" else 0
-        for name, config in self.encoders.items():
-            is_t5 = config["model_type"] == "t5"
-            context += tokens * is_t5
-            found[name] = _encoding(config, tokens if is_t5 else CLIP_TOKENS)
+    return found | {"denoiser": denoise, "autoencoder": decode}
 
-        def denoise(net: Network, batch: int, side: int) -> None:
-            factor = 2 if self.is_guided else 1
-            for _ in range(_STEPS if net.gpu else 1):
-                forward(net, self.denoiser, factor * batch, side, context)
 
-        def decode(net: Network, batch: int, side: int) -> None:
-            if net.gpu is None:
-                encoder_of_images(net, self.autoencoder)
-            decoder(net, self.autoencoder, batch, side)
-
-        return found | {"denoiser": denoise, "autoencoder": decode}
-
-    def is_quantised(self, name: str) -> bool:
-        """Return True if --quant applies to a network: the denoiser and T5."""
-        return name == "denoiser" or self.encoders.get(name, {}).get("model_type") == "t5"
-
-    def weights(self) -> dict[str, tuple[Weight, ...]]:
-        """Return the weights of each network."""
-        found = {}
-        for name, run in self.networks().items():
-            net = Network(None)
-            run(net, 1, _SCALE)
-            found[name] = tuple(net.weights)
-        return found
+@lru_cache(maxsize=8)
+def network_weights(generator: Generator) -> dict[str, tuple[Weight, ...]]:
+    """Return the weights of each network."""
+    found = {}
+    for name, run in networks_of(generator).items():
+        net = Network(None)
+        run(net, 1, _SCALE)
+        found[name] = tuple(net.weights)
+    return found
 
 
 def _encoding(config: Config, tokens: int) -> Callable[[Network, int, int], None]:
@@ -124,24 +108,24 @@ class DrawingWork:
 
 
 @lru_cache(maxsize=64)
-def draw(pipeline: ImagePipeline, work: DrawingWork) -> Drawn:
-    """Simulate a pipeline; OutOfMemoryError if the memory does not suffice."""
+def draw(generator: Generator, work: DrawingWork) -> Drawn:
+    """Simulate the pipeline of a generator; OutOfMemoryError if the memory does not suffice."""
     gpu = CachingAllocator(work.memory)
     side = max(work.pixels // (2 * _SCALE), 1) * 2
-    sizes = _sizes(pipeline, work)
+    sizes = _sizes(generator, work)
     held: dict[str, list[int]] = {}
 
     def load(name: str) -> None:
-        held[name] = [_taken(gpu, size) for size in sizes[name]]
+        held[name] = [taken(gpu, size) for size in sizes[name]]
 
     for name in () if work.offloads else sizes:
         load(name)
-    _taken(gpu, work.workspace)
+    taken(gpu, work.workspace)
     best, reserved = Drawn({}, 0, 0, ""), 0
-    networks = pipeline.networks()
+    networks = networks_of(generator)
     before = dict(zip(list(networks)[1:], networks, strict=False))
-    prompts = 2 if pipeline.is_guided else 1
-    for name in (*prompts * list(pipeline.encoders), "denoiser", "autoencoder"):
+    prompts = 2 if generator.is_guided else 1
+    for name in (*prompts * list(generator.encoders), "denoiser", "autoencoder"):
         if work.offloads:
             for address in held.pop(before.get(name, ""), ()):
                 gpu.free(address)
@@ -151,16 +135,16 @@ def draw(pipeline: ImagePipeline, work: DrawingWork) -> Drawn:
         gpu.reset_peak_memory_stats()
         is_decoder = name == "autoencoder"
         is_wide = work.dtype == "fp32"
-        if is_decoder and work.dtype == "fp16" and pipeline.autoencoder["force_upcast"]:
+        if is_decoder and work.dtype == "fp16" and generator.autoencoder["force_upcast"]:
             is_wide = True
             for i, size in enumerate(sizes[name]):
-                old, held[name][i] = held[name][i], _taken(gpu, 2 * size)
+                old, held[name][i] = held[name][i], taken(gpu, 2 * size)
                 gpu.free(old)
         net = Network(
             gpu,
             each=4 if is_wide else 2,
             converts=work.converts or not is_wide,
-            dequantises=bool(work.quant) and pipeline.is_quantised(name),
+            dequantises=bool(work.quant) and generator.is_quantised(name),
         )
         networks[name](net, work.batch, side)
         stats = gpu.memory_stats()
@@ -171,21 +155,10 @@ def draw(pipeline: ImagePipeline, work: DrawingWork) -> Drawn:
     return replace(best, reserved=reserved)
 
 
-def _taken(gpu: CachingAllocator, size: int) -> int:
-    address = gpu.malloc(size)
-    assert address is not None
-    return address
-
-
-@lru_cache(maxsize=8)
-def _weights(pipeline: ImagePipeline) -> dict[str, tuple[Weight, ...]]:
-    return pipeline.weights()
-
-
-def _sizes(pipeline: ImagePipeline, work: DrawingWork) -> dict[str, list[int]]:
+def _sizes(generator: Generator, work: DrawingWork) -> dict[str, list[int]]:
     each = 4 if work.dtype == "fp32" else 2
     found = {}
-    for name, weights in _weights(pipeline).items():
-        quant = work.quant if pipeline.is_quantised(name) else ""
+    for name, weights in network_weights(generator).items():
+        quant = work.quant if generator.is_quantised(name) else ""
         found[name] = [one.size(each, quant, widens=work.dtype == "fp16") for one in weights]
     return found
