@@ -250,6 +250,8 @@ class Classifier:
     name: str
     function: str
     sees: bool = True
+    hears: bool = False
+    has_encoder: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +262,8 @@ class UserModel:
     module: str
     function: str
     sees: bool = False
+    hears: bool = False
+    has_encoder: bool = False
 
 
 Model = Configured | Classifier | UserModel | Generator

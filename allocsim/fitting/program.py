@@ -81,7 +81,7 @@ def _imports(task: Task) -> Iterator[str]:
         names += ["EncoderDecoderCache"] * (model.has_encoder and not task.is_training)
         names += ["BitsAndBytesConfig"] * bool(task.quant)
         yield f"from transformers import {', '.join(names)}"
-    if task.checkpoint_layers or (task.parallel == "fsdp" and _has_encoder(task)):
+    if task.checkpoint_layers or (task.parallel == "fsdp" and task.model.has_encoder):
         yield "from transformers.modeling_layers import GradientCheckpointingLayer"
     if task.parallel == "fsdp":
         mixed = "MixedPrecisionPolicy, " if task.autocast_dtype is not None else ""
@@ -230,7 +230,7 @@ def _sharding(task: Task) -> Iterator[str]:
         yield f"    param_dtype=torch.{task.autocast_dtype}, reduce_dtype=torch.float32"
         yield ")"
         policy = ", mp_policy=policy"
-    if _has_encoder(task):
+    if task.model.has_encoder:
         yield "kind = GradientCheckpointingLayer"
         yield "layers = [each for each in model.modules() if isinstance(each, kind)]"
     else:
@@ -292,12 +292,8 @@ def _batch(task: Task, length: str) -> Iterator[str]:
         yield f'ids = torch.randint(0, config.vocab_size, ({batch}, {length}), device="cuda")'
 
 
-def _has_encoder(task: Task) -> bool:
-    return isinstance(task.model, Configured) and task.model.has_encoder
-
-
 def _sound(task: Task) -> Iterator[str]:
-    if isinstance(task.model, Configured) and task.model.hears:
+    if task.model.hears:
         yield f"frames = ({task.batch}, config.num_mel_bins, 2 * config.max_source_positions)"
         dtype = f"torch.{task.parameters_dtype}"
         yield f'features = torch.randn(frames, device="cuda", dtype={dtype})'
@@ -315,7 +311,7 @@ def _loss(task: Task) -> str:
         return "torch.nn.functional.cross_entropy(model(images), labels)"
     if isinstance(model, Configured) and model.head == IMAGES:
         return "model(pixel_values=images, labels=labels).loss"
-    if isinstance(model, Configured) and model.hears:
+    if model.hears:
         return "model(input_features=features, labels=ids).loss"
     return "model(input_ids=ids, labels=ids).loss"
 
@@ -330,13 +326,13 @@ def _serving(task: Task) -> Iterator[str]:
     for line in _sound(task):
         yield f"        {line}"
     yield f'        ids = torch.randint(0, config.vocab_size, ({batch}, {length}), device="cuda")'
-    if _has_encoder(task):
+    if task.model.has_encoder:
         yield from _encoding(task)
     else:
         yield "        cache = DynamicCache(config=config)"
     yield f"        for token in range(1 + {task.decode}):"
     yield "            logits = model("
-    if _has_encoder(task):
+    if task.model.has_encoder:
         yield "                encoder_outputs=encoded, decoder_input_ids=ids,"
         yield "                past_key_values=cache, use_cache=True"
     else:
@@ -344,13 +340,12 @@ def _serving(task: Task) -> Iterator[str]:
     yield "            ).logits"
     yield "            ids = logits[:, -1:].argmax(-1)"
     yield "            del logits"
-    yield "    del cache, ids" + ", encoded" * _has_encoder(task)
+    yield "    del cache, ids" + ", encoded" * task.model.has_encoder
     if task.lengths:
         yield f"    lengths = lengths[{batch}:] + lengths[:{batch}]"
 
 
 def _encoding(task: Task) -> Iterator[str]:
-    assert isinstance(task.model, Configured)
     if task.model.hears:
         yield "        encoded = model.get_encoder()(features)"
     else:

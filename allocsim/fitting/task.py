@@ -266,17 +266,12 @@ class Task:
             return "its own batch"
         length = self.seq if self.is_training else self.prompt
         tokens = f"{length:,} tokens"
-        if isinstance(self.model, Configured) and self.model.hears:
+        if self.model.hears:
             tokens = f"30 s of sound and {tokens}"
         if self.lengths:
             tokens = f"{min(self.lengths):,} to {max(self.lengths):,} tokens"
         more = "" if self.is_training else f" and {self.decode:,} generated"
-        if (
-            self.is_training
-            and isinstance(self.model, Configured)
-            and self.model.has_encoder
-            and not self.model.hears
-        ):
+        if self.is_training and self.model.has_encoder and not self.model.hears:
             more = " of input and of target"
         return f"batch {self.batch} x {tokens}{more}"
 
@@ -293,8 +288,7 @@ def usual_lengths(model: Model, decode: int = 64) -> dict[str, int]:
     decode: number of generated tokens, which need positions after the prompt.
     """
     most = most_positions(model) or _MOST
-    hears = isinstance(model, Configured) and model.hears
-    prompt = max(min(START_TOKENS if hears else DEFAULT_TOKENS, most - decode), 1)
+    prompt = max(min(START_TOKENS if model.hears else DEFAULT_TOKENS, most - decode), 1)
     return {"seq": min(DEFAULT_TOKENS, most), "prompt": prompt}
 
 
