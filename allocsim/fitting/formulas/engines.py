@@ -54,10 +54,10 @@ GRAPHS = (104 * MIB, 1 * GIB)
 
 def transformers(work: ServingWork) -> Needs:
     """Estimate the memory of transformers' `generate()` with its default cache, `DynamicCache`."""
-    from allocsim.fitting.formulas.growing import grow  # noqa: PLC0415  (loads NumPy)
-
     if work.sizes.encoder is not None:
         return _with_encoder(work, work.sizes.encoder)
+    from allocsim.fitting.formulas.growing import grow  # noqa: PLC0415  (loads NumPy)
+
     grown = grow(
         work.sizes,
         work.weights,

@@ -9,7 +9,6 @@ copies keys and values into a longer tensor, so those of one layer briefly exist
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -236,14 +235,22 @@ def grow(
     run = _Run(sizes, 4 if weights.name == "fp32" else 2, workspace)
     try:
         loading = _loading(run, weights)
-        loaded, allocator = _simulated(loading)
-        served = _requests(run, (batch, prompt, decode), requests)
-        reserved, allocator = _simulated(np.concatenate((loading, *served), axis=1))
+        loaded, _ = _simulated(loading)
+        first = run.blocks
+        request = _request(run, batch, prompt, decode)
+        kept = [block for pair in run.cache for block in pair]
+        run.free(*kept)
+        freed, blocks = run.take_rows(), run.blocks - first
+        rows = [loading, request]
+        for number in range(1, requests):
+            rows += [_renamed(freed, (number - 1) * blocks), _renamed(request, number * blocks)]
+        reserved, allocator = _simulated(np.concatenate(rows, axis=1))
     except OverflowError:
         raise ConfigError(
             f"batch {batch:,} of {prompt:,} tokens is more than any card could hold"
         ) from None
-    places = [allocator.take_name(block) for pair in run.cache for block in pair]
+    # The cache of the last request is not freed.
+    places = [allocator.take_name(block + (requests - 1) * blocks) for block in kept]
     cache = sum(allocator.size_of(each) for each in places if each is not None)
     return Grown(loaded, allocator.max_memory_allocated(), reserved, cache)
 
@@ -256,46 +263,34 @@ def _loading(run: _Run, weights: Weights) -> _Rows:
     return run.take_rows()
 
 
-def _requests(run: _Run, work: tuple[int, int, int], requests: int) -> Iterator[_Rows]:
-    # The cache of the last request is not freed.
-    first = run.blocks
-    served = np.concatenate(list(_request(run, work)), axis=1)
-    blocks = run.blocks - first
-    run.free(*(block for pair in run.cache for block in pair))
-    freed = run.take_rows()
-    for number in range(requests):
-        shift = np.array([[0], [number * blocks], [0]])
-        yield served + shift
-        if number < requests - 1:
-            yield freed + shift
-    last = (requests - 1) * blocks
-    run.cache = [(keys + last, values + last) for keys, values in run.cache]
+def _renamed(rows: _Rows, further: int) -> _Rows:
+    # The same calls with other blocks.
+    renamed: _Rows = rows + np.array([[0], [further], [0]])
+    return renamed
 
 
-def _request(run: _Run, work: tuple[int, int, int]) -> Iterator[_Rows]:
-    batch, prompt, decode = work
+def _request(run: _Run, batch: int, prompt: int, decode: int) -> _Rows:
     run.forward(batch, prompt, 0)
-    yield run.take_rows()
+    parts = [run.take_rows()]
     lengths = _lengths(prompt, decode)
-    tokens = []
+    before = run.blocks
     for seen in lengths[:_RECORDED]:
         before = run.blocks
         run.forward(batch, 1, seen)
-        tokens.append(run.take_rows())
-    yield from tokens
-    if len(lengths) <= _RECORDED:
-        return
-    # Sizes are linear in the length, and each token frees the cache of the one before.
-    blocks, last = run.blocks - before, tokens[-1]
-    growth = (last - tokens[-2])[2] // (lengths[_RECORDED - 1] - lengths[_RECORDED - 2])
-    for number, seen in enumerate(lengths[_RECORDED:], 1):
-        longer = last.copy()
-        longer[1] += number * blocks
-        longer[2] += (seen - lengths[_RECORDED - 1]) * growth
-        yield longer
-    further = (len(lengths) - _RECORDED) * blocks
-    run.blocks += further
-    run.cache = [(keys + further, values + further) for keys, values in run.cache]
+        parts.append(run.take_rows())
+    further = lengths[_RECORDED:]
+    if further:
+        # Sizes are linear in the length, and each token frees the cache of the one before.
+        blocks, (shorter, last) = run.blocks - before, parts[-2:]
+        growth = (last - shorter)[2] // (lengths[_RECORDED - 1] - lengths[_RECORDED - 2])
+        for number, seen in enumerate(further, 1):
+            longer = _renamed(last, number * blocks)
+            longer[2] += (seen - lengths[_RECORDED - 1]) * growth
+            parts.append(longer)
+        added = len(further) * blocks
+        run.blocks += added
+        run.cache = [(keys + added, values + added) for keys, values in run.cache]
+    return np.concatenate(parts, axis=1)
 
 
 def _simulated(rows: _Rows) -> tuple[int, ReplayAllocator]:
