@@ -17,6 +17,7 @@ from allocsim.fitting.formulas import (
     DecoderSizes,
     MemoryPart,
     ModelSizes,
+    Shape,
     kv_range,
     shapes_of,
     sizes_of,
@@ -295,8 +296,11 @@ def shape_of(model: Model) -> TransformerShape:
         kind = _shape(sizes.of_layer(layer), model.config)
         if sizes.linear is not None and layer in sizes.linear.layers:
             kind = replace(kind, linear=sizes.linear)
-        kind = replace(kind, masked=is_encoder and layer % _WHOLE_EVERY > 0)
-        kind = replace(kind, crosses=sizes.attends_to_encoder(layer))
+        kind = replace(
+            kind,
+            masked=is_encoder and layer % _WHOLE_EVERY > 0,
+            crosses=sizes.attends_to_encoder(layer),
+        )
         kinds.append(replace(kind, others=counts[layer] - kind.layer(layer)))
     shape = replace(
         kinds[-1], crosses=False, heads=sizes.heads, kv_heads=sizes.kv_heads, inner=sizes.inner
@@ -356,18 +360,16 @@ def with_adapters(
     assert isinstance(model, Configured)
     roles = {_ADAPTED[name] for name in targets} or {*_ADAPTED.values(), *_OTHER_LINEAR}
     sizes = sizes_of(model.config)
-    found: dict[int, list[tuple[int, ...]]] = {layer: [] for layer in range(sizes.layers)}
-    found_roles: dict[int, list[str]] = {layer: [] for layer in range(sizes.layers)}
+    found: dict[int, list[Shape]] = {layer: [] for layer in range(sizes.layers)}
     for each in shapes_of(sizes):
         if each.layer is not None and each.role in roles:
-            found[each.layer].append(each.dims)
-            found_roles[each.layer].append(each.role)
+            found[each.layer].append(each)
 
     def adapted(shape: TransformerShape, layer: int) -> TransformerShape:
-        matrices = [(dims[1], dims[0]) for dims in found[layer] if len(dims) == 2]
+        matrices = [each.dims[::-1] for each in found[layer] if len(each.dims) == 2]
         # Experts have three dimensions.
         has_experts = len(matrices) < len(found[layer]) and sizes.family not in _FROZEN_EXPERTS
-        of_memory = [each for each in found_roles[layer] if each in _OF_MEMORY]
+        of_memory = [each for each in found[layer] if each.role in _OF_MEMORY]
         return replace(
             shape,
             lora=rank,
