@@ -232,17 +232,8 @@ def _engine_refusal(engine: str, way: Way, arguments: argparse.Namespace) -> str
 _OF_THE_TASK = (
     *("dtype", "optimizer", "batch", "seq", "image", "lengths", "checkpointing", "accumulate"),
     *("lora", "lora_targets", "quant", "offload", "attention", "compiles", "channels_last"),
-    *(
-        "steps",
-        "prompt",
-        "checkpoint_layers",
-        "decode",
-        "requests",
-        "start",
-        "parallel",
-        "ranks",
-        "rank",
-    ),
+    *("steps", "prompt", "checkpoint_layers", "decode", "requests", "start", "parallel"),
+    *("ranks", "rank"),
 )
 """Options that describe the work of a model, by the names of the fields of `Task`."""
 
