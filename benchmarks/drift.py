@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 
 from allocsim.errors import AllocsimError
 from allocsim.fitting import Task, run_by_law, run_program
-from allocsim.fitting.drift import drift_of
+from allocsim.fitting.fit_result import drift_of
 from allocsim.phantom import Gpu, find_gpu
 from benchmarks.on_gpu.tasks import TASKS
 from benchmarks.real_gpu.held_out import H100

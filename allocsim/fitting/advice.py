@@ -17,8 +17,7 @@ from allocsim.errors import ConfigError
 from allocsim.fitting.by_engine import run_exactly
 from allocsim.fitting.by_formula import Estimate, estimate, least_served
 from allocsim.fitting.by_law import peak_by_law
-from allocsim.fitting.drift import Drift
-from allocsim.fitting.fit_result import Fit
+from allocsim.fitting.fit_result import Drift, Fit
 from allocsim.fitting.model import Configured
 from allocsim.fitting.run_result import Ran
 from allocsim.fitting.task import Task, usual_attention

@@ -22,8 +22,7 @@ from allocsim.collector import collector_paused
 from allocsim.errors import ConfigError
 from allocsim.fitting.by_formula import Estimate, estimate
 from allocsim.fitting.by_law import RunsByLaw, run_by_law
-from allocsim.fitting.drift import Drift, drift_of
-from allocsim.fitting.fit_result import Fit
+from allocsim.fitting.fit_result import Drift, Fit, drift_of
 from allocsim.fitting.model import UserModel
 from allocsim.fitting.notes import (
     notes_of,

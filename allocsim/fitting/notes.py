@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from allocsim.core import find_release
-from allocsim.fitting.drift import Drift
+from allocsim.fitting.fit_result import Drift
 from allocsim.fitting.laws import TRANSFORMERS, installed_transformers, numbers_of
 from allocsim.fitting.model import Classifier, Configured, UserModel
 from allocsim.fitting.run_result import Ran

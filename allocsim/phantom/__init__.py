@@ -19,8 +19,7 @@ from allocsim.phantom.build import (
     digest_of,
     find_compiler,
 )
-from allocsim.phantom.driver_charges import DriverCharges, charges_of
-from allocsim.phantom.engines import Starter, starter_of
+from allocsim.phantom.engines import DriverCharges, Starter, charges_of, starter_of
 from allocsim.phantom.gpu import (
     CARDS,
     CONTEXT_MEMORY_SEEN,

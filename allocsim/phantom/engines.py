@@ -1,12 +1,19 @@
-"""Serving engines that can be started on a phantom GPU, each with the engine's own interpreter."""
+"""Serving engines on a phantom GPU: their start, and the memory that the driver takes for them.
+
+Rule: the sizes are measured.  docs/evidence/serving.md names the starts of vLLM on an H100 and the
+public logs from which each size was read.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from allocsim.errors import ConfigError
 from allocsim.phantom import start_vllm
+from allocsim.phantom.gpu import Gpu
+from allocsim.units import KIB, MIB
 
 _HERE = Path(__file__).parent
 
@@ -44,3 +51,66 @@ def starter_of(server: str) -> Starter:
             f"{server} cannot be started on a phantom GPU; expected {', '.join(_STARTERS)}"
         )
     return _STARTERS[server]
+
+
+@dataclass(frozen=True, slots=True)
+class DriverCharges:
+    """Bytes that the driver takes for each thing that it holds.
+
+    modules: for the modules of PyTorch, cuBLAS and the engine, with the first kernel of a process.
+    kernel: for each loaded kernel.
+    node: for a node of a CUDA graph.
+    graph: least for a CUDA graph.
+    collective: for a CUDA graph with collectives of NCCL, in addition.
+    """
+
+    modules: int = 0
+    kernel: int = 0
+    node: int = 0
+    graph: int = 0
+    collective: int = 0
+
+    @property
+    def variable(self) -> str:
+        """Value of ALLOCSIM_PHANTOM_DRIVER, which the stubs read."""
+        return f"{self.kernel} {self.node} {self.collective} {self.modules} {self.graph}"
+
+    def taken(self, counts: Mapping[str, int]) -> int:
+        """Return the bytes for counts as the stubs report them.
+
+        counts: "kernels", "collective_graphs", and "graph_bytes", the charge for all other graphs.
+        """
+        graphs = counts.get("graph_bytes", 0) * self.node // _NODE[1]
+        collectives = counts.get("collective_graphs", 0) * self.collective
+        kernels = counts.get("kernels", 0)
+        return bool(kernels) * self.modules + kernels * self.kernel + graphs + collectives
+
+
+# Each as (low, likely, high).
+_KERNEL = (0, 128 * KIB, 512 * KIB)
+_NODE = (3 * KIB, 4 * KIB, 5 * KIB)
+_GRAPH = 128 * KIB
+_COLLECTIVE = (690 * KIB, 770 * KIB, 850 * KIB)
+
+
+def _modules(gpu: Gpu, cuda_major: int) -> tuple[int, int, int]:
+    if cuda_major < 13:
+        likely = 8 * MIB + 256 * gpu.threads
+    elif gpu.capability == (8, 0):  # 26 logs of one machine; the rule below would be 182 MiB
+        return 20 * MIB, 30 * MIB, 182 * MIB
+    else:
+        likely = 20 * MIB + 768 * gpu.threads
+    return likely * 3 // 5, likely, likely * 5 // 4
+
+
+def charges_of(gpu: Gpu, cuda_major: int, *, has_nccl: bool) -> tuple[DriverCharges, ...]:
+    """Return the (low, likely, high) charges of a card.
+
+    has_nccl: True if several cards exchange with NCCL, and not with a kernel of the engine.
+    """
+    sizes = zip(_modules(gpu, cuda_major), _KERNEL, _NODE, _COLLECTIVE, strict=True)
+    charges = tuple(
+        DriverCharges(module, kernel, node, _GRAPH, collective)
+        for module, kernel, node, collective in sizes
+    )
+    return charges if has_nccl else tuple(replace(each, collective=0) for each in charges)

@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 
 from allocsim.phantom.build import Stubs, UnavailableError, build_once, build_stubs, digest_of
-from allocsim.phantom.driver_charges import DriverCharges
+from allocsim.phantom.engines import DriverCharges
 from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.wheel import PLANS_WITHOUT_DEVICE, cache_root
 

@@ -26,14 +26,15 @@ from allocsim.core import RELEASES as MODELLED
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.recording import (
     Action,
+    Mark,
+    MarkKind,
     Recording,
     Rewound,
     Trace,
     refuse_contradictions,
     refuse_unsound,
 )
-from allocsim.replaying.baseline import device_of, with_learned_start
-from allocsim.replaying.loading import with_settings_of_vllm
+from allocsim.replaying.baseline import device_of, parting_of, with_learned_start
 from allocsim.replaying.notes import known_notes
 from allocsim.replaying.prepared import Prepared
 from allocsim.simulation import (
@@ -48,7 +49,7 @@ from allocsim.simulation import (
     driver_calls_of,
 )
 from allocsim.state import SegmentState
-from allocsim.units import format_size, round_up
+from allocsim.units import MIB, format_size, round_up
 
 _Key = tuple[int | None, str | None, Hints]
 """(device, release, hints)"""
@@ -347,3 +348,53 @@ def _reserved_after_steps(steps: Steps, reserved: NDArray[np.int64]) -> NDArray[
     last = np.where(steps.kind == StepKind.DICTATE, -1, np.arange(len(steps)))
     last = np.maximum.accumulate(last)
     return np.where(last < 0, 0, reserved[steps.entry[last]])
+
+
+_WHILE_LOADING = "max_split_size_mb:20"
+_AFTER_LOADING = "max_split_size_mb:17592186044415"
+_LEAST_UNSPLIT = 20 * MIB
+
+
+def with_settings_of_vllm(prepared: Prepared) -> Prepared:
+    """Return `prepared` with the settings of vLLM, if only they make the baseline exact.
+
+    A snapshot contains only the last settings, so replays find the time of the change: an entry
+    that needs the first settings is before it, an entry that needs the last ones after it.
+    """
+    is_known = prepared.hints.settings or any(m.kind is MarkKind.SETTINGS for m in prepared.marks)
+    if is_known or prepared.recorded.conf != _AFTER_LOADING:
+        return prepared
+    parting = parting_of(prepared)
+    if parting is None or parting.entry is None:
+        return prepared
+    found = parting_of(_changed_at(prepared, None))
+    last = len(prepared.trace) if found is None or found.entry is None else found.entry
+    changes = _possible_changes(prepared.trace, parting.entry, last)
+    low, high = 0, len(changes)
+    while low < high:
+        middle = (low + high) // 2 if high < len(changes) else high - 1  # the last is most likely
+        tried = _changed_at(prepared, changes[middle])
+        found = parting_of(tried)
+        if found is None:
+            return tried
+        if found.is_before(last - 1):
+            low = middle + 1
+        else:
+            high = middle
+    return prepared
+
+
+def _possible_changes(trace: Trace, first: int, last: int) -> list[int]:
+    # The settings treat smaller requests differently only if their addresses differ too, so the
+    # change may be right before a larger request, or before the first difference.
+    rows = np.flatnonzero((trace.action == Action.ALLOC) & (trace.size >= _LEAST_UNSPLIT))
+    return [*rows[(rows > first) & (rows < last)].tolist(), *([last] if last > first else [])]
+
+
+def _changed_at(prepared: Prepared, entry: int | None) -> Prepared:
+    marks = prepared.marks
+    if entry is not None:
+        added = Mark(entry, MarkKind.SETTINGS, _AFTER_LOADING)
+        marks = tuple(sorted((*marks, added), key=lambda mark: mark.entry))
+    first = Setting(_WHILE_LOADING)
+    return replace(prepared, recorded=first, config=first.config(prepared.release), marks=marks)

@@ -89,8 +89,7 @@ def test_command_loads_only_its_own_module_and_page(tmp_path: Path) -> None:
     assert {"allocsim.cli.report", "allocsim.report.html.html_report"} <= loaded
     others = (
         *("allocsim.cli.tune", "allocsim.cli.fit", "concurrent.futures", "logging"),
-        *("allocsim.report.html.static_pages", "allocsim.report.html.still_report"),
-        "allocsim.recording.log_figures",
+        *("allocsim.report.html.static_pages", "allocsim.recording.log_figures"),
         *("allocsim.analysis.explain.of_state", "allocsim.analysis.compare"),
     )
     assert not loaded.intersection(others)

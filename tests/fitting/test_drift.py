@@ -12,7 +12,7 @@ import pytest
 
 from allocsim.cli import main
 from allocsim.fitting import Fit, Task, fit, model_of
-from allocsim.fitting.drift import drift_of
+from allocsim.fitting.fit_result import drift_of
 from allocsim.phantom import Gpu, context_range, find_gpu
 from tests.schemas import wrong_with
 
@@ -23,7 +23,7 @@ OUTSIDE_MOST = 2
 
 @pytest.fixture(autouse=True)
 def _no_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("drift", "notes"):
+    for module in ("fit_result", "notes"):
         monkeypatch.setattr(f"allocsim.fitting.{module}.installed_transformers", lambda: None)
 
 

@@ -10,8 +10,17 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from allocsim.analysis.top.answer import Course, Holding, StackAnswers, Top, TopRow, course_of
-from allocsim.analysis.top.flame import FlameBox, FlameGraph, flame_of
+from allocsim.analysis.top.answer import (
+    Course,
+    FlameBox,
+    FlameGraph,
+    Holding,
+    StackAnswers,
+    Top,
+    TopRow,
+    course_of,
+    flame_of,
+)
 from allocsim.editing import savings_of
 from allocsim.errors import RecordingError
 from allocsim.host import follow, state_after

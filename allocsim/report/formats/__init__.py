@@ -1,30 +1,174 @@
-"""Writers of recordings in the formats of other tools, chosen by file name."""
+"""Writers of recordings in the formats of other tools, chosen by file name.
+
+Tables (CSV, JSON Lines and Parquet) are written here.  A column is named after PyTorch's key, such
+as `addr`.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import BinaryIO
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import repeat
+from typing import Any, BinaryIO
 
 from allocsim.analysis.top import top
 from allocsim.errors import RecordingError
-from allocsim.recording import Recording, dump_npz, dump_snapshot, packed_file
-from allocsim.report.formats.perfetto import perfetto_events, write_perfetto
-from allocsim.report.formats.rows import (
-    COLUMNS,
-    write_csv,
-    write_jsonl,
-    write_minimalloc,
-    write_parquet,
+from allocsim.metrics import code_names, lifetimes_of
+from allocsim.recording import (
+    Action,
+    FrameTable,
+    Recording,
+    Trace,
+    dump_npz,
+    dump_snapshot,
+    packed_file,
 )
+from allocsim.report.formats.perfetto import perfetto_events, write_perfetto
 from allocsim.report.top import speedscope_document
 
 __all__ = [
     "COLUMNS", "FORMATS", "Format", "convert", "endings", "format_of", "perfetto_events",
     "write_as",
 ]  # fmt: skip
+
+COLUMNS = (
+    "device", "entry", "action", "addr", "size", "stream", "time_us", "pool_id", "device_free",
+    "compile_context", "user_metadata", "stack", "name",
+)  # fmt: skip
+"""Columns in order; docs/reference/formats.md describes them."""
+
+_FORMULAS = "=+-@\t\r"
+"""Characters with which a spreadsheet formula begins."""
+_Row = tuple[Any, ...]
+
+
+def write_csv(recording: Recording, file: BinaryIO) -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(COLUMNS)
+    _refuse_empty(recording)
+    names = [_escape_formula(name) for name in _names(recording.frame_table)]
+    for trace in recording.devices:
+        texts = tuple(str(_escape_formula(each)) for each in trace.texts)
+        table.writerows(_rows(replace(trace, texts=texts), names))
+    text.flush()
+    text.detach()
+
+
+def write_jsonl(recording: Recording, file: BinaryIO) -> None:
+    _refuse_empty(recording)
+    names = _names(recording.frame_table)
+    for trace in recording.devices:
+        for row in _rows(trace, names):
+            values = zip(COLUMNS, row, strict=True)
+            known = {name: value for name, value in values if value is not None}
+            file.write(json.dumps(known, separators=(",", ":")).encode() + b"\n")
+
+
+def write_parquet(recording: Recording, file: BinaryIO) -> None:
+    import pyarrow  # noqa: PLC0415
+    import pyarrow.parquet  # noqa: PLC0415
+
+    _refuse_empty(recording)
+    word = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
+    types = {
+        "device": pyarrow.int32(),
+        "stack": pyarrow.int32(),
+        "addr": pyarrow.uint64(),
+        "stream": pyarrow.uint64(),
+        **dict.fromkeys(("action", "pool_id", "name"), word),
+        **dict.fromkeys(("compile_context", "user_metadata", "frames"), word),
+    }
+    columns = (*COLUMNS, "frames")
+    schema = pyarrow.schema([(name, types.get(name, pyarrow.int64())) for name in columns])
+    names, stacks = _names(recording.frame_table), _stacks(recording.frame_table)
+    with pyarrow.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+        for trace in recording.devices:
+            values = list(zip(*_rows(trace, names), strict=True)) or [()] * len(COLUMNS)
+            values.append(tuple(stacks[number] for number in trace.frames.tolist()))
+            arrays = [
+                pyarrow.array(value, type=field.type)
+                for value, field in zip(values, schema, strict=True)
+            ]
+            writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
+
+
+def _refuse_empty(recording: Recording) -> None:
+    if not any(map(len, recording.devices)):
+        raise RecordingError(recording.path, "holds no entries, and so no rows of a table")
+
+
+def _escape_formula(text: str | None) -> str | None:
+    return f"'{text}" if text and text[0] in _FORMULAS else text
+
+
+def _rows(trace: Trace, names: Sequence[str | None]) -> Iterator[_Row]:
+    actions = {int(action): action.text for action in Action}
+    pools = [*(f"{first}:{second}" for first, second in trace.pool_ids), None]
+    texts = [*map(_escape_surrogates, trace.texts), None]
+    size, stack = trace.size.tolist(), trace.frames.tolist()
+    is_oom = (trace.action == Action.OOM).tolist()
+    address = trace.addr.tolist()
+
+    def text_or_none(column: Any) -> Iterator[str | None]:
+        return repeat(None) if column is None else (texts[n] for n in column.tolist())
+
+    return zip(
+        repeat(trace.device),
+        range(len(trace)),
+        (actions[code] for code in trace.action.tolist()),
+        (None if oom else addr for oom, addr in zip(is_oom, address, strict=True)),
+        size,
+        trace.stream.tolist(),
+        repeat(None) if trace.time_us is None else trace.time_us.tolist(),
+        (pools[number] for number in trace.pool_id.tolist()),
+        (addr if oom else None for oom, addr in zip(is_oom, address, strict=True)),
+        text_or_none(trace.compile_context),
+        text_or_none(trace.user_metadata),
+        (None if number < 0 else number for number in stack),
+        (names[number] for number in stack),
+        strict=False,
+    )
+
+
+def _names(table: FrameTable) -> list[str | None]:
+    return [None if name is None else _escape_surrogates(name) for name in code_names(table)]
+
+
+def _stacks(table: FrameTable) -> list[str | None]:
+    lines = (
+        "\n".join(f"{frame.filename}:{frame.line} {frame.name}" for frame in table.stack(number))
+        for number in range(len(table))
+    )
+    return [*map(_escape_surrogates, lines), None]  # stack -1, of entries without a stack
+
+
+def _escape_surrogates(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def write_minimalloc(recording: Recording, file: BinaryIO) -> None:
+    """Write the blocks of a device as a problem for MiniMalloc, in CSV: id, lower, upper, size.
+
+    A buffer is live in [lower, upper).  Times are entry numbers plus 1; blocks from before the
+    first entry begin at 0.
+    """
+    trace = recording.only_device()
+    if not len(trace):
+        raise RecordingError(recording.path, "holds no entries, and so no lives to pack")
+    lives = lifetimes_of(trace)
+    text = io.StringIO()
+    text.write("id,lower,upper,size\n")
+    rows = zip(lives.start.tolist(), lives.end.tolist(), lives.size.tolist(), strict=True)
+    for number, (start, end, size) in enumerate(sorted(rows)):
+        name = start if start >= 0 else f"before-{number}"
+        text.write(f"{name},{start + 1},{end + 1},{size}\n")
+    file.write(text.getvalue().encode())
+
 
 _PACKED = ".gz"
 

@@ -9,10 +9,9 @@ from allocsim._lazy import lazily
 
 if TYPE_CHECKING:
     from allocsim.report.html.embedding import Packer
-    from allocsim.report.html.html_report import DevicePage, html_report
+    from allocsim.report.html.html_report import DevicePage, html_report, still_report
     from allocsim.report.html.markup import json_text, stylesheet
     from allocsim.report.html.static_pages import compare_page, ranks_page
-    from allocsim.report.html.still_report import still_report
 
 __all__ = [
     "DevicePage", "Packer", "compare_page", "html_report", "json_text", "ranks_page",
@@ -21,10 +20,9 @@ __all__ = [
 
 _HOMES = {
     "embedding": "Packer",
-    "html_report": "DevicePage html_report",
+    "html_report": "DevicePage html_report still_report",
     "markup": "json_text stylesheet",
     "static_pages": "compare_page ranks_page",
-    "still_report": "still_report",
 }
 
 __getattr__ = lazily(globals(), _HOMES)
