@@ -23,12 +23,17 @@ from allocsim.report.answer import (
     Tone,
     answer_of,
     device_prefix,
+    ends_after,
     hidden_devices,
     most_urgent,
     owners_part,
+    paste_rows,
+    peak_text,
+    recommendation_document,
     savings_document,
     savings_part,
     to_paste,
+    trial_document,
     warnings_part,
 )
 from allocsim.report.layout import (
@@ -45,13 +50,6 @@ from allocsim.report.layout import (
     shortened,
     unproved,
     warned,
-)
-from allocsim.report.recommendation import (
-    ends_after,
-    paste_rows,
-    peak_text,
-    recommendation_document,
-    trial_document,
 )
 from allocsim.simulation import Run, SimulatedOom
 from allocsim.units import format_size

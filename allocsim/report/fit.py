@@ -8,10 +8,9 @@ from typing import Any
 
 from allocsim.analysis.top import Top
 from allocsim.fitting import BY_LAW, Advice, Change, Estimate, Fit, Ran
-from allocsim.report.answer import Part, answer_of
+from allocsim.report.answer import Part, answer_of, paste_line
 from allocsim.report.fit_served import NO_RUN
 from allocsim.report.layout import LABEL, WIDTH, exact_size, fields, plural, row, rows, table
-from allocsim.report.recommendation import paste_line
 from allocsim.report.run_sections import spill_document, spill_rows
 from allocsim.units import format_range, format_size
 

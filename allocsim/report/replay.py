@@ -25,7 +25,11 @@ from allocsim.report.answer import (
     memory,
     most_urgent,
     owners_part,
+    paste_rows,
+    peak_text,
+    recommendation_document,
     to_paste,
+    trial_document,
     warnings_part,
 )
 from allocsim.report.layout import (
@@ -41,12 +45,6 @@ from allocsim.report.layout import (
     rows,
     table,
     warned,
-)
-from allocsim.report.recommendation import (
-    paste_rows,
-    peak_text,
-    recommendation_document,
-    trial_document,
 )
 from allocsim.report.run_sections import (
     driver_document,

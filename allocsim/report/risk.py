@@ -19,6 +19,8 @@ from allocsim.report.answer import (
     answer_of,
     memory,
     owners_part,
+    paste_rows,
+    recommendation_document,
     to_paste,
     warnings_part,
 )
@@ -34,7 +36,6 @@ from allocsim.report.layout import (
     unproved,
     warned,
 )
-from allocsim.report.recommendation import paste_rows, recommendation_document
 from allocsim.simulation import SimulatedOom
 from allocsim.units import format_size
 

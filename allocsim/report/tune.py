@@ -14,24 +14,22 @@ from allocsim.editing import EditTrial
 from allocsim.recommend import WhyNot
 from allocsim.replaying import Trial
 from allocsim.report.answer import (
+    EXPANDABLE_NOTE,
+    FITTED_NOTE,
+    NAME,
     TABLES,
     Answer,
     Part,
     Tone,
     answer_of,
     owners_part,
+    paste_lines,
+    paste_setting,
+    recommendation_document,
     said_first,
     to_paste,
 )
 from allocsim.report.layout import exact_size, fields, paragraph, plural, row, rows, table, warned
-from allocsim.report.recommendation import (
-    EXPANDABLE_NOTE,
-    FITTED_NOTE,
-    NAME,
-    paste_lines,
-    paste_setting,
-    recommendation_document,
-)
 from allocsim.report.run_sections import (
     Loan,
     costs_document,

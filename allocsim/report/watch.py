@@ -9,11 +9,10 @@ from typing import Any
 from allocsim._repr import printable
 from allocsim.analysis.explain import DeviceExplanation, Verdict
 from allocsim.analysis.watch import Arrival, Unreadable
-from allocsim.report.answer import Part
+from allocsim.report.answer import Part, paste_line
 from allocsim.report.explain import verdict_of_run
 from allocsim.report.explain_message import verdict_of_text
 from allocsim.report.layout import fields, plural, row
-from allocsim.report.recommendation import paste_line
 from allocsim.simulation import Run
 from allocsim.units import format_size
 

@@ -4,15 +4,16 @@ from allocsim.simulation.addresses import Addresses
 from allocsim.simulation.drive import PAUSE_EVERY, Drive
 from allocsim.simulation.initial_state import Start, StartPeaks, has_live_blocks, live_requests
 from allocsim.simulation.observers import GiveUpError, Observer, PeakWatch, Progress, SpillWatch
-from allocsim.simulation.periods import Period, find_period
 from allocsim.simulation.plan import (
     Change,
+    Period,
     Plan,
     Planned,
     PlannedAt,
     Step,
     StepKind,
     Steps,
+    find_period,
     joined,
     spread,
 )

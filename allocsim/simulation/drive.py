@@ -27,8 +27,7 @@ from allocsim.errors import InvariantError, OutOfMemoryError
 from allocsim.simulation.addresses import DatedEvent
 from allocsim.simulation.initial_state import Start, allocate_live_blocks
 from allocsim.simulation.observers import GiveUpError, Observer, Progress
-from allocsim.simulation.periods import CYCLE, Period
-from allocsim.simulation.plan import Plan, StepKind
+from allocsim.simulation.plan import CYCLE, Period, Plan, StepKind
 from allocsim.simulation.replay_history import HistoryCheck, PlacedSteps
 from allocsim.simulation.result import SimulatedOom
 from allocsim.simulation.timeline import TimelineBuilder, fold

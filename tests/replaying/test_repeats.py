@@ -14,10 +14,10 @@ from allocsim.recording import Recording
 from allocsim.replaying import prepare
 from allocsim.simulation import Setting
 from allocsim.simulation.drive import Drive
-from allocsim.simulation.periods import find_period
+from allocsim.simulation.plan import find_period
 from allocsim.units import KIB, MIB
 
-REPEATS = importlib.import_module("allocsim.simulation.periods")
+REPEATS = importlib.import_module("allocsim.simulation.plan")
 Recorded = Callable[..., Recording]
 Program = Callable[[CachingAllocator], object]
 CONFS = ["", "expandable_segments:True", "max_split_size_mb:64", "roundup_power2_divisions:4"]

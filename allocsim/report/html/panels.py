@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from allocsim.analysis.explain import DeviceExplanation
 from allocsim.analysis.picture import Picture
 from allocsim.analysis.top import CATEGORIES, FlameBox, FlameGraph, Top, TopRow, flame_of
+from allocsim.report.answer import paste_lines, paste_notes
 from allocsim.report.html.markup import legend, moment_link, text
 from allocsim.report.layout import plural
-from allocsim.report.recommendation import paste_lines, paste_notes
 from allocsim.report.top import moment_text
 from allocsim.simulation import DeviceRun, Setting
 from allocsim.units import format_size

@@ -9,6 +9,7 @@ import numpy as np
 from allocsim.analysis.explain import KINDS, Blocker, DeviceExplanation, Shortage
 from allocsim.analysis.picture import Picture, WhatIf
 from allocsim.metrics import extremes_of
+from allocsim.report.answer import peak_text
 from allocsim.report.explain import CAUSES, blockers_text, cause_sentence, code_text
 from allocsim.report.html.embedding import SERIES
 from allocsim.report.html.markup import (
@@ -21,7 +22,6 @@ from allocsim.report.html.markup import (
 )
 from allocsim.report.layout import exact_size, known_text, plural, unproved, when
 from allocsim.report.packing import SEGMENT_HEADS, segment_cells
-from allocsim.report.recommendation import peak_text
 from allocsim.report.replay import least_and_most
 from allocsim.simulation import Parting
 from allocsim.units import format_range, format_size
