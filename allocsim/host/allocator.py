@@ -93,7 +93,7 @@ class CachingHostAllocator:
         if size == 0:
             return None
         pool = self._pool_of_request()
-        in_background = self._flag("pinned_use_background_threads")
+        in_background = bool(self._config.host.get("pinned_use_background_threads"))
         if not (in_background and pool is self._default):
             self._process_events(pool)
         rounded = self.round_size(size)
@@ -258,9 +258,6 @@ class CachingHostAllocator:
         assert self._owned.size.current == sum(block.size for block in self._blocks.values())
 
     # -- parts ---------------------------------------------------------------------------
-
-    def _flag(self, option: str) -> bool:
-        return bool(self._config.host.get(option))
 
     def _bytes(self, option: str) -> int:
         return min(self._config.host.get(option, UNLIMITED) * MIB, UNLIMITED)

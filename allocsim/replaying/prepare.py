@@ -6,7 +6,7 @@ file's layout.  The last result for each recording is cached.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
@@ -265,7 +265,7 @@ def state_source(
     possible, note = choose_releases(recording, torch_version)
     if conf is None:
         conf = "" if recording.settings is None else recording.settings.conf
-    held = _pages(trace.segments)
+    held = sum(round_up(segment.total_size, PAGE) for segment in trace.segments)
     if device_memory is not None and device_memory < held:
         raise ConfigError(
             f"device memory {format_size(device_memory)} is less than the {format_size(held)} "
@@ -280,10 +280,6 @@ def state_source(
         is_taken_full=device_memory is None,
         segments=trace.segments,
     )
-
-
-def _pages(segments: Sequence[SegmentState]) -> int:
-    return sum(round_up(segment.total_size, PAGE) for segment in segments)
 
 
 _SIGNS = {

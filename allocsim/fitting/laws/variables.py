@@ -139,7 +139,7 @@ def variables_of(sizes: Sizes, card: Card, *, is_step: bool = False) -> dict[str
         **{f"length_by_{unit}": -(-length // unit) * unit for unit in (8, 16, 32, 128)},
         "windowed": min(length, sizes.get("window") or length),
         "splits": attention_splits(known, card.multiprocessors, is_step=is_step),
-        "choice_parts": _choice_parts(known, card),
+        "choice_parts": parts_of(known["vocabulary"], -(-card.blocks(512) // known["batch"])),
         "gradient_workspace": _gradient_workspace(length, known["head_dim"], is_fp32=True),
         "gradient_workspace_16_bit": _gradient_workspace(length, known["head_dim"], is_fp32=False),
         **_embedding_sort(tokens, known["vocabulary"]),
@@ -162,10 +162,6 @@ def variables_of(sizes: Sizes, card: Card, *, is_step: bool = False) -> dict[str
         found[f"{name}_by_{width}"] = -(-columns // width)
         found[f"{name}_partial_sums"] = partial_sums(tokens, columns, card, rows)
     return found
-
-
-def _choice_parts(sizes: Sizes, card: Card) -> int:
-    return parts_of(sizes["vocabulary"], -(-card.blocks(512) // sizes["batch"]))
 
 
 def _check_blocks(numbers: int, card: Card) -> int:

@@ -198,7 +198,7 @@ def _curves(axes: Axes, found: Comparison, theme: Theme) -> None:
         axes.text(0.5, 0.5, "states only", color=theme.ink, ha="center", transform=axes.transAxes)
     axes.set_ylim(bottom=0)
     axes.set_xlim(0, 1.12 * axes.get_xlim()[1])
-    step = _even(0.4 * axes.get_xlim()[1])
+    step = float(f"{(0.4 * axes.get_xlim()[1]):.0e}")
     axes.set_xticks([0, step, 2 * step])
     axes.xaxis.set_major_formatter("{x:,.0f}")
     styled(axes, theme, "entry (count)", f"memory ({shown})")
@@ -224,10 +224,6 @@ def _bars(axes: Axes, found: Comparison, theme: Theme) -> None:
     axes.set_yticks(range(len(labels)), labels, fontsize=7, parse_math=False)
     axes.yaxis.tick_right()
     styled(axes, theme, f"change of allocated memory, A to B ({name})", "")
-
-
-def _even(entry: float) -> float:
-    return float(f"{entry:.0e}")
 
 
 def _changes_of_bars(found: Comparison) -> Iterator[tuple[str, int, int]]:
