@@ -19,7 +19,6 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -27,6 +26,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim._dataclasses import asdict, dataclass, replace
 from allocsim.errors import RecordingError
 from allocsim.recording.export import segments_plain, whole_file
 from allocsim.recording.fields import INT32_MAX, Fields, describe

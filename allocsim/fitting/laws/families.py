@@ -10,9 +10,9 @@ value is refused.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from allocsim._dataclasses import dataclass
 from allocsim.errors import ConfigError
 
 

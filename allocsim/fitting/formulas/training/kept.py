@@ -9,8 +9,7 @@ A tensor is counted once, where an operation saves it, with its size on this ran
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from allocsim._dataclasses import dataclass
 from allocsim.fitting.formulas.sizes import Linear
 from allocsim.fitting.formulas.training.encoders import EncodedLayer
 from allocsim.fitting.formulas.training.layout import ParallelLayout, TransformerShape

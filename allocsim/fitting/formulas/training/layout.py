@@ -5,8 +5,7 @@ A shape describes one decoder of equal layers; only the first `dense_layers` hav
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
+from allocsim._dataclasses import dataclass, replace
 from allocsim.errors import ConfigError
 from allocsim.fitting.formulas.sizes import DecoderSizes, Encoder, Linear
 
