@@ -1,7 +1,7 @@
 """Model families with laws (formulas for requests), with the keys of their configurations.
 
-A configuration key that changes the requests is either a size or has a fixed value.  Any other
-value is refused.
+`families.json` lists them; "keys" are those of a family that names no others.  A configuration key
+that changes the requests is either a size or has a fixed value.  Any other value is refused.
 """
 
 # Sources: the configuration classes of transformers with their defaults, and torchvision's vision
@@ -9,7 +9,9 @@ value is refused.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from allocsim._dataclasses import dataclass
@@ -118,178 +120,18 @@ def _refuse_variable_rope(config: Mapping[str, Any], usual: float) -> None:
         raise ConfigError(f"partial_rotary_factor is {rotated!r}: laws are for {usual}")
 
 
-_LIKE_LLAMA = {
-    "hidden": "hidden_size",
-    "intermediate": "intermediate_size",
-    "layers": "num_hidden_layers",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "vocabulary": "vocab_size",
-}
-_ENCODER = {
-    name: _LIKE_LLAMA[name] for name in ("hidden", "intermediate", "layers", "heads", "vocabulary")
-}
-_VISION = {
-    **{name: _ENCODER[name] for name in ("hidden", "intermediate", "layers", "heads")},
-    "patch": "patch_size",
-}
-_PLAIN = {"hidden_act": ("silu",), "attention_dropout": (0.0, 0), "quantization_config": (None,)}
-_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-_LINEAR = (*_ATTENTION, "gate_proj", "up_proj", "down_proj")
+def _family(row: dict[str, Any]) -> Family:
+    usual = {key: tuple(values) for key, values in row["usual"].items()}
+    linear = tuple(row["linear"])
+    return Family(**({"keys": _TABLES["keys"]} | row | {"linear": linear, "usual": usual}))
 
-_ALL = (
-    Family("llama", _LIKE_LLAMA, is_tied=False, linear=_LINEAR, usual={
-        **_PLAIN, "attention_bias": (False, None), "mlp_bias": (False, None),
-    }),
-    Family("mistral", _LIKE_LLAMA, is_tied=False, linear=_LINEAR, window=4096, usual=_PLAIN),
-    Family("qwen2", _LIKE_LLAMA, is_tied=False, linear=_LINEAR, usual={
-        **_PLAIN, "use_sliding_window": (False, None),
-    }),
-    Family(
-        "qwen3",
-        _LIKE_LLAMA,
-        is_tied=False,
-        linear=_LINEAR,
-        head_dim=128,
-        norms_heads=True,
-        usual={
-            **_PLAIN,
-            "attention_bias": (False, None),
-            "use_sliding_window": (False, None),
-            "head_dim": (128,),
-        },
-    ),
-    Family(
-        "glm4",
-        _LIKE_LLAMA,
-        is_tied=False,
-        linear=(*_ATTENTION, "gate_up_proj", "down_proj"),
-        head_dim=128,
-        rotated=0.5,
-        usual={**_PLAIN, "attention_bias": (True, None)},
-    ),
-    Family(
-        "gemma2",
-        _LIKE_LLAMA,
-        is_tied=True,
-        linear=_LINEAR,
-        window=4096,
-        head_dim=256,
-        is_eager=True,
-        period=2,
-        usual={
-            "hidden_activation": ("gelu_pytorch_tanh",),
-            "attention_dropout": (0.0, 0),
-            "attention_bias": (False, None),
-            "attn_logit_softcapping": (50.0,),
-            "final_logit_softcapping": (30.0,),
-            "layer_types": (None,),
-            "quantization_config": (None,),
-        },
-    ),
-    Family(
-        "phi3",
-        _LIKE_LLAMA,
-        is_tied=False,
-        linear=("o_proj", "qkv_proj", "gate_up_proj", "down_proj"),
-        window=0,
-        usual={**_PLAIN, "resid_pdrop": (0.0, 0), "embd_pdrop": (0.0, 0)},
-    ),
-    Family(
-        "mixtral",
-        {**_LIKE_LLAMA, "experts": "num_local_experts", "chosen": "num_experts_per_tok"},
-        is_tied=False,
-        linear=(*_ATTENTION, "gate", "experts"),
-        window=0,
-        usual={
-            **_PLAIN,
-            "output_router_logits": (False, None),
-            "router_jitter_noise": (0.0, 0, None),
-        },
-    ),
-    Family(
-        "gpt2",
-        {
-            "hidden": "n_embd",
-            "intermediate": "n_inner",
-            "layers": "n_layer",
-            "heads": "n_head",
-            "vocabulary": "vocab_size",
-            "positions": "n_positions",
-        },
-        is_tied=True,
-        linear=("c_attn", "c_proj", "c_fc"),
-        usual={
-            "activation_function": ("gelu_new",),
-            "resid_pdrop": (0.1,),
-            "embd_pdrop": (0.1,),
-            "attn_pdrop": (0.1,),
-            "add_cross_attention": (False, None),
-            "quantization_config": (None,),
-        },
-    ),
-    Family(
-        "bert",
-        {**_ENCODER, "positions": "max_position_embeddings"},
-        is_tied=True,
-        linear=("query", "key", "value", "dense"),
-        head="MaskedLM",
-        has_output_bias=True,
-        usual={
-            "hidden_act": ("gelu",),
-            "hidden_dropout_prob": (0.1,),
-            "attention_probs_dropout_prob": (0.1,),
-            "type_vocab_size": (2,),
-            "is_decoder": (False, None),
-            "add_cross_attention": (False, None),
-            "chunk_size_feed_forward": (0,),
-            "position_embedding_type": ("absolute", None),
-            "quantization_config": (None,),
-        },
-    ),
-    Family(
-        "vit",
-        {**_VISION, "vocabulary": "num_labels"},
-        is_tied=None,
-        linear=("q_proj", "k_proj", "v_proj", "o_proj", "fc1", "fc2"),
-        head="ImageClassification",
-        sees=True,
-        usual={
-            "hidden_act": ("gelu",),
-            "hidden_dropout_prob": (0.0, 0),
-            "attention_probs_dropout_prob": (0.0, 0),
-            "qkv_bias": (True,),
-            "image_size": (224,),
-            "num_channels": (3,),
-            "head_dim": (None,),
-            "problem_type": (None, "single_label_classification"),
-            "quantization_config": (None,),
-        },
-    ),
-    Family("torchvision-vit", _VISION, is_tied=None, linear=(), usual={}, head="", sees=True),
-)  # fmt: skip
 
-FAMILIES = {family.model_type: family for family in _ALL}
+_TABLES = json.loads(Path(__file__).with_name("families.json").read_text(encoding="utf-8"))
+
+FAMILIES: Mapping[str, Family] = {row["model_type"]: _family(row) for row in _TABLES["families"]}
 """Families by model_type."""
 
-
-def _vit(hidden: int, intermediate: int, layers: int, heads: int, patch: int) -> dict[str, Any]:
-    return {
-        "model_type": "torchvision-vit",
-        "hidden_size": hidden,
-        "intermediate_size": intermediate,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "patch_size": patch,
-    }
-
-
-CLASSIFIERS: Mapping[str, Mapping[str, Any]] = {
-    "vit_b_16": _vit(768, 3072, 12, 12, 16),
-    "vit_b_32": _vit(768, 3072, 12, 12, 32),
-    "vit_l_16": _vit(1024, 4096, 24, 16, 16),
-}
+CLASSIFIERS: Mapping[str, Mapping[str, Any]] = _TABLES["classifiers"]
 """Configurations of torchvision's models with transformers' keys, by name of the function."""
 
 
