@@ -143,10 +143,7 @@ def recommendation_document(found: Recommendation | None) -> dict[str, Any] | No
         "why_not": None,
         "env": f"{NAME}={best.setting.conf}",
         "paste": paste_lines(best.setting),
-        "needs": found.needs,
-        "since": found.since,
-        "is_fitted": best.is_fitted,
-        "saved_bytes": found.saved_bytes,
+        **fields(found, "needs since is_fitted=best.is_fitted saved_bytes"),
     }
 
 

@@ -175,11 +175,9 @@ def document(found: Colocation) -> dict[str, Any]:
     return {
         "fits": found.fits,
         "device_memory": run.memory,
-        "is_threads": found.threads,
-        "is_by_time": found.by_time,
+        **fields(found, "is_threads=threads is_by_time=by_time"),
         **fields(run, "peak_bytes=peak peak_phase peak_entry held_at_peak"),
-        "smallest_device_bytes": found.smallest,
-        "any_order_bytes": found.any_order,
+        **fields(found, "smallest_device_bytes=smallest any_order_bytes=any_order"),
         "failure": None if run.failure is None else fields(run.failure, _FAILURE),
         "programs": [
             {

@@ -12,7 +12,7 @@ from typing import Any
 from allocsim.fitting import Started
 from allocsim.phantom import starter_of
 from allocsim.report.fit_served import COMMANDS, NO_RUN, tokens_of
-from allocsim.report.layout import LABEL, row
+from allocsim.report.layout import LABEL, fields, row
 from allocsim.units import format_size
 
 _NOT_COUNTED = "NCCL's memory is not counted, and that of the CUDA context is assumed"
@@ -129,21 +129,17 @@ def document(found: Started) -> dict[str, Any]:
     parts = {name: round(size) for name, size in found.parts()}
     context = found.gpu.context_memory
     peak = max(found.peak_bytes - context, 0)
-    low, high = found.driver_range
     return NO_RUN | {
         "fits": found.fits,
         "may_fit": found.fits,
-        "gpu": found.gpu.name,
-        "device_memory": found.gpu.memory,
+        **fields(found, "gpu=gpu.name device_memory=gpu.memory"),
         "context_memory": context,
         "peak_reserved_bytes": peak,
         "peak_allocated_bytes": peak,
         "needed_bytes": peak if found.fits else None,
         "process_bytes": [found.peak_bytes, found.peak_bytes],
         "engine": "program",
-        "server": found.engine,
-        "torch_version": found.torch_version,
-        "seconds": found.seconds,
+        **fields(found, "server=engine torch_version seconds"),
         "notes": [f"{_NOT_COUNTED}.", f"{_WITHOUT}."],
         "breakdown": parts,
         "ranges": {name: [size, size] for name, size in parts.items()},
@@ -161,14 +157,11 @@ def document(found: Started) -> dict[str, Any]:
         "start": {
             "phase": found.phase.name.lower(),
             "failure": found.failure or None,
-            "refusals": [{"what": each.what, "helps": each.helps} for each in found.refusals],
+            "refusals": [fields(each, "what helps") for each in found.refusals],
             "figures": dict(found.sizes),
             "hollow": found.hollow or None,
             "invented": found.invented or None,
-            "driver": {
-                **found.driver,
-                "bytes": [low, high],
-            },
+            "driver": {**found.driver, "bytes": list(found.driver_range)},
             "tuning_bytes": found.tuning_bytes or None,
             "stages": {
                 name: {"bytes": used, "peak_bytes": peak}

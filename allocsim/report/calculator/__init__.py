@@ -34,6 +34,7 @@ from allocsim.fitting.laws import FAMILIES, REQUEST, VARIABLES, Family, Formula,
 from allocsim.ownership import CATEGORIES
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu, context_seen
 from allocsim.report.html import Packer, json_text, stylesheet
+from allocsim.report.layout import fields
 
 __all__ = ["PackedLaws", "calculator_page", "packed_laws"]
 
@@ -198,13 +199,9 @@ def _with_first(models: Sequence[LawModel], more: LawModel) -> list[LawModel]:
 
 def _model(model: LawModel) -> dict[str, Any]:
     return {
-        "name": model.name,
-        "family": model.family,
-        "tied": model.is_tied,
-        "sees": model.sees,
+        **fields(model, "name family tied=is_tied sees"),
         "sizes": dict(model.sizes),
-        "scaling": model.scaling,
-        "hasLaw": model.has_law,
+        **fields(model, "scaling hasLaw=has_law"),
     }
 
 
@@ -216,13 +213,9 @@ def _config_keys(family: Family) -> dict[str, str]:
 def _card(name: str, gpu: Gpu) -> dict[str, Any]:
     return {
         "short": name,
-        "name": gpu.name,
-        "memory": gpu.memory,
-        "context": gpu.context_memory,
+        **fields(gpu, "name memory context=context_memory"),
         "process": context_seen(gpu),
-        "capability": gpu.capability,
-        "multiprocessors": gpu.multiprocessors,
-        "threads": gpu.limits.threads,
+        **fields(gpu, "capability multiprocessors threads=limits.threads"),
     }
 
 
@@ -233,13 +226,8 @@ def _opening(opening: Opening) -> dict[str, Any]:
         "card": opening.card,
         "memory": None if opening.card else opening.gpu.memory,
         "work": "train" if task.is_training else "serve",
-        "dtype": task.dtype,
-        "attention": task.attention,
-        "optimizer": task.optimizer,
-        "checkpointing": task.checkpointing,
-        "lora": task.lora,
-        "batch": task.batch,
-        **{name: getattr(task, name) for name in ("seq", "prompt", "decode", "requests")},
+        **fields(task, "dtype attention optimizer checkpointing lora batch"),
+        **fields(task, "seq prompt decode requests"),
     }
 
 
