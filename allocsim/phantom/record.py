@@ -22,6 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 
 from allocsim._dataclasses import astuple, dataclass, field
@@ -96,6 +98,8 @@ def find_torch(python: str) -> TorchInstall:
 
 
 def _find_torch(python: str) -> TorchInstall:
+    if python == sys.executable and not _may_have_torch():
+        raise _without_torch(python)
     try:
         done = subprocess.run(  # noqa: S603
             [python, "-c", _FIND], capture_output=True, text=True, check=False, timeout=_PATIENCE_S
@@ -108,7 +112,7 @@ def _find_torch(python: str) -> TorchInstall:
         why = getattr(error, "strerror", None) or str(error)
         raise UnavailableError(f"{python} cannot be started ({why}); expected a Python") from None
     if done.returncode or done.stdout.strip() == _NO_TORCH:
-        raise UnavailableError(f"{python} has no PyTorch; expected a CUDA build of torch")
+        raise _without_torch(python)
     try:
         version, cuda, hip, lacks = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError, TypeError):
@@ -120,6 +124,17 @@ def _find_torch(python: str) -> TorchInstall:
             f"{python} has torch {version}, a {kind} build; expected a CUDA build"
         )
     return TorchInstall(python, version.split("+")[0], cuda, tuple(lacks))
+
+
+def _may_have_torch() -> bool:
+    # In this interpreter no process is needed to see that the package is missing.
+    added = ["", *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    found = "torch" in sys.modules or find_spec("torch") or PathFinder.find_spec("torch", added)
+    return bool(found)
+
+
+def _without_torch(python: str) -> UnavailableError:
+    return UnavailableError(f"{python} has no PyTorch; expected a CUDA build of torch")
 
 
 def phantom_environment(

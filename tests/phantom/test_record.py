@@ -413,6 +413,18 @@ def test_build_without_cuda_is_refused_by_name(pretend: Path) -> None:
         find_torch(sys.executable)
 
 
+def test_this_interpreter_is_searched_without_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("subprocess.run", None)
+    with pytest.raises(UnavailableError, match="has no PyTorch"):
+        find_torch(sys.executable)
+    (tmp_path / "torch.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(TypeError):  # a process looks for its release
+        find_torch(sys.executable)
+
+
 def test_record_turns_on_pinned_memory_if_the_release_can(pretend: Path) -> None:
     program = (
         "import torch\n"
