@@ -292,16 +292,19 @@ def shape_of(model: Model) -> TransformerShape:
         is_further = each.role not in ("token_embd", "output")
         counts[each.layer] = counts.get(each.layer, 0) + each.elements * is_further
     kinds, is_encoder = [], sizes.family == "modernbert"
+    known: dict[tuple[Any, ...], TransformerShape] = {}
     for layer in range(sizes.layers):
-        kind = _shape(sizes.of_layer(layer), model.config)
-        if sizes.linear is not None and layer in sizes.linear.layers:
-            kind = replace(kind, linear=sizes.linear)
-        kind = replace(
-            kind,
-            masked=is_encoder and layer % _WHOLE_EVERY > 0,
-            crosses=sizes.attends_to_encoder(layer),
-        )
-        kinds.append(replace(kind, others=counts[layer] - kind.layer(layer)))
+        own = sizes.of_layer(layer)
+        is_linear = sizes.linear is not None and layer in sizes.linear.layers
+        is_masked = is_encoder and layer % _WHOLE_EVERY > 0
+        crosses = sizes.attends_to_encoder(layer)
+        has_experts = layer >= len(sizes.dense)
+        alike = own, is_linear, is_masked, crosses, has_experts, counts[layer]
+        if alike not in known:
+            kind = replace(_shape(own, model.config), masked=is_masked, crosses=crosses)
+            kind = replace(kind, linear=sizes.linear) if is_linear else kind
+            known[alike] = replace(kind, others=counts[layer] - kind.layer(layer))
+        kinds.append(known[alike])
     shape = replace(
         kinds[-1], crosses=False, heads=sizes.heads, kv_heads=sizes.kv_heads, inner=sizes.inner
     )

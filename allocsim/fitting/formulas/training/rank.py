@@ -7,6 +7,7 @@ a tied embedding, or the optimizer's step.  Only bytes of tensors are counted.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 from allocsim._dataclasses import dataclass, replace
 from allocsim.fitting.formulas.training.encoders import EncodedLayer
@@ -67,7 +68,7 @@ class Training:
         return _Account(self.shape, self.layout, stage, self.precision, self.practice)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class _Account:
     shape: TransformerShape
     layout: ParallelLayout
@@ -79,7 +80,7 @@ class _Account:
     def layers(self) -> range:
         return self.layout.layers_of(self.stage, self.shape.layers)
 
-    @property
+    @cached_property
     def kinds(self) -> dict[int, int]:
         kinds: dict[tuple[TransformerShape, bool], list[int]] = {}
         for layer in self.layers:
