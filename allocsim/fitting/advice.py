@@ -17,7 +17,7 @@ from allocsim.errors import ConfigError
 from allocsim.fitting.by_engine import run_exactly
 from allocsim.fitting.by_formula import Estimate, estimate, least_served
 from allocsim.fitting.by_law import peak_by_law
-from allocsim.fitting.fit_result import Drift, Fit
+from allocsim.fitting.fit_result import Fit
 from allocsim.fitting.model import Configured
 from allocsim.fitting.run_result import Ran
 from allocsim.fitting.task import Task, usual_attention
@@ -84,7 +84,7 @@ def advise(found: Fit | Estimate, **how: Any) -> Advice:
     task = found.task
     if task is None:
         raise ConfigError("the user's own program has no options to change")
-    trials = _Trials(found.engine, task, how, found.drift if isinstance(found, Fit) else None)
+    trials = _Trials(found, task, how)
     changes = () if found.fits else tuple(_changes(found, trials))
     return Advice(stored_in(task), _alternative(found, task, trials), changes[:_MOST])
 
@@ -151,16 +151,22 @@ def _checkpointing(task: Task, n: int, layers: int) -> Task:
 class _Trials:
     """Trials of changed tasks on cards by one engine: "program", "laws" or "formula"."""
 
-    def __init__(
-        self, engine: str, task: Task, how: dict[str, Any], drift: Drift | None = None
-    ) -> None:
-        self.engine, self.task, self.drift = engine, task, drift
+    def __init__(self, found: Fit | Estimate, task: Task, how: dict[str, Any]) -> None:
+        self.engine = engine = found.engine
+        self.task = task
+        self.drift, self.known = None, None
+        if isinstance(found, Fit):
+            self.drift, self.known = found.drift, found.unlimited
         self.run: Callable[..., tuple[int, bool]]
         self.run = partial(_peak_of_run, partial(run_exactly, engine, **how))
         if engine == "formula":
             self.run = _peak_of_estimate
         elif engine == "laws" and how.get("conf") is None:
-            self.run = peak_by_law
+            self.run = self._peak_by_law
+
+    def _peak_by_law(self, task: Task, gpu: Gpu, *, needs_peak: bool = True) -> tuple[int, bool]:
+        known = self.known if task is self.task else None
+        return peak_by_law(task, gpu, needs_peak=needs_peak, known=known)
 
     def change(
         self, task: Task, gpu: Gpu, effect: str, card: str = "", *, needs_peak: bool = False

@@ -323,12 +323,19 @@ def _allocator(
     )
 
 
-def peak_by_law(task: Task, gpu: Gpu, *, needs_peak: bool = True) -> tuple[int, bool]:
+def peak_by_law(
+    task: Task, gpu: Gpu, *, needs_peak: bool = True, known: Ran | None = None
+) -> tuple[int, bool]:
     """Return the peak reserved bytes of a task, and True if it runs out of memory, by its law.
 
     needs_peak: False to end without a replay if more than `gpu` has is in use at once; the result
         is then the sum of the requests in use.
+    known: run of the task on another card with unlimited memory; equal if the card is alike.
     """
+    if known is not None and card_of(known.gpu) == card_of(gpu):
+        used = known.device_run.peak_device_bytes - known.prepared.context_memory
+        if used <= gpu.room:
+            return known.peak_reserved_bytes, False
     laws = _laws(task)
     if not (needs_peak or task.is_training):
         refuse_card_without_law(gpu)

@@ -13,6 +13,7 @@ from allocsim.errors import ConfigError
 from allocsim.fitting import (
     Advice,
     Change,
+    Fit,
     Task,
     advise,
     estimate,
@@ -22,6 +23,7 @@ from allocsim.fitting import (
     run_by_law,
 )
 from allocsim.fitting.advice import stored_in
+from allocsim.fitting.by_law import peak_by_law
 from allocsim.phantom import context_range, find_gpu
 from allocsim.units import MIB
 from tests.cli.conftest import Done, cli
@@ -49,6 +51,22 @@ def test_qlora_that_does_not_fit_gets_changes() -> None:
     found = advice_on(task("Llama-3-8B", lora=16, quant="nf4", batch=8), engine="formula")
     assert found.changes
     assert not any("--fsdp" in each for each in options(found))
+
+
+def test_a_run_on_a_card_with_equal_requests_is_known_for_a_larger_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    question = task("Qwen2.5-32B", is_training=False, decode=2)
+    found = fit(question, find_gpu("A100 40GB"), engine="laws")
+    assert isinstance(found, Fit)
+    assert found.unlimited is not None
+    larger = find_gpu("A100 80GB")
+    anew = run_by_law(question, larger)
+    monkeypatch.setattr("allocsim.fitting.by_law.requests_by_law", None)
+    known = peak_by_law(question, larger, known=found.unlimited)
+    assert known == (anew.peak_reserved_bytes, anew.is_out_of_memory)
+    with pytest.raises(TypeError):  # another number of multiprocessors may change requests
+        peak_by_law(question, find_gpu("H100"), known=found.unlimited)
 
 
 def test_every_change_by_law_completes_beside_the_largest_context() -> None:
