@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from allocsim.phantom.record import find_torch
+from allocsim.phantom.installs import find_torch
 from benchmarks.laws.recorded import transformers_of
 
 __all__ = ["NEEDS_TORCH", "PYTHONS", "python_of", "pythons_of"]

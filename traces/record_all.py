@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from allocsim.phantom.record import find_torch
+from allocsim.phantom.installs import find_torch
 from allocsim.recording import Action, FrameTable, Recording, load, write_npz
 
 ROOT = Path(__file__).parents[1]

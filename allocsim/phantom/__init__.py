@@ -31,13 +31,11 @@ from allocsim.phantom.gpu import (
     find_gpu,
     limits_of,
 )
+from allocsim.phantom.installs import TorchInstall, begin_to_find_torch, find_torch
 from allocsim.phantom.record import (
     ProcessRecording,
     Recorded,
     RecordedProgram,
-    TorchInstall,
-    begin_to_find_torch,
-    find_torch,
     has_gpu,
     phantom_environment,
     record,

@@ -13,7 +13,7 @@ import pytest
 
 from allocsim import phantom
 from allocsim.core import IS_COMPILED
-from allocsim.phantom.record import TorchInstall
+from allocsim.phantom.installs import TorchInstall
 from tests.verify.right_model import MISTAKE, RightModel
 
 from .conftest import Done

@@ -14,7 +14,7 @@ from allocsim import CachingAllocator
 from allocsim.fitting import CONFIGURATIONS
 from allocsim.fitting.laws.stored import ProgramName
 from allocsim.phantom import ProcessRecording, Recorded
-from allocsim.phantom.record import TorchInstall
+from allocsim.phantom.installs import TorchInstall
 from allocsim.units import MIB
 from tests.cli.conftest import Done
 from tests.cli.test_hostile_names import ESCAPES, assert_plain

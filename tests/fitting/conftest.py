@@ -16,7 +16,7 @@ import pytest
 from allocsim import CachingAllocator, OutOfMemoryError
 from allocsim.fitting import run_result as ran
 from allocsim.phantom import ProcessRecording, Recorded, RecordedProgram, UnavailableError
-from allocsim.phantom.record import TorchInstall
+from allocsim.phantom.installs import TorchInstall
 
 Run = Callable[[CachingAllocator, str], int]
 """Player of a program's text or command line; returns the entries before the peaks are reset."""

@@ -19,7 +19,8 @@ from allocsim.phantom import (
     find_gpu,
     limits_of,
 )
-from allocsim.phantom.record import find_torch, phantom_environment
+from allocsim.phantom.installs import find_torch
+from allocsim.phantom.record import phantom_environment
 from allocsim.units import GIB, KIB, MIB
 from tests.pythons import NEEDS_TORCH, PYTHONS
 

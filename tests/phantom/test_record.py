@@ -20,13 +20,8 @@ import pytest
 from allocsim.phantom import UnavailableError
 from allocsim.phantom.at_exit import leave_out_frames
 from allocsim.phantom.gpu import Gpu, find_gpu
-from allocsim.phantom.record import (
-    Recorded,
-    RecordedProgram,
-    _caches_of_engines,
-    find_torch,
-    record,
-)
+from allocsim.phantom.installs import find_torch
+from allocsim.phantom.record import Recorded, RecordedProgram, _caches_of_engines, record
 from allocsim.recording import Mark, MarkKind, load, load_host
 from allocsim.replaying import replay
 from allocsim.units import GIB

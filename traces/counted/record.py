@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from allocsim.phantom.record import find_torch
+from allocsim.phantom.installs import find_torch
 from allocsim.recording import load, write_npz
 from traces.record_all import compact
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from allocsim import replay
 from allocsim.errors import RecordingError
-from allocsim.phantom.record import find_torch
+from allocsim.phantom.installs import find_torch
 from allocsim.recording import Action, Recording, load
 from traces.profiled.record import PROGRAM, profiled
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from allocsim.phantom.gpu import find_gpu
-from allocsim.phantom.record import RecordedProgram, find_torch, record
+from allocsim.phantom.installs import find_torch
+from allocsim.phantom.record import RecordedProgram, record
 
 FOLDER = Path(__file__).parent
 PROGRAM = FOLDER / "program.py"
