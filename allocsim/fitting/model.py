@@ -323,14 +323,16 @@ def _on_disk(place: Path) -> Configured:
 
 
 def _head_of(config: Mapping[str, Any]) -> str:
-    if config["model_type"] == "whisper":
+    kind = config["model_type"]
+    if kind == "whisper":
         return SOUND
     architectures = config.get("architectures")
     if isinstance(architectures, list) and architectures:
         for ending, head in _HEADS.items():
-            if str(architectures[0]).endswith(ending):
+            # Models of images and text have this ending as well, but no encoder of text.
+            is_other = head == _TRANSLATION and not config.get("is_encoder_decoder", False)
+            if str(architectures[0]).endswith(ending) and not is_other:
                 return head
-    kind = config["model_type"]
     if kind in _ENCODER_TYPES:
         return "AutoModelForMaskedLM"
     if kind in _TRANSLATION_TYPES:

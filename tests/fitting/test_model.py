@@ -118,6 +118,40 @@ def test_model_of_reads_a_configuration_from_file_or_folder(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("config", "head"),
+    [
+        (
+            {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"]},
+            "AutoModelForCausalLM",
+        ),
+        (
+            {"model_type": "qwen2_vl", "architectures": ["Qwen2VLForConditionalGeneration"]},
+            "AutoModelForCausalLM",
+        ),
+        (
+            {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]},
+            "AutoModelForSeq2SeqLM",
+        ),
+        (
+            {
+                "model_type": "blenderbot",
+                "architectures": ["BlenderbotForConditionalGeneration"],
+                "is_encoder_decoder": True,
+            },
+            "AutoModelForSeq2SeqLM",
+        ),
+    ],
+)
+def test_only_a_model_with_an_encoder_of_text_has_the_class_for_translation(
+    tmp_path: Path, config: dict[str, object], head: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = model_of(str(tmp_path))
+    assert isinstance(model, Configured)
+    assert model.head == head
+
+
+@pytest.mark.parametrize(
     ("change", "sentence"),
     [
         ({"num_attention_heads": 7}, "7 heads do not divide the width 4096"),
