@@ -166,7 +166,10 @@ def held_of(text: str, server: str, weights: str | None = None) -> ServedMemory:
         raise ConfigError(f"{model.name} answers no prompts; serving is for language models")
     sizes = sizes_of(model.config)
     if sizes.encoder is not None and server != "transformers":
-        raise ConfigError(f"the formula of {server} has no encoder, which {model.name} has")
+        raise ConfigError(
+            f"the formula of {server} has no encoder, which {model.name} has; "
+            "--server transformers computes it"
+        )
     kept: dict[str, Any] = {}
     if weights is None and server not in _GGML_SERVERS:
         weights = format_in(model.config) or (None if model.path else published_format(text))

@@ -158,7 +158,7 @@ def test_a_preset_with_an_encoder_has_the_parameters_that_transformers_counts(na
 @pytest.mark.parametrize("server", [name for name in SERVERS if name != "transformers"])
 @pytest.mark.parametrize("name", ["t5-small", "openai/whisper-tiny"])
 def test_a_model_with_an_encoder_is_refused_by_formulas_of_servers(name: str, server: str) -> None:
-    with pytest.raises(ConfigError, match=f"the formula of {server} has no encoder"):
+    with pytest.raises(ConfigError, match=f"{server} has no encoder.*--server transformers"):
         held_of(name, server)
 
 
