@@ -109,7 +109,7 @@ def largest(
     search = _Search(task, name, gpu, step, run)
     found = search.run(first, watch)
     _keep(found.fitting, keep)
-    return replace(found, notes=_notes(found.fitting or found.failing, gpu, how))
+    return replace(found, notes=_notes(found.fitting or found.failing, task, gpu, how))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,7 +153,7 @@ def fewest(
         shared = [replace(task, ranks=each, rank=0) for each in pair]
         runs = dict(zip(pair, _side_by_side(run, shared, gpu), strict=True))
         tried += [_tried(n, ran, is_limited=True) for n, ran in runs.items()]
-        notes, engine = _notes(runs[ranks], gpu, how), runs[ranks].engine
+        notes, engine = _notes(runs[ranks], task, gpu, how), runs[ranks].engine
         for n, ran in runs.items():
             if not ran.is_out_of_memory:
                 _keep(ran, keep)
@@ -172,12 +172,13 @@ def _keep(ran: Ran | Estimate | None, keep: Path | None) -> None:
     write_snapshot(ran.recording, keep)
 
 
-def _notes(ran: Ran | Estimate | None, gpu: Gpu, how: RunOptions) -> tuple[str, ...]:
+def _notes(ran: Ran | Estimate | None, task: Task, gpu: Gpu, how: RunOptions) -> tuple[str, ...]:
     if ran is None:
         return ()
     if isinstance(ran, Estimate):
         return (*ran.notes, *filter(None, [ran.reason]))
-    return tuple(notes_of_search(ran, gpu, how.get("torch_version"), how.get("transformers")))
+    releases = how.get("torch_version"), how.get("transformers")
+    return tuple(notes_of_search(ran, task, gpu, *releases))
 
 
 def _side_by_side(run: _Run, tasks: Sequence[Task], gpu: Gpu) -> list[Ran | Estimate]:

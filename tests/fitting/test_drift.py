@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from allocsim.cli import main
-from allocsim.fitting import Fit, Task, fit, model_of
+from allocsim.fitting import Fit, Task, fit, largest, model_of
 from allocsim.fitting.fit_result import drift_of
 from allocsim.phantom import Gpu, context_range, find_gpu
 from tests.schemas import wrong_with
@@ -111,3 +111,11 @@ def test_card_too_small_for_the_lower_end_does_not_fit() -> None:
     small: list[Gpu] = [replace(card, memory=card.memory // part) for part in (2, 4)]
     for each in small:
         assert fit(task, each, engine="laws", transformers="5.17").fits is False
+
+
+@pytest.mark.parametrize(("release", "is_said"), [("5.17", True), ("5.23", False)])
+def test_a_search_says_that_it_does_not_count_the_range(release: str, *, is_said: bool) -> None:
+    task, card = Task(model=model_of("gpt2")), find_gpu("RTX 3060")
+    found = largest(task, "batch", card, first=4, step=8, engine="laws", transformers=release)
+    said = "the peak may differ from the law by -2 to +6 %, which --find does not count"
+    assert (said in found.notes) is is_said
