@@ -283,7 +283,10 @@ def _ways(laws: Laws) -> Iterator[tuple[str, Mapping[str, int]]]:
         family = family_of(config)
         if family is None or family.name_of(config) != laws.name.family:
             continue
-        sizes = {**_SIZES, "positions": 0, **family.sizes_of(config)}
+        try:
+            sizes = {**_SIZES, "positions": 0, **family.sizes_of(config)}
+        except ConfigError:  # not every model of a family has laws
+            continue
         way = factored_way({**sizes, "factored": parameters.width})
         if way not in known and "odd" not in way.split("."):
             known.add(way)

@@ -336,3 +336,10 @@ def test_calculator_page_refuses_what_it_cannot_answer(
 def test_a_folder_is_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "--html", str(tmp_path)]) == 2
     assert "cannot be a page" in capsys.readouterr().err
+
+
+def test_page_has_the_laws_of_a_family_with_a_model_that_they_refuse() -> None:
+    refused = model_of("GLM-4-32B-0414")
+    with pytest.raises(ConfigError, match="attention_bias is False"):
+        run_by_law(Task(model=refused), find_gpu("H100"))
+    assert page_laws("glm4_untied").programs
