@@ -219,11 +219,13 @@ RULES: tuple[CategoryRule, ...] = (
 
 def rules_of(scene: Scene) -> NDArray[np.int64]:
     """Return for each block the index in `RULES` of the first matching rule; -1 if none."""
-    known = Evidence(scene)
-    found = np.full(len(scene.blocks), -1, dtype=np.int64)
-    for number, rule in enumerate(RULES):
-        found[(found < 0) & rule.holds(known)] = number
-    return found
+    if not scene.rules:
+        known = Evidence(scene)
+        found = np.full(len(scene.blocks), -1, dtype=np.int64)
+        for number, rule in enumerate(RULES):
+            found[(found < 0) & rule.holds(known)] = number
+        scene.rules.append(found)
+    return scene.rules[0]
 
 
 def categories_of(scene: Scene) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass, fields, replace
+from allocsim._dataclasses import dataclass, field, fields, replace
 from allocsim._fast_numpy import any_of, stable_order
 from allocsim.export import columns_of
 from allocsim.ownership.stacks import Origin, Phase, StackKind
@@ -218,6 +218,7 @@ class Scene:
     forwards, backwards, optimizers: spans of the forward, backward and optimizer phase.
     has_lives: True if the recording has entries; without entries lifetimes are unknown.
     marked_starts, marked_numbers: first entry and number of each step that the program marked.
+    rules: result of `rules_of`, one item, or empty before the first call.
     """
 
     blocks: Blocks
@@ -234,12 +235,13 @@ class Scene:
     has_lives: bool
     marked_starts: _Column
     marked_numbers: _Column
+    rules: list[_Column] = field(default_factory=list)
 
     def came_from(self, *origins: Origin) -> _Mask:
-        return np.isin(self.origin, origins)
+        return any_of(self.origin, origins)
 
     def born_in(self, *phases: Phase) -> _Mask:
-        return np.isin(self.phase, phases)
+        return any_of(self.phase, phases)
 
     @property
     def outlives_all(self) -> _Mask:
@@ -313,13 +315,13 @@ def scene_of(
     is_before = blocks.born < 0
     marked = {mark.value for mark in marks if mark.kind is MarkKind.PHASE}
     sees_backward = "backward" in marked or bool(
-        np.isin(phase, (Phase.BACKWARD, Phase.OPTIMIZER)).any()
+        any_of(phase, (Phase.BACKWARD, Phase.OPTIMIZER)).any()
     )
     is_silent = phase == Phase.UNTOLD
     phase = np.where(is_silent & ~is_before, _marked_phases(marks, blocks.born), phase)
     if sees_backward:
         # Autograd's thread runs no Python, so its requests have no frames.
-        is_engines = is_silent & ~is_before & np.isin(phase, (Phase.UNTOLD, Phase.BACKWARD))
+        is_engines = is_silent & ~is_before & any_of(phase, (Phase.UNTOLD, Phase.BACKWARD))
         phase = np.where(is_engines, np.uint8(Phase.BACKWARD), phase)
         origin = np.where(is_engines, np.uint8(Origin.ENGINE), origin)
     starts, numbers = _marked_steps(marks)
