@@ -146,7 +146,9 @@ def imports_of(file: Path) -> tuple[Import, ...]:
 
 def _walk(file: Path, node: ast.AST, *, deferred: bool, types: bool) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
-        inside = deferred or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        if isinstance(child, ast.expr):
+            continue  # an import is a statement
+        inside = deferred or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
         typed = types or (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test))
         for module in _modules(file, child):
             yield Import(file, getattr(child, "lineno", 0), module, inside, typed)
@@ -165,7 +167,9 @@ def _modules(file: Path, node: ast.AST) -> list[str]:
     return []
 
 
-ALL = [found for file in files() for found in imports_of(file)]
+@cache
+def all_imports() -> tuple[Import, ...]:
+    return tuple(found for file in files() for found in imports_of(file))
 
 
 def calls_of(file: Path) -> Iterator[tuple[int, str]]:
@@ -189,7 +193,7 @@ def test_every_file_is_on_a_layer() -> None:
 
 def test_no_module_imports_a_higher_layer_or_a_neighbour() -> None:
     wrong = []
-    for found in ALL:
+    for found in all_imports():
         home = part_of(found.file)
         if found.top != "allocsim" or home in ROOF or found.package == home:
             continue
@@ -201,7 +205,7 @@ def test_no_module_imports_a_higher_layer_or_a_neighbour() -> None:
 def test_siblings_never_import_each_other() -> None:
     wrong = [
         str(found)
-        for found in ALL
+        for found in all_imports()
         if part_of(found.file) == "analysis"
         and found.package == "analysis"
         and found.unit != home_of(found.file)
@@ -301,13 +305,17 @@ def test_no_module_is_long_without_a_reason() -> None:
 
 def test_the_core_needs_the_standard_library_and_sortedcontainers() -> None:
     allowed = {*sys.stdlib_module_names, "sortedcontainers", "allocsim"}
-    core = [found for found in ALL if part_of(found.file) in ("core", "units", "errors")]
+    core = [found for found in all_imports() if part_of(found.file) in ("core", "units", "errors")]
     assert core
     assert not [str(found) for found in core if found.top not in allowed and not found.is_for_types]
 
 
 def test_the_model_reads_no_clock_file_environment_or_chance_and_never_prints() -> None:
-    wrong = [str(found) for found in ALL if part_of(found.file) == "core" and found.top in WORLDLY]
+    wrong = [
+        str(found)
+        for found in all_imports()
+        if part_of(found.file) == "core" and found.top in WORLDLY
+    ]
     for file in files():
         if part_of(file) == "core":
             wrong += [
@@ -320,7 +328,7 @@ def test_the_model_reads_no_clock_file_environment_or_chance_and_never_prints() 
 
 def test_third_parties_are_known_ones() -> None:
     allowed = {*sys.stdlib_module_names, *THIRD_PARTY, "allocsim"}
-    for found in ALL:
+    for found in all_imports():
         is_known = found.top in allowed or (found.is_for_types and found.top in ONLY_FOR_TYPES)
         assert is_known, str(found)
 
@@ -329,7 +337,7 @@ def test_third_parties_are_known_ones() -> None:
 def test_what_is_heavy_or_optional_is_imported_inside_functions(module: str) -> None:
     assert not [
         str(found)
-        for found in ALL
+        for found in all_imports()
         if found.top == module and not (found.is_deferred or found.is_for_types)
     ]
 
@@ -350,7 +358,7 @@ def test_dataclasses_are_compiled_on_first_use() -> None:
 def test_a_capture_needs_the_standard_library_and_units() -> None:
     """It runs in other people's programs and cannot add dependencies."""
     allowed = {*sys.stdlib_module_names, "allocsim"}
-    found = [each for each in ALL if part_of(each.file) in ("capture", "collector")]
+    found = [each for each in all_imports() if part_of(each.file) in ("capture", "collector")]
     assert {part_of(each.file) for each in found} == {"capture", "collector"}
     assert not [str(each) for each in found if each.top not in allowed]
     ours = {each.package for each in found if each.top == "allocsim"}
@@ -360,7 +368,9 @@ def test_a_capture_needs_the_standard_library_and_units() -> None:
 def test_only_the_phantom_and_the_crosscheck_know_torch() -> None:
     allowed = ("phantom", "verify")
     assert not [
-        str(found) for found in ALL if found.top == "torch" and home_of(found.file) not in allowed
+        str(found)
+        for found in all_imports()
+        if found.top == "torch" and home_of(found.file) not in allowed
     ]
     # A module may also be imported by its name as text.
     by_name = {
@@ -376,7 +386,7 @@ def test_only_the_phantom_and_the_crosscheck_know_torch() -> None:
 
 def test_the_package_never_imports_what_stands_beside_it() -> None:
     beside = {"tests", "benchmarks", "notebooks", "docs"}
-    assert not [str(found) for found in ALL if found.top in beside]
+    assert not [str(found) for found in all_imports() if found.top in beside]
 
 
 def test_no_pickle_is_loaded_but_by_the_unpickler_of_trace() -> None:
@@ -394,7 +404,7 @@ def test_no_pickle_is_loaded_but_by_the_unpickler_of_trace() -> None:
                     wrong.append(f"{file.name}:{node.value.lineno} allows pickles in NumPy files")
     wrong += [
         str(found)
-        for found in ALL
+        for found in all_imports()
         if found.module == "pickle"
         and part_of(found.file) != "recording"
         # These modules write the snapshot in the program's interpreter.
