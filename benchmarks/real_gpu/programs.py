@@ -83,10 +83,12 @@ class WhatIf:
 def replays(folder: Path) -> Iterator[Replayed]:
     """Replay every recording in `folder` and its subfolders, and yield the results by path."""
     for path in sorted(folder.rglob("*.npz.gz")):
-        yield _replayed(f"{path.parent.name}/{path.name.removesuffix('.npz.gz')}", path)
+        yield replayed(path)
 
 
-def _replayed(name: str, path: Path) -> Replayed:
+def replayed(path: Path) -> Replayed:
+    """Replay a recording under its own settings."""
+    name = f"{path.parent.name}/{path.name.removesuffix('.npz.gz')}"
     recording = load(path)
     entries = sum(len(trace) for trace in recording.devices)
     try:
@@ -103,13 +105,16 @@ def _replayed(name: str, path: Path) -> Replayed:
     return Replayed(name, entries, "")
 
 
-def what_ifs(folder: Path) -> Iterator[WhatIf]:
-    """Yield the what-if of each program for each setting but the default, in order of name."""
+def what_ifs(folder: Path, only: str = "*") -> Iterator[WhatIf]:
+    """Yield the what-if of each program for each setting but the default, in order of name.
+
+    only: pattern of the names of the programs.
+    """
     programs = folder / "programs"
     if not (programs / "stats.json").exists():
         return
     stats = json.loads((programs / "stats.json").read_text())
-    for base in sorted(programs.glob(f"*-{BASE}.npz.gz")):
+    for base in sorted(programs.glob(f"{only}-{BASE}.npz.gz")):
         program = base.name.removesuffix(f"-{BASE}.npz.gz")
         prepared = prepare(load(base))
         for path in sorted(programs.glob(f"{program}-*.npz.gz")):

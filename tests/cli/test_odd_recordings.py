@@ -46,9 +46,16 @@ ODD = {
 }
 
 
+PAIRS = [
+    pytest.param(name, line, marks=[] if (row + column) % 4 == 0 else pytest.mark.slow)
+    for row, line in enumerate(READS_A_RECORDING)
+    for column, name in enumerate(ODD)
+]
+"""Each command with every recording; always two or three recordings of each."""
+
+
 @pytest.mark.filterwarnings("error::RuntimeWarning")
-@pytest.mark.parametrize("line", READS_A_RECORDING)
-@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize(("name", "line"), PAIRS)
 def test_commands_answer_or_refuse_an_odd_recording_in_a_sentence(
     cli: Cli, tmp_path: Path, name: str, line: str
 ) -> None:

@@ -178,17 +178,22 @@ def test_the_largest_size_by_formula_is_the_last_whose_upper_end_fits() -> None:
         assert estimate(at, card).fits is fits
 
 
+QUESTIONS = [
+    task(name, batch=batch, lora=lora, checkpointing=checkpointing, optimizer=optimizer)
+    for name in ("Llama-3.2-1B", "Llama-3-8B", "Qwen2.5-1.5B")
+    for batch in (1, 4)
+    for lora in (0, 16)
+    for checkpointing in (False, True)
+    for optimizer in ("adamw", "adamw-fused")
+]
+
+
 @pytest.mark.parametrize(
     "question",
     [
-        task(name, batch=batch, lora=lora, checkpointing=checkpointing, optimizer=optimizer)
-        for name in ("Llama-3.2-1B", "Llama-3-8B", "Qwen2.5-1.5B")
-        for batch in (1, 4)
-        for lora in (0, 16)
-        for checkpointing in (False, True)
-        for optimizer in ("adamw", "adamw-fused")
+        pytest.param(each, marks=[] if number % 5 == 0 else pytest.mark.slow, id=each.text)
+        for number, each in enumerate(QUESTIONS)
     ],
-    ids=lambda question: question.text,
 )
 def test_the_tensors_of_the_formula_are_those_of_the_program(question: Task) -> None:
     card = replace(find_gpu("A100 80GB"), memory=TIB)

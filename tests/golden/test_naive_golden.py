@@ -7,7 +7,7 @@ import pytest
 from tests.golden import cases, runner
 from tests.naive.model import NaiveAllocator
 
-STEP = 199  # prime, so that the sample contains every release and most options
+STEP = 401  # prime, so that the sample contains every release and most options
 
 
 @pytest.mark.parametrize("family", cases.names())

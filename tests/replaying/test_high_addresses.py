@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import pickle
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,16 @@ def test_replay_is_exact(written: Write, name: str) -> None:
     assert_exact(replay(recording), OURS[name])
 
 
-@pytest.mark.parametrize("name", OURS)
-@pytest.mark.parametrize("conf", ["expandable_segments:True", "max_split_size_mb:64"])
-@pytest.mark.parametrize("torch", ["2.4", "2.12", "2.15"])
+WHAT_IFS = [
+    pytest.param(name, conf, torch, marks=[] if number % 5 == 0 else pytest.mark.slow)
+    for number, (name, conf, torch) in enumerate(
+        product(OURS, ("expandable_segments:True", "max_split_size_mb:64"), ("2.4", "2.12", "2.15"))
+    )
+]
+"""Every fifth runs always: together they have each recording, setting and release."""
+
+
+@pytest.mark.parametrize(("name", "conf", "torch"), WHAT_IFS)
 def test_what_if_does_not_depend_on_the_address_range(
     written: Write, name: str, conf: str, torch: str
 ) -> None:
