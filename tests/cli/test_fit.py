@@ -328,7 +328,7 @@ def test_models_and_cards_are_listed_one_on_each_line(cli: Cli) -> None:
 
 
 def test_a_law_notes_another_release_of_transformers(cli: Cli) -> None:
-    command = ("fit", "Mistral-7B", "--gpu", "H100", "--seq", "904", "--dtype", "autocast-bf16")
+    command = ("fit", "Mistral-7B", "--gpu", "B200", "--seq", "904", "--dtype", "autocast-bf16")
     given = (*command, "--engine", "laws", "--transformers", "5.23.1", "--json")
     answer = json.loads(cli(*given).out)
     assert answer["transformers"] == "5.23"
