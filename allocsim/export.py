@@ -7,12 +7,12 @@ the replayed recording.  The recording of an exact baseline is equal to the repl
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim._fast_numpy import any_of
 from allocsim.core import CachingAllocator, TraceEntry
 from allocsim.errors import InvariantError

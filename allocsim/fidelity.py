@@ -7,6 +7,7 @@ first different entry, only addresses of requests are compared further (semantic
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from operator import attrgetter
 from typing import Any
@@ -14,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass
 from allocsim._fast_numpy import address_column, any_of, int_column
 from allocsim.core import Block, ReplayAllocator, TraceEntry
 from allocsim.recording import ACTION_CODES, Action, Trace

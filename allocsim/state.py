@@ -6,7 +6,7 @@ The blocks of a valid segment cover it without gap or overlap (semantics 6.5).
 
 from __future__ import annotations
 
-from allocsim._dataclasses import dataclass, field
+from dataclasses import dataclass, field
 
 __all__ = [
     "ALLOCATED",

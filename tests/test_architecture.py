@@ -18,7 +18,6 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "allocsim"
 LAYERS = {
-    "_dataclasses": -1,  # `state` has dataclasses
     "__version__": 0,  # a constant of the package that any module may read
     "units": 0,
     "_fast_numpy": 0,
@@ -339,19 +338,6 @@ def test_what_is_heavy_or_optional_is_imported_inside_functions(module: str) -> 
         str(found)
         for found in all_imports()
         if found.top == module and not (found.is_deferred or found.is_for_types)
-    ]
-
-
-def test_dataclasses_are_compiled_on_first_use() -> None:
-    """Code that runs in other programs, without the package, is left out."""
-    apart = ("allocsim/_dataclasses.py", "allocsim/capture/", "allocsim/phantom/start_vllm.py")
-    assert not [
-        f"{file}: imports dataclass from dataclasses"
-        for file in files()
-        for node in ast.walk(tree_of(file))
-        if isinstance(node, ast.ImportFrom) and node.module == "dataclasses"
-        if "dataclass" in {each.name for each in node.names}
-        if not str(file.relative_to(PACKAGE.parent)).startswith(apart)
     ]
 
 

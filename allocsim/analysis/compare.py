@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass
 from allocsim._repr import Shown
 from allocsim.errors import RecordingError
 from allocsim.metrics import Outline, outline_of

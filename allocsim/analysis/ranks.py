@@ -11,11 +11,11 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median_low
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim._repr import Shown
 from allocsim.errors import AllocsimError, RecordingError
 from allocsim.metrics import Outline, outline_of

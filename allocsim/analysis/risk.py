@@ -9,10 +9,10 @@ Whitcroft, Ottawa Linux Symposium 2006, in bytes).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass
 from allocsim._fast_numpy import any_of
 from allocsim._repr import Shown
 from allocsim.core import SMALL_SIZE, Block, CachingAllocator, free_blocks, returnable_bytes

@@ -7,11 +7,11 @@ known.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim._fast_numpy import distinct
 from allocsim._repr import Shown
 from allocsim.recording import Action, FileForm, Provenance, Recording, Trace, find_defects, form_of

@@ -6,9 +6,9 @@ A file is read when it no longer grows, and again only after it changed.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from allocsim._dataclasses import dataclass
 from allocsim.errors import RecordingError
 from allocsim.recording import Action, Provenance, Recording, load, recordings_in
 

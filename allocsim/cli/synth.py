@@ -7,8 +7,8 @@ repeated here so that --help needs no NumPy.
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 
-from allocsim._dataclasses import dataclass
 from allocsim.cli.options import Commands, Parser, add_command, count, memory_size
 from allocsim.cli.output import refuse_name, save_recording, write
 

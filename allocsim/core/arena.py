@@ -13,11 +13,11 @@ allocates and releases memory; this code and its ranges are called foreign.  Sou
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from sortedcontainers import SortedDict, SortedList
 
-from allocsim._dataclasses import dataclass
 from allocsim.core.constants import ADDRESS_CHUNK
 from allocsim.units import round_up
 

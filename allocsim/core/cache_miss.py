@@ -16,7 +16,8 @@ The attempts in their order (semantics 1.8), each with the function that makes i
 
 from __future__ import annotations
 
-from allocsim._dataclasses import dataclass
+from dataclasses import dataclass
+
 from allocsim.core.block import Block
 from allocsim.core.expandable import try_allocate_expandable_block
 from allocsim.core.find_split_merge import Heap

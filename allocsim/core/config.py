@@ -8,9 +8,9 @@ options. The parser is in option_string.py.  Source: semantics 1.2, 8.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from allocsim._dataclasses import dataclass, field, replace
 from allocsim.core.constants import (
     LARGE_BUFFER,
     LARGEST_CARD,

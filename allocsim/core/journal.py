@@ -20,9 +20,9 @@ least 512 bytes.  Source: semantics 3.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
-from allocsim._dataclasses import dataclass
 from allocsim.core.columns import column_of
 
 # _fast_path.pyx repeats these constants for the compiled form.

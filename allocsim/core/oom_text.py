@@ -6,7 +6,8 @@ the caches were released.  Source: semantics 7.2, 7.3, 12.4, 12.5.
 
 from __future__ import annotations
 
-from allocsim._dataclasses import dataclass
+from dataclasses import dataclass
+
 from allocsim.core.config import AllocatorConfig
 from allocsim.units import format_size
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.core.config import NO_DIVISIONS, AllocatorConfig
 from allocsim.core.constants import MIN_LARGE_ALLOC, N_ROUNDUP_INTERVALS, UNLIMITED
 from allocsim.core.options import OPTIONS

@@ -7,9 +7,8 @@ memory.  All other options are only read, kept and printed.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
-
-from allocsim._dataclasses import dataclass
 
 
 class Role(Enum):

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from allocsim._dataclasses import dataclass
 from allocsim.core.block import Block
 from allocsim.core.find_split_merge import Heap
 from allocsim.core.hash_order import HashOrder

@@ -9,8 +9,8 @@ its last segment.  Source: semantics 5.1, 5.2, 12.2.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from allocsim._dataclasses import dataclass
 from allocsim.core.find_split_merge import Heap
 from allocsim.core.hash_order import HashOrder, pool_hash
 from allocsim.core.pool import PrivatePool

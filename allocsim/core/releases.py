@@ -11,10 +11,10 @@ The module is long because it is one table.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.errors import ConfigError
 
 

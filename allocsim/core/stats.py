@@ -7,9 +7,9 @@ until the program frees it, and active until the free is complete.  Source: sema
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from allocsim._dataclasses import dataclass, field
 from allocsim.core.columns import Column
 from allocsim.core.journal import (
     BYTES,

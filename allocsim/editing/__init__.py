@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
-from allocsim._dataclasses import dataclass, field, fields, replace
 from allocsim.editing.edits import EDIT_FORMS, Edit, parse_edit
 from allocsim.editing.program import Program, program_of
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError

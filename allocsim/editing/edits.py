@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.core import MAX_REQUEST
 from allocsim.editing.program import Program
 from allocsim.errors import ConfigError

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.editing.reorder import FREES, reorder
 from allocsim.errors import ConfigError
 from allocsim.metrics import period_starts

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass, field
 from allocsim.errors import ConfigError
 from allocsim.simulation import StepKind, Steps
 

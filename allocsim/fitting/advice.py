@@ -7,11 +7,11 @@ seen.  Changes are ordered by how little they alter the training run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.collector import collector_paused
 from allocsim.errors import ConfigError
 from allocsim.fitting.by_engine import run_exactly

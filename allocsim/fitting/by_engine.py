@@ -10,13 +10,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim._fast_numpy import any_of
 from allocsim.collector import collector_paused
 from allocsim.errors import ConfigError

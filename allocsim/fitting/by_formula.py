@@ -7,9 +7,9 @@ range, and a task fits only if the upper end does.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from allocsim._dataclasses import dataclass, fields, replace
 from allocsim._repr import Shown
 from allocsim.errors import ConfigError
 from allocsim.fitting.formulas import (

@@ -7,11 +7,11 @@ purpose of each request, such as "gradients", which does not change with sizes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass, fields
 from allocsim.errors import ConfigError
 from allocsim.fitting.by_law import (
     OLDEST_CAPABILITY,

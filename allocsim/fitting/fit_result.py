@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from math import ceil, floor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from allocsim._dataclasses import dataclass
 from allocsim._repr import Shown
 from allocsim.core import find_release
 from allocsim.errors import ConfigError

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from allocsim._dataclasses import dataclass
 from allocsim.errors import ConfigError
 from allocsim.fitting.model import bytes_of_config, flattened
 

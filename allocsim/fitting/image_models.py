@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-from allocsim._dataclasses import dataclass
 
 _TABLES: dict[str, dict[str, Any]] = json.loads(
     Path(__file__).with_name("images.json").read_text(encoding="utf-8")

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from allocsim._dataclasses import dataclass
 from allocsim.errors import ConfigError
 from allocsim.fitting.image_models import GENERATORS, Generator, generator_of
 

@@ -11,9 +11,9 @@ Allocator overhead, CUDA context and NCCL are ranges and are never added to the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from math import ceil
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim._repr import Shown
 from allocsim.fitting.formulas.training import ParallelLayout, Precision, Rank, Training
 from allocsim.phantom import Gpu, context_seen

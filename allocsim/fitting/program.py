@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from allocsim._dataclasses import dataclass
 from allocsim.errors import ConfigError
 from allocsim.fitting.model import IMAGES, Classifier, Configured, UserModel
 from allocsim.fitting.task import ATTENTION, OPTIMIZERS, Task

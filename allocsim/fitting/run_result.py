@@ -10,13 +10,13 @@ import re
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.errors import ConfigError
 from allocsim.fitting.model import Configured, Model, UserModel, flattened
 from allocsim.fitting.program import program_of

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.errors import ConfigError
 from allocsim.fitting.by_engine import AT_ONCE, RunOptions, runner_for
 from allocsim.fitting.by_formula import Estimate

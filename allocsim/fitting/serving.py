@@ -6,10 +6,10 @@ Unknown numbers stay ranges, and "fits" means that the upper end fits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim._repr import Shown
 from allocsim.errors import ConfigError
 from allocsim.fitting.formulas import (

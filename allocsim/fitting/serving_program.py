@@ -11,12 +11,12 @@ import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from allocsim._dataclasses import dataclass, field, replace
 from allocsim._repr import Shown
 from allocsim.errors import ConfigError
 from allocsim.fitting.model import Configured, hub_name, model_of, published_quantization

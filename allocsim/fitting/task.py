@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.errors import ConfigError
 from allocsim.fitting.image_models import Generator
 from allocsim.fitting.model import Configured, Model, UserModel, most_positions

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
-from allocsim._dataclasses import dataclass, field
 from allocsim.core import HashOrder, HostStatNames, Stat
 from allocsim.errors import ConfigError, OutOfMemoryError
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, PoolId

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from allocsim._dataclasses import dataclass, field, replace
 from allocsim.host.pool import bucket_of
 from allocsim.recording import Action, Trace
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, PoolId, SegmentState

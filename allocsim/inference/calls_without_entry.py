@@ -10,12 +10,12 @@ from __future__ import annotations
 import random
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass, field, replace
 from allocsim._fast_numpy import any_of
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
 from allocsim.recording import Action, MarkKind, Trace, Turn

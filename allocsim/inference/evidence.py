@@ -13,10 +13,10 @@ recorded program did not, the block is larger than in the replay (semantics 1.7,
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass, field, replace
 from allocsim.core import (
     MALLOC,
     MIN_BLOCK_SIZE,

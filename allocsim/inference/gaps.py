@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass
 from allocsim._fast_numpy import any_of
 from allocsim.recording import Action, Mark, MarkKind, PoolColumn, Trace, completes_at_once
 from allocsim.simulation import Change, PlannedAt, StepKind, Steps, is_at_start, joined, spread

@@ -15,9 +15,9 @@ steps that may have caused them.  Evidence that distinguishes the causes (semant
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.core import (
     PAGE,
     UNLIMITED,

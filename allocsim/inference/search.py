@@ -12,11 +12,11 @@ The search changes at most the last `LOOK_BACK` choices, and all replays togethe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass, field, replace
 from allocsim._fast_numpy import any_of, distinct
 from allocsim.core import PAGE, ReplayAllocator
 from allocsim.errors import AllocsimError

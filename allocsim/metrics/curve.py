@@ -21,10 +21,11 @@ memory could be saved:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass
 from allocsim.metrics.lifetimes import lifetimes_of
 from allocsim.metrics.packing import pack
 from allocsim.recording import Action, Trace

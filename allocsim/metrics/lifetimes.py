@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -16,7 +17,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass
 from allocsim._fast_numpy import any_of, stable_order
 from allocsim.core import MIN_BLOCK_SIZE, MIN_LARGE_ALLOC, SMALL_SIZE
 from allocsim.recording import Action, Trace, Turn

@@ -9,10 +9,10 @@ of the closest earlier allocation.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass
 from allocsim.recording import Action, Frame, FrameTable, Trace
 
 _PACKAGES = ("site-packages", "dist-packages")

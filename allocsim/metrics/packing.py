@@ -15,11 +15,11 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass
 from allocsim._fast_numpy import stable_order
 from allocsim.errors import AllocsimError
 from allocsim.metrics.lifetimes import Lifetimes, equal_periods, true_ranges

@@ -8,11 +8,11 @@ the blocks that are allocated after an entry add up exactly to the allocated byt
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass, field
 from allocsim._fast_numpy import distinct
 from allocsim.errors import RecordingError
 from allocsim.ownership.rules import (

@@ -7,11 +7,11 @@ parameters and to recognise workspaces.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass
 from allocsim._fast_numpy import distinct
 from allocsim.ownership.evidence import MADE_AS_PARAMETERS, WORKSPACE_SIZES, Evidence
 from allocsim.ownership.scene import NEVER, Blocks, Scene, scene_of

@@ -8,12 +8,12 @@ the baseline replay, so that the sizes add up to the allocated bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass, field, fields, replace
 from allocsim._fast_numpy import any_of, stable_order
 from allocsim.export import columns_of
 from allocsim.ownership.stacks import Origin, Phase, StackKind

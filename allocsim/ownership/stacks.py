@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
 
-from allocsim._dataclasses import dataclass
 from allocsim.recording import Frame, FrameTable
 
 

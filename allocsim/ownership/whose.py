@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass
 from allocsim.metrics import code_of
 from allocsim.ownership.scene import Blocks, Scene
 from allocsim.ownership.stacks import file_name_of, is_call, is_layer, is_python

@@ -12,9 +12,9 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from allocsim._dataclasses import dataclass
 from allocsim.errors import AllocsimError
 
 

@@ -7,9 +7,9 @@ public logs from which each size was read.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.errors import ConfigError
 from allocsim.phantom import start_vllm
 from allocsim.phantom.gpu import Gpu

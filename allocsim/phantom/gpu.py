@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import csv
 import re
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from allocsim._dataclasses import dataclass
 from allocsim.errors import ConfigError
 from allocsim.units import GIB, KIB, MIB, TIB
 

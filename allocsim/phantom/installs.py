@@ -8,10 +8,10 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 
-from allocsim._dataclasses import dataclass
 from allocsim.phantom.build import UnavailableError
 
 _PACKAGES = ("transformers", "torchvision", "peft", "bitsandbytes", "accelerate")

@@ -20,10 +20,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import astuple, dataclass, field
 from functools import partial
 from pathlib import Path
 
-from allocsim._dataclasses import astuple, dataclass, field
 from allocsim.phantom.build import Stubs, UnavailableError, build_once, build_stubs, digest_of
 from allocsim.phantom.engines import DriverCharges
 from allocsim.phantom.gpu import Gpu

@@ -17,9 +17,9 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from allocsim._dataclasses import dataclass
 from allocsim.phantom.build import UnavailableError
 
 PUBLISHED = {

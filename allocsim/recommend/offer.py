@@ -10,9 +10,9 @@ import json
 import os
 from bisect import bisect_left
 from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from pathlib import Path
 
-from allocsim._dataclasses import dataclass, fields
 from allocsim.errors import ConfigError
 from allocsim.replaying import Point, Trial
 from allocsim.simulation import Setting

@@ -20,12 +20,12 @@ serve every request, and save at least 1 % of the peak reserved memory or at lea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.core import RELEASES, Release
 from allocsim.recommend.offer import Costs, Offer, cost_of
 from allocsim.recommend.settings_to_try import is_fitted, overflows, proposals, rescues, was_refused

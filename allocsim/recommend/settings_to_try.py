@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TypeVar
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.core import (
     LARGE_BUFFER,
     MIN_LARGE_ALLOC,

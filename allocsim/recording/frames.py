@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass, field
 from allocsim.recording.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields, describe
 
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")

@@ -15,6 +15,7 @@ them one by one, which takes longer but names the wrong entry if entries contrad
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
@@ -23,7 +24,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim._fast_numpy import any_of
 from allocsim.recording.trace import ByAddress, Tiles, Trace, Turn
 from allocsim.state import ALLOCATED, PENDING, BlockState, SegmentState

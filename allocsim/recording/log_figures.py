@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim._repr import Shown
 from allocsim.recording.refusals import Refusal, refusals_in
 from allocsim.recording.source import TEXTS

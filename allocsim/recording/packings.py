@@ -18,9 +18,9 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
-from allocsim._dataclasses import dataclass
 from allocsim.errors import RecordingError
 from allocsim.units import MIB
 

@@ -14,12 +14,11 @@ import os
 import re
 from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from allocsim._dataclasses import dataclass
 
 PAD = 64
 """Zero bytes after the data, so that reads beyond its end find no operation."""

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from allocsim._dataclasses import asdict, dataclass, replace
 from allocsim.recording.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields
 from allocsim.state import PoolId
 from allocsim.units import GIB, KIB, MIB, format_size

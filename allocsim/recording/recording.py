@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Set
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim._repr import Shown
 from allocsim.errors import RecordingError
 from allocsim.recording.frames import FrameTable
@@ -140,7 +140,7 @@ class Recording(Shown):
     layout: str
     devices: tuple[Trace, ...]
     settings: RecordedSettings | None = None
-    frame_table: FrameTable = FrameTable()
+    frame_table: FrameTable = FrameTable()  # noqa: RUF009  (frozen, and empty)
     annotations: tuple[Annotation, ...] = ()
     markers: frozenset[str] = frozenset()
     n_device_traces: int = 0

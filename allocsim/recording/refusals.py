@@ -12,8 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-
-from allocsim._dataclasses import dataclass
+from dataclasses import dataclass
 
 _GIB = r"(\d{1,9}(?:\.\d{1,9})?) ?Gi?B"
 _N = r"(\d[\d,]{0,15})"

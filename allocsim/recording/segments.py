@@ -15,11 +15,11 @@ recording it follows from the final segments (semantics 6.5, 6.6).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass
 from allocsim._fast_numpy import any_of
 from allocsim.recording.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields, describe
 from allocsim.recording.start_state import MappedRange, MappedRanges

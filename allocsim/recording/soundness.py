@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Literal
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass
 from allocsim._fast_numpy import any_of
 from allocsim.errors import RecordingError
 from allocsim.recording.live_blocks import never_overlap

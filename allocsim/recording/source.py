@@ -11,12 +11,12 @@ import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from allocsim._dataclasses import dataclass
 from allocsim.errors import RecordingError
 from allocsim.recording.packings import (
     ZIP_MAGIC,

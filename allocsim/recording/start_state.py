@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NoReturn
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim._fast_numpy import any_of
 from allocsim.errors import RecordingError
 from allocsim.recording.live_blocks import LaterAllocs, Live, live_after, live_before, true_size

@@ -19,6 +19,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -26,7 +27,6 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import asdict, dataclass, replace
 from allocsim.errors import RecordingError
 from allocsim.recording.export import segments_plain, whole_file
 from allocsim.recording.fields import INT32_MAX, Fields, describe

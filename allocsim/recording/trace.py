@@ -6,6 +6,7 @@ Files store the codes of `Action`, so an existing code must never change (semant
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import cached_property
 from struct import error as StructError  # noqa: N812  (it is a class)
@@ -13,7 +14,6 @@ from struct import error as StructError  # noqa: N812  (it is a class)
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass, fields
 from allocsim._fast_numpy import address_column, any_of, int_column, stable_order
 from allocsim.recording.frames import Frame, FrameTable
 from allocsim.recording.provenance import Mark
@@ -230,7 +230,7 @@ class Trace:
     pool_id: NDArray[np.int32]
     segments: tuple[SegmentState, ...] = ()
     pool_ids: tuple[PoolId, ...] = ()
-    frame_table: FrameTable = FrameTable()
+    frame_table: FrameTable = FrameTable()  # noqa: RUF009  (frozen, and empty)
     time_us: NDArray[np.int64] | None = None
     compile_context: NDArray[np.int32] | None = None
     user_metadata: NDArray[np.int32] | None = None

@@ -7,12 +7,12 @@ file's layout.  The last result for each recording is cached.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim._fast_numpy import any_of, keep_pages
 from allocsim.core import (
     PAGE,

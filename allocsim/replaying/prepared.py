@@ -9,9 +9,9 @@ benchmarks/midrun.py (table in docs/evidence/fidelity.md).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.core import (
     Folder,
     FreeBlockOrder,

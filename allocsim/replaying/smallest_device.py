@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
-from allocsim._dataclasses import dataclass
 from allocsim.core import PAGE
 from allocsim.replaying.prepared import Prepared
 from allocsim.replaying.trial import Trial, Trials

@@ -6,9 +6,9 @@ A trial contains only plain values, so it can be sent to other processes and sto
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
-from allocsim._dataclasses import dataclass, fields, replace
 from allocsim.core import Block, CachingAllocator
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
 from allocsim.replaying.equivalence import Effect

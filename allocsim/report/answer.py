@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from allocsim._dataclasses import dataclass
 from allocsim._repr import printable
 from allocsim.report.layout import WIDTH, clipped, fields, paragraph, plural, row, shortened, warned
 from allocsim.units import format_range, format_size

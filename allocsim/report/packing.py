@@ -6,8 +6,8 @@ The width of a segment is proportional to its bytes, with a minimum.  A row has 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from allocsim._dataclasses import dataclass
 from allocsim.analysis.picture import Instant
 from allocsim.report.layout import plural
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, PoolId, SegmentState

@@ -6,9 +6,9 @@ Spilled memory is device memory that the driver keeps in host memory when the ca
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from allocsim._dataclasses import dataclass
 from allocsim.editing import EditedDevice, EditTrial
 from allocsim.recommend import Costs, driver_time
 from allocsim.report.layout import fields, plural, row, rows, unproved

@@ -12,10 +12,10 @@ not explain, which a what-if repeats at the same request:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim._fast_numpy import any_of
 from allocsim.core import (
     ADDRESS_CHUNK,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass, field
 from allocsim.collector import collector_paused
 from allocsim.core import (
     IS_COMPILED,

@@ -8,10 +8,10 @@ cached memory.  docs/evidence/fidelity.md gives the error of both.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 
-from allocsim._dataclasses import dataclass
 from allocsim.core import ReplayAllocator, RequestedFree
 from allocsim.errors import ConfigError, OutOfMemoryError
 from allocsim.state import DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState

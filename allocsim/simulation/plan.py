@@ -9,6 +9,7 @@ time.  Source: semantics 2.5, 6.2, 6.6.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
@@ -16,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass
 from allocsim._fast_numpy import any_of, distinct, stable_order
 from allocsim.core import (
     BRIEF,

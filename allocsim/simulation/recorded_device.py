@@ -7,9 +7,9 @@ replace recorded marks of the same kind: notes that the program made a call whic
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.core import (
     UNLIMITED_DEVICE,
     AllocatorConfig,

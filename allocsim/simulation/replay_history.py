@@ -8,12 +8,12 @@ their entries.  Source: semantics 6.2.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass, field
 from allocsim._fast_numpy import address_column
 from allocsim.core import Column, ReplayAllocator, TraceEntry
 from allocsim.recording import ACTION_CODES, Action

@@ -6,10 +6,10 @@ Sizes are in bytes.  Entries are numbered from 0, in the order of the recording,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
 
-from allocsim._dataclasses import dataclass, field
 from allocsim._repr import Shown
 from allocsim.recording import CardMemory
 from allocsim.simulation.initial_state import StartPeaks

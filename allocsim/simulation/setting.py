@@ -7,9 +7,9 @@ call `torch.cuda.set_per_process_memory_fraction`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
-from allocsim._dataclasses import dataclass
 from allocsim.core import RELEASES, AllocatorConfig, Release, find_release, parse_conf
 from allocsim.errors import ConfigError
 

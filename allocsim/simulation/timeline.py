@@ -7,11 +7,11 @@ NumPy, so a `Drive` gives it the function to call.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass
 from allocsim._fast_numpy import int_column
 from allocsim.core import (
     IS_COMPILED,

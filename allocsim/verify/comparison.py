@@ -10,9 +10,9 @@ written as a test that needs no PyTorch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from allocsim._dataclasses import dataclass, field, replace
 from allocsim.core import find_release
 from allocsim.errors import ConfigError, UpstreamAssertionError
 from allocsim.phantom import RefusedError, ScriptError

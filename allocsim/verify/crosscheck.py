@@ -11,10 +11,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Protocol
 
-from allocsim._dataclasses import dataclass, field, replace
 from allocsim.core import find_release
 from allocsim.verify.comparison import Divergence, Real, judge, minimised
 from allocsim.verify.generator import make_script

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from allocsim._dataclasses import dataclass, field
 from allocsim.core import Release
 from allocsim.units import GIB, KIB, MIB
 from allocsim.verify.script import Op, Script

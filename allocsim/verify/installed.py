@@ -25,11 +25,11 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.core import Release, find_release
 from allocsim.phantom import Gpu, RefusedError, UnavailableError, find_torch, phantom_environment
 from allocsim.units import GIB

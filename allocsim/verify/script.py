@@ -30,9 +30,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from allocsim._dataclasses import dataclass, field, replace
 from allocsim.phantom import ScriptError
 
 Op = Sequence[Any]

@@ -7,12 +7,12 @@ with the same state of the small pool.  This is exact, because the two pools sha
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim._fast_numpy import address_column, int_column
 from allocsim.collector import collector_paused
 from allocsim.core import (

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from dataclasses import dataclass
 
-from allocsim._dataclasses import dataclass
 from allocsim.recording import Recording
 from allocsim.units import MIB, parse_size
 from allocsim.workload.recorder import Recorder

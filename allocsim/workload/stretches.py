@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass
 from allocsim._fast_numpy import numbered
 from allocsim.core import FREE, MALLOC, SMALL_SIZE, FreeBlockOrder, ReplayAllocator
 

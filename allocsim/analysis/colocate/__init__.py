@@ -7,10 +7,10 @@ sum of the peaks of all programs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim._repr import Shown
 from allocsim.analysis.colocate.card import Card, CardRun, Failure, PhaseRun
 from allocsim.analysis.colocate.programs import (

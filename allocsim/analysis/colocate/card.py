@@ -7,8 +7,8 @@ card.  The replay ends at the first request that fails although it succeeded in 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.analysis.colocate.programs import Phase, Program, Sleep, Turn, merged, pool_in
 from allocsim.collector import collector_paused
 from allocsim.core import PAGE, UNLIMITED_DEVICE, Block, ReplayAllocator

@@ -8,9 +8,9 @@ exceeds the other by more than the rounding error.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import nan
 
-from allocsim._dataclasses import dataclass
 from allocsim.units import GIB, KIB, MIB, format_size
 
 _LEAST_IDLE = 200  # idle memory below 1/200 of the reserved memory is not called fragmentation

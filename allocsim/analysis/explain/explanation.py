@@ -7,9 +7,9 @@ a recording that ends at its error proves nothing about the time after the error
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import overload
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim._repr import Shown
 from allocsim.analysis.explain.advice import advice_on
 from allocsim.analysis.explain.message_search import OomMessage, Situation

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import zip_longest
 
-from allocsim._dataclasses import dataclass
 from allocsim.analysis.explain.cause import Figures, cause_of
 from allocsim.analysis.explain.message_words import (
     ERAS,

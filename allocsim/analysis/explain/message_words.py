@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from allocsim._dataclasses import dataclass
 from allocsim.analysis.explain.cause import Figures
 from allocsim.core import NEWEST, RELEASES, Release, find_release
 from allocsim.errors import ConfigError

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from allocsim._dataclasses import dataclass
 from allocsim._repr import Shown
 from allocsim.analysis.explain.cause import Figures
 from allocsim.analysis.explain.shortage import Blocker, Findings, findings_of, most_specific_cause

@@ -13,11 +13,11 @@ The sizes at the error determine the cause (`cause_of`), unless the blocks prove
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.analysis.explain.cause import MESSAGE_CAUSES, Figures, cause_of
 from allocsim.analysis.explain.state_at_error import Blockers, StateAtError, blockers_of, kinds_of
 from allocsim.core import Block, CachingAllocator

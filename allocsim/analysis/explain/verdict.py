@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim._repr import Shown
 from allocsim.analysis.explain.advice import advice_on
 from allocsim.analysis.explain.cause import Figures, arithmetic_of, cause_of

@@ -11,13 +11,13 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass
 from allocsim._repr import Shown
 from allocsim.analysis.gate.body import PLACES, Body, HeldBefore, body_of
 from allocsim.core import ReplayAllocator
@@ -328,7 +328,7 @@ class Gate(Shown):
 
 def gate(
     measured: Measured,
-    budget: Budget = Budget(),  # noqa: B008  (frozen)
+    budget: Budget = Budget(),
     *,
     baseline: Baseline | None = None,
     tolerance: float = 0.01,

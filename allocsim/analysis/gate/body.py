@@ -7,10 +7,10 @@ allocated first, largest first, so that the measured memory does not depend on w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim._fast_numpy import any_of
 from allocsim.core import SMALL_SIZE
 from allocsim.errors import RecordingError

@@ -6,8 +6,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
-from allocsim._dataclasses import dataclass
 from allocsim._repr import Shown
 from allocsim.analysis.lint.checks import (
     CHECKS,

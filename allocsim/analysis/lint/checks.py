@@ -7,12 +7,12 @@ find lost entries, entries of several processes, jumps of the clock and shared d
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import combinations, pairwise
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass
 from allocsim.core import PAGE
 from allocsim.recording import Action, Defect, Entry, Recording, Trace
 from allocsim.state import INACTIVE, SegmentState

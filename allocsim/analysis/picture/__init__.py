@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass
 from allocsim._repr import Shown
 from allocsim.analysis.picture.address_map import AddressMap, address_map, axis_of, owners_of
 from allocsim.analysis.picture.states import (

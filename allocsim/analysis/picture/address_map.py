@@ -7,12 +7,12 @@ out.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass
 from allocsim._fast_numpy import stable_order
 from allocsim.analysis.picture.states import CLASS_NAMES, Lives, class_of
 from allocsim.metrics import code_of

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass
 from allocsim._fast_numpy import any_of
 from allocsim._repr import Shown
 from allocsim.core import MIN_BLOCK_SIZE, SMALL_BUFFER

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import groupby
 
-from allocsim._dataclasses import dataclass
 from allocsim._repr import Shown
 from allocsim.core import (
     MIN_BLOCK_SIZE,

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim._repr import Shown
 from allocsim.analysis.tune.lower_bound import Bounds
 from allocsim.analysis.tune.recommended import further_of, judge, propose, recommendation_of

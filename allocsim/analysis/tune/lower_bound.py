@@ -15,12 +15,12 @@ never exceeds the limit minus one segment.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass
 from allocsim._fast_numpy import any_of, distinct, numbered
 from allocsim.core import (
     MIN_LARGE_ALLOC,

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from allocsim._dataclasses import dataclass
 from allocsim.errors import ConfigError
 from allocsim.recommend import Cost, front
 from allocsim.replaying import Point, Trial

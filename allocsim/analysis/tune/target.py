@@ -6,9 +6,9 @@ import hashlib
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
-from allocsim._dataclasses import dataclass
 from allocsim.analysis.tune.worker import keep, load_once
 from allocsim.editing import edited_recording
 from allocsim.errors import ConfigError, RecordingError

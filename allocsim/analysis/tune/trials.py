@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from allocsim._dataclasses import dataclass, field, replace
 from allocsim.analysis.tune.lower_bound import Bounds
 from allocsim.analysis.tune.results import Results, SettingRow
 from allocsim.analysis.tune.target import Target

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.analysis.tune.lower_bound import (
     Bounds,
     Demand,
@@ -102,7 +102,7 @@ class Job:
     known: Trial | None = None
     as_recorded: bool = False
     assumed_memory: int | None = None
-    hints: Hints = Hints()
+    hints: Hints = Hints()  # noqa: RUF009  (frozen)
 
 
 class _Kept:

@@ -12,8 +12,8 @@ Q4_K_M is a recipe: most tensors have its base type, some have more bits.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from allocsim._dataclasses import dataclass
 from allocsim.errors import ConfigError
 from allocsim.fitting.formulas.shapes import Shape
 from allocsim.fitting.formulas.sizes import ModelSizes

@@ -13,10 +13,10 @@ import math
 import re
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from allocsim._dataclasses import dataclass
 from allocsim.errors import RecordingError
 from allocsim.fitting.formulas.ggml import BLOCKS, NUMBERS, bytes_in
 from allocsim.fitting.formulas.sizes import ModelSizes

@@ -9,12 +9,12 @@ copies keys and values into a longer tensor, so those of one layer briefly exist
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass
 from allocsim.core import FREE, MALLOC, ReplayAllocator
 from allocsim.errors import ConfigError
 from allocsim.fitting.formulas.needs import WORKSPACE

@@ -7,9 +7,9 @@ smallest, because the engine gives every card a cache of that size.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.errors import ConfigError
 from allocsim.fitting.formulas.server_options import DEFAULTS, ServerOptions, version_of
 from allocsim.units import GIB

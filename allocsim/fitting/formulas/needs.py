@@ -12,8 +12,8 @@ unknown, the result is a range.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from allocsim._dataclasses import dataclass
 from allocsim.errors import ConfigError
 from allocsim.fitting.formulas.ggml import BLOCKS
 from allocsim.fitting.formulas.logged import NOTHING_LOGGED, Logged

@@ -13,8 +13,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 
-from allocsim._dataclasses import dataclass, fields, replace
 from allocsim.errors import ConfigError
 from allocsim.units import GIB
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
-from allocsim._dataclasses import dataclass
 from allocsim.fitting.formulas.sizes import ModelSizes
 
 _STREAMS, _LAUREL = 4, 64

@@ -7,9 +7,9 @@ The module is long because it has these defaults for all types.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.errors import ConfigError
 
 _MOST = 1 << 31

@@ -16,10 +16,10 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from allocsim._dataclasses import dataclass
 from allocsim.errors import RecordingError
 from allocsim.fitting.formulas.shapes import Shape
 from allocsim.fitting.formulas.weights import Stored, Weights

@@ -17,9 +17,9 @@ beside PyTorch and, from 0.21 on, an estimate of the CUDA graphs.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.fitting.formulas.needs import (
     Largest,
     MemoryPart,

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from allocsim._dataclasses import dataclass
 from allocsim.errors import ConfigError
 
 

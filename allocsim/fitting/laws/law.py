@@ -7,12 +7,12 @@ the order of requests and frees.  Where PyTorch runs other kernels, another law 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass
 from allocsim.errors import ConfigError
 from allocsim.fitting.laws.repeated import Alive, Links, Repeated, links_of
 from allocsim.fitting.laws.variables import VARIABLES

@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from math import prod
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass, field, fields, replace
 from allocsim.errors import ConfigError
 from allocsim.fitting.laws.law import FREE, REQUEST, Formula, Law
 from allocsim.fitting.laws.optimizer_stacks import GROUPS

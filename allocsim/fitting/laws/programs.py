@@ -7,11 +7,11 @@ so any model trains with any optimizer for any number of steps.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass
 from allocsim.fitting.laws.law import Law, Requests, requests_of
 from allocsim.fitting.laws.optimizers import Steps
 from allocsim.fitting.laws.repeated import refuse_too_long

@@ -9,11 +9,11 @@ from __future__ import annotations
 from bisect import insort
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass
 from allocsim.errors import ConfigError
 
 BEFORE = -1

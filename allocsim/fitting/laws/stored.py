@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +24,6 @@ import numpy as np
 from numpy.lib.format import read_array
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass
 from allocsim._fast_numpy import numbered
 from allocsim.errors import ConfigError
 from allocsim.fitting.laws.law import REQUEST, Formula, Law

@@ -9,10 +9,9 @@ A sum that is too long for one pass is split into as few partial sums as fill th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import Final
-
-from allocsim._dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

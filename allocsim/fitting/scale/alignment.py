@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass
 from allocsim.fitting.laws import BEFORE
 from allocsim.fitting.scale.law import FREES, SizedProgram
 from allocsim.simulation import StepKind

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.fitting.scale.growth import Growth, growth_between
 from allocsim.fitting.scale.law import (

@@ -14,11 +14,11 @@ runs must repeat the rows directly before or after them.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim._fast_numpy import any_of
 from allocsim.errors import ConfigError
 from allocsim.fitting.laws import BEFORE, Repeated

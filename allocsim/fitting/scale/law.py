@@ -12,6 +12,7 @@ sizes b and s the bytes are p + q·b + r·s + t·b·s.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 from math import lcm, prod
@@ -20,7 +21,6 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass
 from allocsim._fast_numpy import any_of
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.metrics import Code, code_at

@@ -10,9 +10,9 @@ import json
 import math
 import re
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from allocsim._dataclasses import dataclass
 from allocsim.errors import RecordingError
 from allocsim.recording.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields, describe
 from allocsim.recording.frames import Frame, FrameInterner

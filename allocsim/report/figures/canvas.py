@@ -11,13 +11,13 @@ from __future__ import annotations
 import textwrap
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass
 from allocsim._repr import printable
 from allocsim.errors import ConfigError
 from allocsim.units import GIB, MIB

@@ -11,10 +11,10 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any, BinaryIO
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.analysis.top import top
 from allocsim.errors import RecordingError
 from allocsim.metrics import code_names, lifetimes_of

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import base64
 import gzip
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._dataclasses import dataclass, field
 from allocsim.analysis.picture import CLASS_NAMES, Picture, axis_of, class_of, owners_of
 from allocsim.analysis.top import CATEGORIES, Course, StackAnswers
 from allocsim.core import MIN_BLOCK_SIZE, SMALL_BUFFER

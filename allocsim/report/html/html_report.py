@@ -6,10 +6,10 @@ Tables repeat the numbers that scripts draw.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from string import Template
 
-from allocsim._dataclasses import dataclass
 from allocsim.analysis.explain import DeviceExplanation, Shortage
 from allocsim.analysis.picture import STILL_KINDS, Picture, Still, WhatIf
 from allocsim.analysis.top import Course, StackAnswers, Top

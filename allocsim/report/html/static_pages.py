@@ -6,10 +6,10 @@ All curves of a page have one scale.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from string import Template
 from typing import TYPE_CHECKING
 
-from allocsim._dataclasses import asdict, dataclass
 from allocsim.metrics import Outline
 from allocsim.report.compare import COUNTS, PARTS
 from allocsim.report.html.markup import (

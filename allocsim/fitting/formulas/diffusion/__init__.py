@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.core import CachingAllocator
 from allocsim.fitting.formulas.diffusion.convolutional import decoder, encoder_of_images, unet
 from allocsim.fitting.formulas.diffusion.network import Config, Network, Weight, taken

@@ -11,9 +11,9 @@ allocator the same function lists the weights, so both follow from one descripti
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from allocsim._dataclasses import dataclass
 from allocsim.core import CachingAllocator
 
 Config = Mapping[str, Any]

@@ -9,7 +9,8 @@ its queries, keys, values and scores are kept in 32 bits.
 
 from __future__ import annotations
 
-from allocsim._dataclasses import dataclass
+from dataclasses import dataclass
+
 from allocsim.fitting.formulas.sizes import Encoder
 from allocsim.fitting.formulas.training.layout import ParallelLayout, TransformerShape
 

@@ -9,7 +9,8 @@ A tensor is counted once, where an operation saves it, with its size on this ran
 
 from __future__ import annotations
 
-from allocsim._dataclasses import dataclass
+from dataclasses import dataclass
+
 from allocsim.fitting.formulas.sizes import Linear
 from allocsim.fitting.formulas.training.encoders import EncodedLayer
 from allocsim.fitting.formulas.training.layout import ParallelLayout, TransformerShape

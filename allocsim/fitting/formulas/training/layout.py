@@ -5,7 +5,8 @@ A shape describes one decoder of equal layers; only the first `dense_layers` hav
 
 from __future__ import annotations
 
-from allocsim._dataclasses import dataclass, replace
+from dataclasses import dataclass, replace
+
 from allocsim.errors import ConfigError
 from allocsim.fitting.formulas.sizes import DecoderSizes, Encoder, Linear
 

@@ -7,9 +7,9 @@ a tied embedding, or the optimizer's step.  Only bytes of tensors are counted.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from allocsim._dataclasses import dataclass, replace
 from allocsim.fitting.formulas.training.encoders import EncodedLayer
 from allocsim.fitting.formulas.training.kept import (
     FUSED,
