@@ -30,7 +30,7 @@ settings.load_profile("unhurried")
 
 
 def pytest_collection_finish() -> None:
-    # Twelve thousand collected tests made each full collection of garbage take a quarter second.
+    # Keep twelve thousand collected tests out of each later collection of garbage.
     gc.collect()
     gc.freeze()
 
