@@ -3,14 +3,16 @@
     python -m benchmarks.serving.architectures --python PATH [--server sglang] [MODEL ...]
     python -m benchmarks.serving.architectures --docs
 
-A start takes minutes, so results are kept in results/serving_architectures.json, and --docs writes
-them to docs/evidence/serving.md.
+A row is a model and a release of an engine, the one that the interpreter at PATH has.  A start
+takes minutes, so results are kept in results/serving_architectures.json, and --docs writes them to
+docs/evidence/serving.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +20,8 @@ from typing import Any
 
 from allocsim.errors import AllocsimError
 from allocsim.fitting import start
-from allocsim.phantom import find_gpu
+from allocsim.fitting.formulas import version_of
+from allocsim.phantom import find_gpu, starter_of
 from allocsim.recording import load
 from allocsim.replaying import replay
 from allocsim.units import GIB
@@ -45,9 +48,9 @@ CASES = {
         "meta-llama/Llama-3.2-1B": ("H100", 1),
         "Qwen/Qwen2.5-1.5B-Instruct": ("L40S", 1),
         "Qwen/Qwen3-0.6B": ("H100", 1),
-        "Qwen/Qwen3-30B-A3B": ("H100", 1),
+        "Qwen/Qwen3-30B-A3B": ("H100", 2),
         "google/gemma-3-1b-it": ("L40S", 1),
-        "mistralai/Mistral-Small-24B-Instruct-2501": ("H100", 1),
+        "mistralai/Mistral-Small-24B-Instruct-2501": ("H100", 2),
         "openai/gpt-oss-20b": ("H100", 1),
         "deepseek-ai/DeepSeek-V2-Lite": ("H100", 1),
     },
@@ -76,7 +79,7 @@ def started(model: str, python: str, server: str = "vllm") -> dict[str, Any]:
             found = start(model, server, find_gpu(card), arguments=words, python=python,
                           cards=cards, keep=out)  # fmt: skip
         except AllocsimError as error:
-            return result | {"engine": server, "error": str(error)}
+            return result | {"engine": _installed(server, python), "error": str(error)}
         result |= {"engine": found.engine, "seconds": round(found.seconds)}
         if not found.fits:
             return result | {"error": found.failure}
@@ -90,11 +93,22 @@ def started(model: str, python: str, server: str = "vllm") -> dict[str, Any]:
     }
 
 
+def _installed(server: str, python: str) -> str:
+    code = f"from importlib.metadata import version; print(version({server!r}))"
+    done = subprocess.run((python, "-c", code), capture_output=True, text=True, check=True)
+    return f"{starter_of(server).name} {done.stdout.strip()}"
+
+
+def _by_engine(result: dict[str, Any]) -> tuple[str, tuple[int, ...], str]:
+    name, _, release = result["engine"].partition(" ")
+    return name, version_of(release), result["row"].lower()
+
+
 def table() -> Iterator[str]:
-    """Yield the table of all results."""
+    """Yield the table of all results, by engine and release."""
     yield "| engine | model | cards | options | weights | KV cache | tokens | entries, replayed |"
     yield "|---|---|---|---|---:|---:|---:|---|"
-    for each in kept_in(_RESULTS):
+    for each in sorted(kept_in(_RESULTS), key=_by_engine):
         options = " ".join(each["options"])
         line = (
             f"| {each['engine']} | {each['row']} | {each['cards']} x {each['card']} | {options} |"
