@@ -315,8 +315,13 @@ def needed_room(unlimited: Ran, ran: Ran, trials: Trials) -> int | None:
 
 
 _LONGEST = 300
-_ERROR = re.compile(r"^(?:(?:\w+\.)+([A-Z]\w*)|(\w*(?:Error|Exception|Interrupt|Exit))): (.*)")
-"""Last line of a traceback: the exception's class, with its module unless it is built in."""
+_ERROR = re.compile(
+    r"^(?:\[rank\d+\]: )?"
+    r"(?:(?:\w+\.)+([A-Z]\w*)|(\w*(?:Error|Exception|Interrupt|Exit))): (.*)"
+)
+"""Last line of a traceback: the exception's class, with its module unless it is built in.
+
+torch.distributed writes the rank before each line."""
 _PLACE = re.compile(r'^\s*File "(.+)", line (\d+)')
 _NOT_A_MODEL = re.compile(r"'(\w+)' object has no attribute 'to'$")
 _LAST_NAME = re.compile(r"'([^']+)'$")

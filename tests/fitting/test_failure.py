@@ -90,6 +90,12 @@ def test_why_it_failed_quotes_any_other_error(tmp_path: Path) -> None:
     )
 
 
+def test_why_it_failed_reads_an_error_of_one_rank_of_several() -> None:
+    """An earlier error, without a rank, was handled."""
+    log = "OSError: no NVLink\n[rank0]: Traceback\n[rank0]: ValueError: no group\n"
+    assert why_it_failed(log, 1, EARLY).endswith("with ValueError: no group")
+
+
 def test_why_it_failed_says_what_a_users_function_must_return() -> None:
     log = "AttributeError: 'int' object has no attribute 'to'"
     assert why_it_failed(log, 1, EARLY, model_of("mine:make")) == (
