@@ -136,9 +136,9 @@ class Expected:
     def matched(
         self, first: int, placed: PlacedSteps, row: int, history: Sequence[TraceEntry]
     ) -> int | None:
-        """Compare the addresses of the next steps' blocks in a replay with the recorded ones.
+        """Compare the addresses that a replay gave to the blocks of steps with the recorded ones.
 
-        Return the number of entries that the steps leave if all addresses agree; else None.
+        Return the number of history entries of these steps if all addresses agree; else None.
 
         first: number of the first of these steps in the plan.
         row: index in `compared` of the first step's first entry.

@@ -332,7 +332,7 @@ def _read_reserve(parser: _Parser, key: str) -> None:
 
 
 def _read_reserve_by_class(parser: _Parser, key: str) -> None:
-    """Skip a list `[class:reserve,...]`: the model gives no stream a class (semantics 4.8)."""
+    """Parse and ignore a list `[class:reserve,...]`: streams have no class (semantics 4.8)."""
     parser.value(key)
     while parser.value(key) != "]":
         parser.separator(":", key)

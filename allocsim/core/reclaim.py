@@ -72,7 +72,10 @@ def _age(pool: BlockPool, block: Block) -> int:
 
 
 def release_available_cached_blocks(heap: Heap, pool: BlockPool, stream: int, size: int) -> bool:
-    """Release oversize blocks of the request's stream; return True if they are large enough."""
+    """Release cached oversize blocks of `stream`; return True if they have `size` bytes in total.
+
+    A single block that is large enough is preferred.
+    """
     # Oversize blocks are never split, so they are kept only for requests of about their size.
     oversize = heap.config.max_split_size
     if oversize == UNLIMITED:

@@ -161,7 +161,7 @@ _NO_OTHER = 1 << 80
 def plant(heap: Heap, private: PrivatePools, segments: Iterable[SegmentState]) -> dict[int, Block]:
     """Create `segments` in an empty heap, with their blocks.
 
-    The statistics count the blocks as if they had just reached their states.
+    The statistics count the blocks as if each had just got its present state.
     Returns the freed blocks that wait for a free to complete, by address.
     """
     pending: dict[int, Block] = {}

@@ -261,7 +261,7 @@ class DeviceStats:
     # -- rare changes ----------------------------------------------------------------------
 
     def count_planted(self, blocks: list[Block]) -> None:
-        """Count blocks from before the simulation as if they had just reached their states."""
+        """Count blocks from before the simulation as if each had just got its present state."""
         for is_small in (True, False):
             mine = [block for block in blocks if block.pool.is_small == is_small]
             active = [block for block in mine if block.is_active]

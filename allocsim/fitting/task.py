@@ -83,7 +83,8 @@ class Task:
     attention: a key of `ATTENTION`; default: the implementation that transformers chooses.
     batch: sequences or images at a time.
     seq: tokens of a training sequence.
-    image: pixels of an image's side; default: 224, or those of an image generator's training.
+    image: side of an image in pixels; default: 224, or the side that an image generator was
+        trained with.
     lengths: lengths of successive sequences or prompts, padded to the longest of their batch; empty
         if all have the length `seq` or `prompt`.
     checkpointing: True for activation checkpointing, non-reentrant.
@@ -93,7 +94,7 @@ class Task:
     lora_targets: names of the modules with adapters, empty for all linear modules.
     quant: format of the frozen weights of linear modules, one of `QUANTS`, or "" for `dtype`; for
         an image generator one of `GENERATOR_QUANTS`.
-    offload: True to hold only the network that runs on the card, for an image generator.
+    offload: True to keep only the running network of an image generator on the card.
     compiles: True to compile the model.
     channels_last: True for images and weights in the channels-last memory format.
     steps: training steps.

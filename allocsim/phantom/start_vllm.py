@@ -82,7 +82,7 @@ def print_memory(stage: str, peak: int | None = None) -> None:
 def run_steps(each: Iterator[object], most: int) -> None:
     """Run an engine until it has answered its requests, and print the memory of the card.
 
-    most: number of steps after which the engine certainly hangs.
+    most: number of steps after which the engine is taken to hang.
     """
     peak = card_in_use()
     for number, _ in enumerate(each):

@@ -180,7 +180,10 @@ class Values:
         return out
 
     def sized(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Compute an operator whose output size depends on values, then run it on the device."""
+        """Run an operator whose output size depends on the values of its inputs.
+
+        The size is computed on the CPU first.
+        """
         values, is_routed = self._computed(op, args, kwargs, None)
         if values is None:
             out = run()

@@ -64,7 +64,10 @@ def peaks_by_plan(
     loud: frozenset[int] | None = None,
     peak: int | None = None,
 ) -> tuple[int, int] | None:
-    """Return the lowest and highest peak reserved bytes over the plans that fit the recording.
+    """Return the lowest and highest peak reserved bytes over programs with the same recording.
+
+    The programs differ in their memory limit, or in calls of empty_cache that left no entry.
+    Returns None if the setting is the recorded one, or if there is no other program.
 
     loud: steps of a finished what-if after which empty_cache would have released memory; or None.
     peak: peak reserved bytes of a finished what-if; or None.

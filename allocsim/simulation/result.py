@@ -250,8 +250,8 @@ class DeviceRun(Shown):
     def parting(self) -> Parting | None:
         """First difference of the baseline from the recording; None if the baseline is exact.
 
-        For a what-if, the first use replays the baseline, which takes as long as the what-if.  All
-        what-ifs of a recording share that replay.  `replaying.with_proof` runs it explicitly.
+        For a what-if, the first access replays the baseline, which takes as long as the what-if.
+        All what-ifs of a recording share that replay.  `replaying.with_proof` runs it explicitly.
         """
         return self.find_parting()
 

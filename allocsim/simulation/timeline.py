@@ -117,7 +117,10 @@ FEW = 64
 
 
 def fold(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Add up the changes in a journal (core/journal.py), with NumPy if that is faster."""
+    """Add up the changes of a journal (core/journal.py), with NumPy if that is faster.
+
+    Return the sums of all pools, the small pools and the large pools.
+    """
     is_quicker = IS_COMPILED or len(journal[0]) < FEW
     return fold_records(journal) if is_quicker else fold_columns(journal)
 

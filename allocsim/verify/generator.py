@@ -42,7 +42,7 @@ class RandomSettings:
         self._inert = {key: values for key, values in inert.items() if key in release.options}
 
     def make(self) -> str:
-        """Return the next conf, with split sizes above the large_segment_size_mb in force."""
+        """Return the next random conf; its max_split_size_mb exceeds large_segment_size_mb."""
         rng = self._rng
         parts: dict[str, object] = {}
         if "large_segment_size_mb" in self._release.options and rng.random() < _SHARE / 2:

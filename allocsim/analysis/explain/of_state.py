@@ -1,7 +1,7 @@
-"""Explanations without a replay: of a snapshot without entries, and of pinned host memory.
+"""Explain why a request fails from a snapshot without entries, or from pinned host memory.
 
-For a snapshot, an allocator in the recorded state receives one request, which shows whether it
-succeeds and which live blocks prevent it.
+Nothing can be replayed.  For a snapshot, an allocator in the recorded state receives one request,
+which shows whether it succeeds and which live blocks prevent it.
 """
 
 from __future__ import annotations

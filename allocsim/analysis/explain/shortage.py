@@ -38,7 +38,7 @@ class Findings:
     """Uses of the device's memory at an error, and the blocks in the way of the request.
 
     kinds: bytes of each use of memory in `KINDS`; the sum is the device's memory.
-    late_bytes: size of a suitable block that became free while the request failed; 0 if there is
+    late_bytes: size of a suitable block that became free too late for the request; 0 if there is
         none.
     holds_in_private_pool: True if idle memory of a private pool would have been enough.
     recorded_addresses: recorded address of each block in use, by its address in the replay.

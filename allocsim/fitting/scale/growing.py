@@ -78,7 +78,10 @@ class Growing:
         return is_between([*self.samples, *self.checks], self.varied, at)
 
     def complete(self, at: Sizes) -> dict[str, int]:
-        """Add the sizes that never vary to `at`; ConfigError if the law does not cover a size."""
+        """Return `at` with the sizes that are equal in all recordings.
+
+        Raises ConfigError if a size in `at` is outside of those that the law describes.
+        """
         if self.name not in at:
             raise ConfigError(f"no value of {self.name}; expected {self.name}=N")
         value, (least, step) = at[self.name], self.domain(self.name)

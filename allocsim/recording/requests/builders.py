@@ -1,7 +1,7 @@
-"""Builders of recordings that contain only requests: columns of a trace, and call stacks.
+"""Builders of the columns and call stacks of recordings without segments and driver calls.
 
-If a file frees a block that it never requested, a request is inserted before the file's first one.
-If a free does not name its block, it frees the most recently requested live block of its size.
+If a file frees a block that it never requested, a request for it is inserted at the beginning.  A
+free that does not name its block frees the most recently requested live block of its size.
 """
 
 from __future__ import annotations
