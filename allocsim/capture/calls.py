@@ -207,10 +207,11 @@ def placed_marks(
 ) -> list[dict[str, Any]]:
     """Convert marks to dictionaries for a snapshot, with entry numbers of the snapshot's history.
 
-    A mark from before the first entry is moved to entry 0 if it is still in effect, else left out.
+    A mark is a call of the program that leaves no entry, such as empty_cache().  One from before
+    the first entry is moved to entry 0 if it is still in effect, else left out.
 
-    lost: by device, number of allocations, frees and out-of-memory errors before the history's
-        first entry; None if unknown, and then the marks of the device are left out.
+    lost: for each device, the number of allocations, frees and out-of-memory errors before the
+        first entry of the history.  If it is None (unknown), the device's marks are left out.
     """
     placed: list[dict[str, Any]] = []
     for device, entries in enumerate(traces):

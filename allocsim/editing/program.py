@@ -167,7 +167,10 @@ class Program:
         return places
 
     def begins_of(self, phase: str) -> list[int]:
-        """Return the plan step of the first request of each occurrence of `phase`."""
+        """Return the numbers of the steps at which the occurrences of `phase` begin.
+
+        Such a step is the first request of an occurrence.
+        """
         firsts = np.array(sorted(self.phases[phase]), dtype=np.int64)
         found = (self.steps.kind == StepKind.ALLOC) & np.isin(self.steps.entry, firsts)
         if not found.any():

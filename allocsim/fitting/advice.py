@@ -113,12 +113,12 @@ def fewest_checkpointed(
     engine: str = "auto",
     **how: Any,
 ) -> tuple[Task, str]:
-    """Find the fewest layers of a model to checkpoint with which `task` fits a card.
+    """Find the smallest number of layers that must be checkpointed so that `task` fits a card.
 
     Return the task with these layers checkpointed, and a sentence with their number. If no number
     suffices, all layers are checkpointed, and the sentence says so.
 
-    gpus: the card, alone in a sequence; ConfigError for several.
+    gpus: a sequence of one card.  Raises ConfigError for several.
     engine, how: arguments of `fit`.
     """
     if len(gpus) > 1:

@@ -27,7 +27,10 @@ class Generator:
     pixels: height and width of the images for which it was trained.
     kind: class of the denoiser.
     is_guided: True if each image is denoised with and without its prompt.
-    denoiser, autoencoder: configurations, and `encoders` those of the text encoders by name.
+    denoiser, autoencoder: configurations of these networks.
+    encoders: configurations of the text encoders, by name.
+    sees, hears: True if the model has images or sounds.
+    has_encoder: True if the model is a transformer with an encoder.
     """
 
     name: str

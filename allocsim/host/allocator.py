@@ -182,8 +182,8 @@ class CachingHostAllocator:
     def begin_allocate_to_pool(self, pool_id: PoolId, stream: int = 0) -> None:
         """Begin a graph capture on `stream`, whose requests go to the private pool `pool_id`.
 
-        Up to 2.10 they go to the default pool.  All calls up to the end of the capture are assumed
-        to come from the capturing thread.  Source: semantics 13.6.
+        Up to PyTorch 2.10 they go to the default pool.  All calls up to the end of the capture are
+        assumed to come from the capturing thread.  Source: semantics 13.6.
         """
         if self._capture is not None:
             raise ValueError(f"pool {self._capture[0]} is being captured; expected one capture")

@@ -1,7 +1,7 @@
 """Parts of the allocator of pinned memory: driver, statistics, blocks and their pools.
 
-Active blocks are counted for each power of two, and totals are sums over them.  So the peak of a
-total is the sum of peaks at different times (semantics 13.5).
+Active blocks are counted for each power of two.  A total is the sum of these counts, and the peak
+of a total the sum of their peaks, which may be at different times (semantics 13.5).
 """
 
 from __future__ import annotations

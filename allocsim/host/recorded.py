@@ -67,11 +67,12 @@ class HostCourse:
     """History of pinned memory in a recording: totals, newly pinned blocks and checked requests.
 
     start, end: totals before the first and after the last entry.
-    peak_in_use, peak: totals at the first entry with most bytes in use, and with most pinned.
+    peak_in_use: totals at the first entry with the most bytes in use.
+    peak: totals at the first entry with the most pinned bytes.
     growths: newly pinned blocks, in order.
     released: bytes that were released to the driver.
-    checked: number of requests whose block can be compared with the allocator's choice.
-    agreed: number of those requests that got the block that the allocator chooses.
+    checked: number of requests whose recorded block can be compared with the model's choice.
+    agreed: number of checked requests where both are the same block.
     """
 
     start: HostTotals

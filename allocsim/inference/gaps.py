@@ -112,9 +112,9 @@ class Gap:
 
     @property
     def is_open(self) -> bool:
-        """True if several causes are possible.
+        """True if the entries of the gap can have several causes.
 
-        That is so if memory was released, or a request failed although the device had room.
+        They can if memory was released, or if a request failed although the device had room.
         """
         step = self.step
         if step is None or step.action != Action.OOM:

@@ -211,7 +211,7 @@ class Sizes:
 
     @cached_property
     def asked(self) -> RequestedSizes:
-        """Request sizes of the recording and of live blocks from before the first entry."""
+        """Sizes of recorded requests, and of blocks that were live before the first entry."""
         counted = np.fromiter((size for size, _ in self.counts), np.int64, len(self.counts))
         return RequestedSizes(np.concatenate((counted, self.living)).astype(np.int64), self.present)
 

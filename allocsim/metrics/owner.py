@@ -133,6 +133,9 @@ def code_of(stack: Sequence[Frame], inferred: str = "") -> Code | None:
 
 
 def code_names(table: FrameTable) -> list[str | None]:
-    """Return the user's line of each stack in `table`; the last item, for number -1, is None."""
+    """Return the line of the user's program for each stack in `table`.
+
+    None is added at the end, because entries without a stack have the number -1.
+    """
     codes = (code_of(table.stack(number)) for number in range(len(table)))
     return [*(None if code is None else str(code) for code in codes), None]

@@ -55,7 +55,8 @@ class Findings:
 class OomWatch(Observer):
     """Observer that examines the blocks at each out-of-memory error of a replay.
 
-    findings: uses of memory and blocks in the way, by (device number, entry of the error).
+    findings: uses of memory and the blocks that keep the request from being served, by (device
+        number, entry of the error).
     """
 
     def __init__(self, devices: Iterable[Prepared] = ()) -> None:

@@ -36,6 +36,7 @@ class HeldBefore:
     """Requested bytes of the blocks that are live when the measured part begins.
 
     kept_bytes: bytes of the blocks that are still live at the last request of the part.
+    left_bytes: bytes of the blocks that are freed before that request.
     """
 
     kept_bytes: int

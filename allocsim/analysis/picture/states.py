@@ -264,8 +264,8 @@ class BlockSizes:
     """Histograms of block sizes, over a run and at one moment.
 
     edges: sizes at the boundaries of the bins: powers of two from 512 bytes (semantics 1.2).
-    handed_out: number of blocks in each bin that were allocated over the run; of live blocks if
-        there are no entries.
+    handed_out: number of blocks in each bin that were allocated over the run.  If there are no
+        entries, live blocks are counted instead.
     used_bytes, free_bytes: bytes of live and of free blocks at the moment.
     """
 
@@ -328,7 +328,10 @@ class Still(Shown):
             yield STILL_KINDS[kind], format_size(size)
 
     def at(self, moment: str | int | None = None) -> Instant:
-        """Return the only state.  Raises RecordingError if `moment` is not None or "end"."""
+        """Return the state; `moment` must be None or "end", because there is one state only.
+
+        Raises RecordingError for another moment.
+        """
         moment_of_state(self.path, moment)
         return self.instant
 

@@ -30,7 +30,10 @@ class Formula:
     variables: tuple[int, ...]
 
     def at(self, values: Mapping[str, int]) -> int:
-        """Return the bytes, rounded up.  values: number for each name in `VARIABLES`."""
+        """Return the bytes of the request, rounded up.
+
+        values: a number for each name in `VARIABLES`.
+        """
         product = self.numerator
         for number in self.variables:
             product *= values[VARIABLES[number]]

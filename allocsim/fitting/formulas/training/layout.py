@@ -1,6 +1,7 @@
 """Sizes of a transformer for the training formulas, and the layout of its training over ranks.
 
-A shape describes one decoder of equal layers; only the first `dense_layers` have no experts.
+A shape describes one decoder.  Its layers are equal, except that the first `dense_layers` have no
+experts.
 """
 
 from __future__ import annotations
