@@ -3,8 +3,8 @@
     python -m benchmarks.serving.architectures --python PATH [--server sglang] [MODEL ...]
     python -m benchmarks.serving.architectures --docs
 
-A row is a model and a release of an engine, the one that the interpreter at PATH has.  A start
-takes minutes, so results are kept in results/serving_architectures.json, and --docs writes them to
+A row is a model and the release of an engine that is installed at PATH.  A start takes minutes, so
+results are kept in results/serving_architectures.json, and --docs writes them to
 docs/evidence/serving.md.
 """
 
