@@ -23,8 +23,8 @@ import pytest
 from allocsim import tune, workers
 from allocsim.analysis.tune import target as part_module
 from allocsim.analysis.tune import worker
+from allocsim.analysis.tune.batches import lost_trial
 from allocsim.analysis.tune.results import Results
-from allocsim.analysis.tune.trials import lost_trial
 from allocsim.analysis.tune.worker import MOST_KEPT, Job, run_job
 from allocsim.errors import ConfigError
 from allocsim.recording import Recording, load, write_npz

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from allocsim._repr import Shown
+from allocsim.analysis.tune.batches import Search, SearchProgress
 from allocsim.analysis.tune.lower_bound import Bounds
 from allocsim.analysis.tune.recommended import further_of, judge, propose, recommendation_of
 from allocsim.analysis.tune.results import (
@@ -22,7 +23,6 @@ from allocsim.analysis.tune.results import (
     read_tried,
 )
 from allocsim.analysis.tune.target import Source, Target, edited_sources, parts_of, write_columns
-from allocsim.analysis.tune.trials import Search, SearchProgress
 from allocsim.analysis.tune.worker import EXHAUSTIVE, Tricks, can_keep
 from allocsim.core import parse_conf
 from allocsim.metrics import merged

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from allocsim.analysis.tune.batches import Search
 from allocsim.analysis.tune.lower_bound import Bounds
 from allocsim.analysis.tune.results import SettingRow
-from allocsim.analysis.tune.trials import Search
 from allocsim.core import parse_conf
 from allocsim.recommend import (
     MIN_SAVING_DIVISOR,
