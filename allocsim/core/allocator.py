@@ -53,7 +53,7 @@ from allocsim.units import parse_size
 class CallCounts(NamedTuple):
     """Numbers of driver calls that obtained memory (`allocs`) and released it (`frees`).
 
-    retries: times that a request released all cached memory and tried again.
+    retries: number of times that a request released all cached memory and tried again.
     """
 
     allocs: int
@@ -80,7 +80,8 @@ class CachingAllocator:
     record_history: True to keep the history that `snapshot` shows.
     device: device number in snapshots and error texts.
     fast_path: False switches off the fast loop for replays (fast_path.py); the result is the same.
-    rounded_sizes: cache of another allocator with the same rounding, to share; None for a new one.
+    rounded_sizes: cache of rounded sizes to share with an allocator of equal options; None for a
+        new cache.
 
     Raises ConfigError for a value that the release or the model refuses.
 
@@ -385,7 +386,7 @@ class CachingAllocator:
 
     @property
     def config(self) -> AllocatorConfig:
-        """Options in force now."""
+        """Present values of the options of PYTORCH_CUDA_ALLOC_CONF."""
         return self.heap.config
 
     @property
@@ -489,7 +490,7 @@ class CachingAllocator:
         return [] if self.heap.trace is None else self.heap.trace
 
     def witness(self, act: Callable[[], None]) -> tuple[Witnessed, ...]:
-        """Call `act` and return its history entries, each with the memory state when it was made.
+        """Call `act`; return the history entries that it adds, each with the memory in use then.
 
         Raises ValueError if the allocator keeps no history.
         """

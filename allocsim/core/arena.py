@@ -142,7 +142,10 @@ class Arena:
             start = covered
 
     def offer(self, start: int, end: int) -> None:
-        """Add [start, end) as an empty chunk that other code of the process keeps reserved."""
+        """Add [start, end) as an empty chunk that other code of the process keeps reserved.
+
+        If a part of the range is already reserved, the driver chooses another one of this size.
+        """
         if self.chunk_at(start) is not None or self._free_until(start, end) < end:
             size = end - start
             start = self._address_of_new_chunk(size)
@@ -189,7 +192,7 @@ class Arena:
         return wide
 
     def close_gaps(self, size: int, above: int) -> None:
-        """Remove every gap at or above `above` that has room for a chunk of `size` bytes."""
+        """Let no chunk be placed in gaps at or above `above` that have room for `size` bytes."""
         wide = round_up(size, ADDRESS_CHUNK)
         for start, end in list(self._gaps.items()):
             if end - start >= wide and start >= above:

@@ -22,8 +22,8 @@ class Block:
     mapped: False for address space of an expandable segment without memory.
     stream_uses: streams given to record_stream; None if there are none.  The free of the block
         records an event of each stream and sets this to None.
-    capture_uses: streams in `stream_uses` that were named during a graph capture.
-    event_count: events that must pass before the free is complete.
+    capture_uses: streams in `stream_uses` that record_stream got during a graph capture.
+    event_count: number of events that must pass before the free is complete.
     gc_base: value of `BlockPool.search_calls` when the block became free; its age is the number of
         searches since.
     expandable: the expandable segment of the block; None for a segment from cudaMalloc.

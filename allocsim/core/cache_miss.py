@@ -69,7 +69,7 @@ class Attempts:
         self._device_index = device_index
 
     def alloc(self, block: Block | None, params: AllocParams, requested: int) -> Block:
-        """Allocate `block`, or if it is None, memory from the first attempt that succeeds."""
+        """Allocate `block`; if it is None, allocate by the first attempt that succeeds."""
         heap = self._heap
         if block is None:
             try:
@@ -118,7 +118,7 @@ class Attempts:
             )
 
     def _alloc_block(self, params: AllocParams) -> Block | None:
-        """Obtain a segment from the driver, as a block; return None if limit or driver refuses it.
+        """Obtain a segment from the driver, as a block; None if memory limit or driver refuse it.
 
         Under throw_on_cudamalloc_oom every refusal increments num_oom_rejections, but only the
         refusal of attempt 3 ends the request (semantics 1.12, observed on real PyTorch).

@@ -49,7 +49,7 @@ if TYPE_CHECKING or not IS_COMPILED:
     find = bisect_left
 
     def column_of(values: Column) -> Column:
-        """Return `values` as a column."""
+        """Return `values`, which is already a column in this form of the core."""
         return values
 
     def block_columns(blocks: list[Block]) -> BlockColumns:

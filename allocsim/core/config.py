@@ -120,7 +120,7 @@ class AllocatorConfig:
         return round_up(size, ROUND_LARGE)
 
     def accepts(self, size: int, block: int) -> bool:
-        """Return True if a request of rounded `size` may use `block` bytes (semantics 1.6)."""
+        """Return True if a request of rounded `size` may use a block of `block` bytes (1.6)."""
         limit = self.max_split_size
         # An oversize request accepts a block that exceeds it by less than max_non_split_rounding.
         # Only blocks below max_split_size serve requests below it.
@@ -140,7 +140,7 @@ class AllocatorConfig:
         return int(min(wanted, longest_reserve(total)))
 
     def with_default_cuts(self) -> AllocatorConfig:
-        """Return a copy with defaults for the options that affect splits and releases of memory."""
+        """Return a copy with default values of the options whose role is `Role.CUTS`."""
         fresh = AllocatorConfig(self.release)
         cuts = [option.field for option in OPTIONS.values() if option.role is Role.CUTS]
         changes: dict[str, Any] = {name: getattr(fresh, name) for name in cuts}

@@ -59,7 +59,7 @@ class ExpandableSegment:
     def dictated_move(self) -> int:
         """Move the range to the address given to `Device.dictate_address`; return the distance.
 
-        The range must have no mapped memory.
+        The distance is 0 if no address was given.  The range must have no mapped memory.
         """
         there = self._device.move_range(self.base)
         if there is None:
@@ -117,7 +117,10 @@ class ExpandableSegment:
 def try_allocate_expandable_block(
     heap: Heap, pool: BlockPool, stream: int, size: int
 ) -> Block | None:
-    """Take a mapped free block of at least `size` bytes out of its pool; None if out of memory."""
+    """Map memory for a free block of `size` bytes and take it out of its pool.
+
+    Returns the block; None if out of memory.
+    """
     block = find_expandable_block(heap, pool, stream, size)
     if block is None:
         return None
@@ -153,7 +156,7 @@ def _move_to_dictated_address(heap: Heap, block: Block) -> int:
 
 
 def find_expandable_block(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
-    """Return the first of the adjacent free and unmapped blocks that serve a request.
+    """Return the first of the adjacent free and unmapped blocks where a request is mapped.
 
     If no existing blocks suffice, it is the block of a new segment.  From 2.15 on, a new segment
     that cannot hold `size` bytes is destroyed, and the result is None (semantics 4.2).

@@ -1,9 +1,9 @@
 """Fast loop of a replay: mallocs and frees that only search, split and merge free blocks.
 
-Nearly all steps of a plan are of this kind.  Each has the same effect as the calls of
-`CachingAllocator`.  The loop stops before the first step that needs anything else, such as the
-driver, and changes nothing for it.  Rules repeated from find_split_merge.py have a mark, "also in
-find_split_merge.py", and a test compares the marks of both files.
+Nearly all steps of a plan (the calls of a replay) are of this kind.  Each has the same effect as
+the calls of `CachingAllocator`.  The loop stops before the first step that needs anything else,
+such as the driver, and changes nothing for it.  Rules that find_split_merge.py has too have the
+comment "also in find_split_merge.py", and a test compares these comments in both files.
 
 The module is long because it is one function: calls, attributes and global names took half of the
 time of a replay (`python -m benchmarks.speed --tricks`, in benchmarks/results/speed.md).
@@ -43,11 +43,11 @@ FREE_REQUESTED: Final = 3
 FREE_COMPLETED: Final = 4
 
 MAX_SPARE: Final = 4096
-"""Block objects kept for reuse between two calls of `play`."""
+"""Largest number of unused `Block` objects kept from one call of `play` to the next."""
 
 LONG: Final = 400
-"""Length of a list from which inserting a slice is faster than `list.insert`: 220 ns against 390
-with 2,000 items, but 86 ns against 62 with 130."""
+"""Length of a list of free blocks from which inserting a slice is faster than `list.insert`: 220 ns
+against 390 with 2,000 items, but 86 ns against 62 with 130."""
 
 _NO_FREE_BLOCKS: Final = FreeBlocks(KeyLayout())
 
@@ -379,7 +379,7 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
 def fast_pools(
     heap: Heap, private: PrivatePools, pending: PendingFrees
 ) -> tuple[BlockPool, BlockPool] | None:
-    """Return the small and the large pool that serve requests now; None if `play` cannot run.
+    """Return the small and large pool that serve requests now; None if the fast loop cannot run.
 
     It cannot run in these cases:
     - events must be polled;

@@ -45,7 +45,7 @@ class Heap:
     pools: all small and large pools, including those of private pools.
     layout: bit layout of the sort keys by which all pools order their free blocks (`KeyLayout`).
     live: dictionary from address to allocated block, for blocks without a name.
-    named: dictionary from name to allocated block; a replay names a block by its recorded address.
+    named: dictionary from name to allocated block; in a replay, the name is the recorded address.
     pending: dictionary from address to block, for freed blocks that wait for other streams or for a
         replay step.
     witnessed: history entries, each with the activity during which it was made; None if no caller
@@ -171,7 +171,7 @@ class Heap:
 
     @property
     def active(self) -> tuple[Block, ...]:
-        """Blocks that are allocated, or freed while the free is not complete."""
+        """Blocks that are allocated, or that are freed but wait for the free to complete."""
         return *self.live.values(), *self.named.values(), *self.pending.values()
 
     def allocated_at(self, ptr: int) -> Block | None:
@@ -380,7 +380,7 @@ class Heap:
             raise UpstreamAssertionError("the segment count of a private pool fell below zero")
 
     def count_reserved(self, pool: BlockPool, size: int, segments: int = 0) -> None:
-        """Add bytes and cudaMalloc segments to the statistics; negative numbers count releases."""
+        """Count `size` reserved bytes and `segments` cudaMalloc segments; negative if released."""
         self.reserved += size
         self.stats.count_reserved(pool.is_small, size, pool.id)
         if segments:

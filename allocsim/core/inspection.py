@@ -322,8 +322,9 @@ def fingerprint(
     In states with equal values, the same steps have the same effects.
 
     waiting: frees that have begun and are not complete, by name (recorded address) of the block.
-    allocated_at: number of the step that requested each block of the repeated periods, by name.
-    step: number of the next step; the ages of blocks are counted back from it.
+    allocated_at: for each block of the periods that repeat, by name, number of the plan step that
+        requested it.
+    step: number of the next plan step; the ages of blocks are counted back from it.
     """
     # Blocks from before the repeating part are only counted: none are added, and a block that was
     # freed changes the free blocks or the blocks of the repeating part.

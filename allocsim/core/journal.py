@@ -28,25 +28,25 @@ from allocsim.core.columns import column_of
 # _fast_path.pyx repeats these constants for the compiled form.
 
 BYTES: Final = 16
-"""Factor of `bytes` in the long form."""
+"""Factor of the change in bytes, in the long form of column 3."""
 
 SPLIT: Final = 2
-"""Factor of `blocks`, from -2 to 1, in the long form."""
+"""Factor of the change in blocks (-2 to 1), in the long form of column 3."""
 
 OWN: Final = 2
-"""Short form of a change with `blocks` = 0."""
+"""Short form of column 3 if the number of inactive split blocks does not change."""
 
 OWN_PLUS: Final = 6
-"""Short form of a change with `blocks` = 1."""
+"""Short form of column 3 if there is one inactive split block more."""
 
 OWN_MINUS: Final = -2
-"""Short form of a change with `blocks` = -1."""
+"""Short form of column 3 if there is one inactive split block less."""
 
 OWN_STEP: Final = 4
-"""Factor of `blocks` in the short form of a change."""
+"""Factor of the change in blocks, in the short form of column 3."""
 
 SHORT: Final = 16
-"""Limit of the absolute value of the short forms."""
+"""Absolute value that all short forms are below."""
 
 FOLD_AT: Final = 2048
 """Number of records after which they are added up: enough to be efficient, few enough for the
@@ -65,7 +65,7 @@ Journal = tuple[list[int], list[int], list[int], list[int], list[int]]
 
 
 def encode(is_small: bool, splits: int, split_bytes: int) -> int:
-    """Return a change of inactive split blocks as a number for column 3, in its long form."""
+    """Pack the changes of inactive split blocks and their bytes for column 3, in long form."""
     return BYTES * split_bytes + SPLIT * splits + is_small
 
 

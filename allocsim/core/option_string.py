@@ -4,7 +4,8 @@
   spaces).
 - Up to 2.9 a wrong separator is an error.  From 2.10 on any token may separate, and the conf is
   read twice: first for the options that all accelerators have, then for the options of CUDA.
-- If a release refuses a conf, the resets and the options before the bad option stay applied.
+- If a release refuses a conf, the options before the bad one stay applied, and options that a new
+  conf resets (config.py) stay reset.
 - Only the leading digits of a number are read: "30.7" is 30.
 
 Source: semantics 8.2, 8.3, 1.2 (lists), 4.8 and 12.5 (reserves); the rest was observed on the
@@ -54,9 +55,9 @@ class BadOptionError(ConfigError):
 
 
 def parse(text: str, release: Release, previous: AllocatorConfig | None = None) -> AllocatorConfig:
-    """Return the options in force after the conf `text` was set in `release`.
+    """Return the options that apply after the conf `text` was set in `release`.
 
-    previous: options in force before; None for the defaults of a new process.
+    previous: options that applied before; None for the defaults of a new process.
     Raises BadOptionError if the release refuses the conf.
 
     Mirrors: CUDAAllocatorConfig::parseArgs, AcceleratorAllocatorConfig::parseArgs
@@ -208,7 +209,7 @@ def _is_power_of_two(value: int) -> bool:
 
 
 def _read_threshold_size(parser: _Parser, key: str) -> None:
-    """Read max_split_size_mb or max_non_split_rounding_mb; refuse less than a large segment."""
+    """Read max_split_size_mb or max_non_split_rounding_mb; refuse less than a large segment has."""
     word = parser.value(key)
     size = min(parser.integer(word, key), _SIZE_MAX)
     # The minimum follows large_segment_size_mb of the same conf.

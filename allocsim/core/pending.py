@@ -37,7 +37,7 @@ class EventQueues:
         queue.append((number, block))
 
     def walk(self) -> Iterator[tuple[int, deque[tuple[int, Block]]]]:
-        """Yield each stream with its queue, in upstream's order; erase queues emptied meanwhile."""
+        """Yield streams and their queues in upstream's order; erase a queue that is then empty."""
         for stream in self._queues:
             queue = self._queues[stream]
             yield stream, queue
@@ -88,7 +88,7 @@ class PendingFrees:
 
     @property
     def requested(self) -> tuple[RequestedFree, ...]:
-        """Incomplete frees from `add_requested`; a wait for all events completes them in order."""
+        """Incomplete frees from `add_requested`, in the order that a wait for all events uses."""
         return tuple(self._requested)
 
     def add_requested(self, block: Block) -> RequestedFree:
@@ -108,7 +108,7 @@ class PendingFrees:
             self._requested[free] = None
 
     def adopt(self, blocks: dict[int, Block]) -> None:
-        """Add freed blocks, by address, that were already waiting before the simulation."""
+        """Add blocks, by address, that were freed before the simulation and still wait."""
         self._requested.update(dict.fromkeys(map(RequestedFree, blocks.values())))
 
     def complete(self, free: RequestedFree) -> bool:
@@ -175,7 +175,7 @@ class PendingFrees:
                 self._insert_events(block)
 
     def _remove_cudagraph_stream_uses(self, block: Block) -> bool:
-        """Remove the streams that record_stream named in a capture; True if none is left."""
+        """Remove streams that record_stream added in a capture; return True if that leaves none."""
         uses, captured = block.stream_uses, block.capture_uses
         if uses is None or captured is None:
             return False

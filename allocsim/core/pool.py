@@ -30,7 +30,7 @@ SIZE_ZERO_BITS: Final = MIN_BLOCK_SIZE.bit_length() - 1
 """Number of low bits that are 0 in every size and place that is a multiple of 512."""
 
 NARROW_PLACES: Final = 8 * TIB if IS_COMPILED else 256 * GIB
-"""Limit of places in narrow keys, counted from near the first segment.
+"""Upper limit of the places in narrow keys (`KeyLayout`); places count from near the first segment.
 
 8 TiB in the compiled form: with `NARROW_SIZES`, a key fits a machine word.  256 GiB in plain
 Python: one byte of size adds less than 2**30 to a key, which is one digit of Python's integers.
@@ -38,7 +38,7 @@ This makes the arithmetic of fast_path.py twice as fast (29 ns instead of 71).
 """
 
 NARROW_SIZES: Final = 1 << 39
-"""Limit of block sizes in narrow keys; an expandable segment of any card is smaller."""
+"""Upper limit of block sizes in narrow keys; an expandable segment of any card is smaller."""
 
 RANK_MASK: Final = (1 << 64) - 1 if IS_COMPILED else -1
 """Bits of a rank that are kept: in the compiled form, ranks are unsigned 64-bit words."""
@@ -121,7 +121,7 @@ class KeyLayout:
 
 
 _KEY_IN_LAYOUT: Final = 1
-"""`Block.key` of a free block whose key does not fit a machine word; `KeyLayout.key_of` has it."""
+"""Placeholder in `Block.key` for a key that does not fit a machine word (`KeyLayout.key_of`)."""
 
 
 class FreeBlocks:

@@ -1,7 +1,7 @@
 """Private pools of CUDA graphs and MemPools, and the scopes that send requests to them.
 
 `begin_allocate_to_pool` opens a scope, and creates the pool with a use count of 1 or increments the
-count.  `end_allocate_to_pool` closes the scope and leaves the count.  `release_pool` decrements it.
+count.  `end_allocate_to_pool` closes the scope, and `release_pool` decrements the count.
 At 0 the pool is freeable: its cached memory may be released, and the pool is removed together with
 its last segment.  Source: semantics 5.1, 5.2, 12.2.
 """
@@ -34,7 +34,7 @@ class PrivatePools:
     """Private pools of one device.
 
     pools: dictionary from pool id to private pool.
-    freeable: the same for pools with a use count of 0 that still have segments.
+    freeable: dictionary of the pools with a use count of 0 that still have segments.
     scopes: open scopes, oldest first.
     no_split: ids of pools whose blocks are not split.
     use_on_oom: ids of pools that serve requests of the default pool when the device is full.
@@ -105,7 +105,7 @@ class PrivatePools:
         return self.pools[chosen]
 
     def fast_pool(self) -> PrivatePool | None:
-        """Return the private pool of the open scope, if fast_path.py can serve requests from it."""
+        """Return the open scope's private pool; None if fast_path.py cannot serve it."""
         if self._heap.release.scope_by_stream:
             return None
         chosen = self.scopes[-1 if self._heap.release.newest_scope_wins else 0].id
@@ -114,8 +114,8 @@ class PrivatePools:
     def overflow_pools(self) -> Iterator[PrivatePool]:
         """Yield the pools with use_on_oom, in the order of upstream's hash table.
 
-        As in PyTorch, a pool keeps use_on_oom after its use count reaches 0: a removed pool is
-        created again, and a freeable pool raises UpstreamAssertionError.
+        As in PyTorch, a pool keeps use_on_oom after its use count reaches 0.  This method then
+        creates a removed pool again, and raises UpstreamAssertionError for a freeable one.
         """
         for pool_id in self.use_on_oom:
             # Upstream increments and decrements the use count around each search.

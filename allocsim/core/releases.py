@@ -75,7 +75,7 @@ class Release:
 
     # Option string (8).
     conf_variables: tuple[str, ...] = ("PYTORCH_CUDA_ALLOC_CONF",)
-    """Environment variables that may hold the string; the first one set counts (8.1)."""
+    """Environment variables that may have the conf; the first that is set is read (8.1)."""
     options: frozenset[str] = frozenset(
         {
             "max_split_size_mb",
@@ -88,14 +88,14 @@ class Release:
     separators_checked: bool = True
     """Every separator of a conf such as `a:b,c:d` is verified (8.2).
 
-    Later any token separates, and the options that all accelerators have are read before the
-    options of CUDA.
+    In later releases any token separates, and the options that all accelerators have are read
+    before the options of CUDA.
     """
     thresholds_inclusive: bool = False
-    """Sizes in a conf may equal their minimum; before, they must exceed it (8.3)."""
+    """Sizes in a conf may equal their minimum; in earlier releases they must exceed it (8.3)."""
     list_divisions_may_be_zero: bool = False
     list_tail_overwrites_last: bool = True
-    """The `>` of a roundup list starts at the last key and not after it (1.2)."""
+    """`>` in a roundup_power2_divisions list also replaces the last size's value (1.2)."""
     parse_resets_non_split_rounding: bool = False
     old_error_words: bool = True
 
@@ -103,14 +103,14 @@ class Release:
     full_fraction_is_limit: bool = True
     """set_per_process_memory_fraction(1.0) installs a limit equal to the total."""
     fraction_rounds: bool = False
-    """The limit is rounded half away from zero instead of truncated."""
+    """The limit from a memory fraction is rounded half away from zero instead of truncated."""
 
     # Statistics, traces and snapshots (3, 6).
     counts_device_calls: bool = False
-    """num_sync_all_streams, num_device_alloc, num_device_free exist."""
+    """memory_stats() has num_sync_all_streams, num_device_alloc and num_device_free."""
     counts_oom_rejections: bool = False
     counts_private_pools: bool = False
-    """reserved_bytes_by_private_pools exists."""
+    """memory_stats() has reserved_bytes_by_private_pools."""
     entry_fields: tuple[str, ...] = ()
     """Fields of a trace entry besides action, addr, size, stream, in order."""
     snapshot_keys: tuple[str, ...] = ("segments", "device_traces")
@@ -120,14 +120,14 @@ class Release:
     scope_is_capture: bool = True
     """Frees wait for the end of an open pool scope, as they do in a graph capture (5.4)."""
     scope_by_stream: bool = True
-    """A scope takes only the stream it was opened for (5.2)."""
+    """A pool scope takes only requests of the stream that it was opened for (5.2)."""
     newest_scope_wins: bool = False
     forgets_captured_streams: bool = False
-    """Completing a deferred free ignores the streams recorded inside a scope (5.5)."""
+    """A free deferred to the end of a scope ignores record_stream calls inside a scope (5.5)."""
     unordered_deferred_frees: bool = False
     """Frees that a scope deferred complete in an order that depends on addresses of C++ objects.
 
-    No model can know it (12.3a).
+    No model can know this order (12.3a).
     """
     empty_cache_in_scope: EmptyCacheInScope = EmptyCacheInScope.ASSERTS
     overflow: Overflow = Overflow.NEVER
@@ -135,11 +135,11 @@ class Release:
     """Blocks of expandable segments in use_on_oom pools may serve the default pool (5.6)."""
     no_split: bool = False
     empty_cache_of_pool: bool = False
-    """empty_cache accepts a pool (2.5)."""
+    """empty_cache has a parameter for one private pool (2.5)."""
     mempools_hold_pools: bool = False
     """A MemPool counts as a use of its pool until it is deleted (5.7)."""
     mempool_is_last_user: bool = False
-    """Deleting a MemPool asserts that nothing else uses its pool (5.7)."""
+    """Deleting a MemPool fails an assertion if something else uses its pool (5.7)."""
     mempool_takes_mark_back: bool = False
     """Deleting a MemPool switches use_on_oom of its pool off (5.7)."""
     release_forgets_no_split: bool = False
@@ -151,21 +151,21 @@ class Release:
     # Expandable segments (4).
     expandable_private_pools: bool = False
     release_skips_expandable: bool = False
-    """Releasing oversize blocks skips expandable ones; before, it asserts (1.10)."""
+    """Releasing oversize blocks skips expandable ones; earlier it fails an assertion (1.10)."""
     short_segment_is_destroyed: bool = False
     """A new expandable segment shorter than the request is destroyed at once (4.2)."""
 
     # Pinned host memory (13).
     models_host: bool = False
-    """The model has the release's CachingHostAllocator."""
+    """`CachingHostAllocator` models this release's allocator of pinned memory."""
     host_stats: HostStatNames | None = None
     """Names in torch.cuda.host_memory_stats(); None if the release has none (13.5)."""
     host_polls_one_size: bool = True
-    """With a background thread, a request polls events of blocks of its size (13.4)."""
+    """With a background thread, a request first polls for a freed block of its size (13.4)."""
     host_counts_plain_frees: bool = True
     """A free that waits for nothing reduces the active statistics (13.5)."""
     host_counts_polled_size: bool = True
-    """A completed free reduces active bytes by the polled size, -1 for any size (13.5)."""
+    """A completed free subtracts the polled size from active bytes, -1 for any size (13.5)."""
     host_takes_newest: bool = True
     """A request takes the newest free block of its bucket, even if it is too small (13.2)."""
     host_private_pools: bool = False
@@ -175,7 +175,7 @@ class Release:
 
     # Requests of the program.
     keeps_cublas_workspaces: bool = True
-    """cuBLAS keeps a workspace per handle and stream; later one per matrix product (12.10)."""
+    """cuBLAS keeps a workspace per handle and stream; later each matrix product has one (12.10)."""
 
     # The out-of-memory text (7.2).
     oom_text: str = (

@@ -155,7 +155,7 @@ class ReplayAllocator(CachingAllocator):
 
 
 _NO_OTHER = 1 << 80
-"""Above every address."""
+"""Number above every address, used if no other segment follows."""
 
 
 def plant(heap: Heap, private: PrivatePools, segments: Iterable[SegmentState]) -> dict[int, Block]:

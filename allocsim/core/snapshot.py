@@ -64,6 +64,7 @@ class Witnessed(NamedTuple):
     """History entry with the state of the allocator when it was recorded.
 
     work: activity of the allocator that caused the entry.
+    reserved, device_free: bytes reserved by the allocator, and free on the device.
     """
 
     entry: TraceEntry
