@@ -1,6 +1,6 @@
 """python -m allocsim.capture run.pickle -- PROGRAM ...: capture an unmodified program.
 
-Rule: the program replaces this process, so output, signals and exit code are those of the program.
+The program replaces this process (exec), so output, signals and exit code are those of the program.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Record calls such as empty_cache(), which PyTorch's history lacks, as marks.
+"""Record calls that leave no entry in PyTorch's history, such as empty_cache(), as marks.
 
 A mark is (device, number of counted entries before the call, kind, value).  Counted entries are
-those in PyTorch's statistics: allocations, frees and out-of-memory errors.
+the history's entries that memory_stats() counts too: allocations, frees and out-of-memory errors.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Finder:
 
 
 COUNTED = ("alloc", "free_requested", "free_completed", "oom")
-"""Actions of counted entries."""
+"""Actions of counted entries: the history's entries that memory_stats() counts too."""
 STATISTICS = ("allocation.all.allocated", "allocation.all.freed", "active.all.freed", "num_ooms")
 LASTING = ("set_per_process_memory_fraction", "_set_allocator_settings", "step", "phase")
 """Kinds of mark whose value stays in effect until the next mark of the kind."""
@@ -72,7 +72,7 @@ _PEAK_RESETS = (
     "_xpu_resetPeakMemoryStats",
     "_accelerator_resetPeakStats",
 )
-"""Functions of torch._C; each release has only some of them."""
+"""Functions of torch._C that reset the peak statistics; each release has only some of them."""
 
 
 class CallLog:
@@ -92,7 +92,7 @@ class CallLog:
         self._undo: list[Callable[[], None]] = []
 
     def count(self, device: int) -> int:
-        """Return the number of allocations, frees and OOM errors since the process started."""
+        """Return the number of allocations, frees and OOM errors on `device` since the start."""
         stats = self.gpu.memory_stats(device)
         here = sum(stats.get(key, 0) for key in STATISTICS)
         return int(self._counted_before.get(device, 0) + here)
@@ -101,7 +101,7 @@ class CallLog:
         return [self.count(device) for device in range(self.gpu.device_count())]
 
     def watch(self) -> None:
-        """Wrap the functions of torch._C whose calls are marks, such as empty_cache."""
+        """Wrap functions of torch._C, such as that of empty_cache(), so that a call adds a mark."""
         for name in _EMPTIES:
             self._watch(name, lambda: ("empty_cache", None))
         for name in _SETTERS:
@@ -129,7 +129,7 @@ class CallLog:
             self._undo.pop()()
 
     def marks_of(self, describe: Callable[..., Any], *args: Any, **named: Any) -> list[MarkRow]:
-        """Return the marks of a call, for one device or all devices; [] if none must be recorded.
+        """Return the marks to add for a call, one for each device that it affects; [] if none.
 
         describe: function that gets the call's arguments. It returns (kind, value, device), or
             (kind, value) for a call that affects all devices, or None for a call without a mark.

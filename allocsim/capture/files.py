@@ -30,7 +30,7 @@ PROTOCOL = 4
 TEXT_ROOM = 4096
 """Bytes reserved in a file for the text of an error, which is known only after the write."""
 SHARES = (1, 4, 16, 64, 0)
-"""Divisors of the number of entries, tried until the file fits; 0 leaves out all entries."""
+"""Divisors tried until the file fits: n keeps the newest 1/n of the entries, 0 keeps none."""
 
 _TOO_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG)
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "LOCAL_RANK")

@@ -54,7 +54,7 @@ def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class DeviceApi:
-    """Functions of PyTorch for one device type; an empty name means that it has no such function.
+    """Names of PyTorch's functions for one device type; "" if PyTorch has no such function.
 
     module: name of its module in torch, such as "cuda".
     observer: name of the function of torch._C that registers a callback for out-of-memory errors.
@@ -92,7 +92,7 @@ BACKENDS = (
 
 
 _MOST_MARKS = 50_000
-"""Number of marks above which the older half is dropped, except those still in effect."""
+"""Number of marks above which the older half is dropped, except the last of each lasting kind."""
 
 
 class Listener(Protocol):
@@ -140,7 +140,7 @@ class RecordedHistory:
 
 @dataclass
 class Recorder:
-    """State of the recording in this process."""
+    """Recorder of PyTorch's history in this process, shared by all captures."""
 
     # The module torch; None until the program imports it.
     torch: Any = None

@@ -1,7 +1,8 @@
-"""Start a capture in programs that do not call `capture`: by a callback, or by the environment.
+"""Start a capture in programs that do not call `capture`.
 
-Recording begins when the callback is created, so create it before the model moves to the device.
-Each ALLOCSIM_CAPTURE variable of the environment is an option of `capture`.
+A callback of a training library or environment variables start it.  Recording begins when the
+callback is created, so create it before the model moves to the device.  ALLOCSIM_CAPTURE is the
+path, and variables such as ALLOCSIM_CAPTURE_STEPS are the options of `capture`.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def for_composer(path: str, **options: Any) -> Any:
 
 @quiet
 def install() -> Capture | None:
-    """Capture this program to its end with the options in the environment.
+    """Capture this program to its end, with options from environment variables.
 
     Return the capture; None if ALLOCSIM_CAPTURE is not set or a variable is invalid.
     """

@@ -12,8 +12,8 @@ Exit codes of every command:
     141  the reader of standard output closed the pipe
 
 Each command is a module with two functions: `add_to` adds the command and its options to a parser,
-and `run` carries it out and returns the exit code.  What only a running command needs is imported
-by `run`, so that --help answers at once.
+and `run` carries it out and returns the exit code.  Only `run` imports the modules that a running
+command needs, so that --help answers at once.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ __all__ = ["main"]
 
 _BAD_INPUT, _OUR_FAULT, _INTERRUPTED, _NO_READER = 2, 70, 130, 141
 _COLLECT_EVERY = 200_000
-"""Threshold of the cycle collector, in new objects.
+"""Number of new objects after which Python's cycle collector runs; much more than its default.
 
-Almost none of them are cycles, and the data read from a recording is kept to the end
+Almost no object is part of a cycle, and the data read from a recording is kept to the end
 (benchmarks/results/speed.md).
 """
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
@@ -194,7 +194,7 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def build_parser(word: str | None = None) -> Parser:
-    """Return the parser of all commands, or only of the command `word` if there is one."""
+    """Return the parser of all commands, or of `word` alone if it is the name of a command."""
     parser = Parser(
         prog="allocsim",
         description=_DESCRIPTION,

@@ -184,7 +184,7 @@ def _sizes_to_find(text: str) -> list[str]:
 
 
 def _apply_config(arguments: argparse.Namespace) -> None:
-    """Set the options that --config gives and the command line does not."""
+    """Set the options that the file of --config gives, except those on the command line."""
     arguments.config_notes = ()
     if arguments.config is None:
         return

@@ -1,4 +1,4 @@
-"""Options of `allocsim fit`: which of them affect each kind of answer, and the task they describe.
+"""Options of `allocsim fit`: the kinds of answer that each one affects, and the resulting `Task`.
 
 An option without effect on the answer is refused, never ignored.
 """
@@ -92,12 +92,12 @@ EFFECTS: dict[str, frozenset[Way]] = {
     **dict.fromkeys(("grad_dtype", "kernels", "parameters"), _FORMULAS),
     **dict.fromkeys(("plan", "cards"), frozenset((Way.PLAN,))),
 }
-"""Ways of answering that each option affects, by the name of its value."""
+"""Kinds of answer that each option affects, by the option's name in the parsed arguments."""
 
 _OF_FORMULAS = tuple(
     name for name, ways in EFFECTS.items() if ways & _FORMULAS and not ways & _MODELS
 )
-"""Options that select the formulas."""
+"""Options that only formulas use; any of them makes `fit` answer by formulas."""
 
 ENGINES_OF: dict[Way, tuple[str, ...]] = {
     Way.PAGE: ("auto", "laws"),
@@ -107,7 +107,7 @@ ENGINES_OF: dict[Way, tuple[str, ...]] = {
     **dict.fromkeys(_RUNS, ("auto", "program", "laws")),
     Way.LIST: ("auto", "program", "laws", "formula"),
 }
-"""Engines that can answer each way."""
+"""Values of --engine that are allowed for each kind of answer."""
 
 _OPTIONS = {
     **{"gpus": "gpu", "compiles": "compile", "others": "with", "cards": "gpus"},
@@ -125,7 +125,7 @@ _BELONGS = {
     "no_values": "applies to a single answer by a program",
     "cards": "needs --plan; otherwise the parallel groups give the number of cards",
 }
-"""Texts for single options, used where they explain more than the text of the way."""
+"""Error texts of single options, used in place of the more general text of the `Way`."""
 _BETWEEN_SERVERS = {
     "gpu_layers": "has an effect with llama.cpp and ollama only",
     "kv_cache_type": "has no effect with transformers, whose cache has the model's type",
@@ -180,7 +180,7 @@ def _is_of_formulas(arguments: argparse.Namespace) -> bool:
 
 
 def refuse_ineffective(arguments: argparse.Namespace, way: Way) -> None:
-    """Raise UsageError for the first option given that has no effect on `way`."""
+    """Raise UsageError if an option is given that has no effect on answers of the kind `way`."""
     for name, ways in EFFECTS.items():
         if way not in ways and way is not Way.LIST and _is_given(getattr(arguments, name)):
             raise UsageError(_refusal(name, way, arguments))

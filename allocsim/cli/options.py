@@ -143,7 +143,7 @@ def positive(text: str) -> int:
 
 
 def moment(text: str) -> str | int:
-    """Parse a moment: "peak", "oom", "end", or the number of an entry."""
+    """Parse a point of a recording: "peak", "oom", "end", or the number of an entry."""
     if text in _MOMENTS:
         return text
     if text.isascii() and text.isdecimal():
@@ -251,12 +251,12 @@ _SHARED: dict[str, dict[str, Any]] = {
         "help": "print the full answer, not only the first screen"},
     "--json": {"action": "store_true", "help": "print JSON instead of text"},
 }  # fmt: skip
-"""Arguments of `add_argument` for each shared argument."""
+"""Keyword arguments of argparse's `add_argument` for each argument that commands share."""
 
 _SHORT = {"--verbose": ("-v",)}
 
 HINTS = ("--memory-fraction", "--empty-cache", "--set")
-"""Options that state what the program did and its recording does not show."""
+"""Options that state facts about the recorded program which its recording does not show."""
 
 
 def hints_of(arguments: argparse.Namespace) -> Hints | None:
@@ -312,7 +312,7 @@ def add_command(
 
 
 def add_shared(parser: Parser, *names: str, text: str | None = None) -> None:
-    """Add the arguments called `names`, e.g. "FILE" or "--conf".  text: unusual help text."""
+    """Add the shared arguments `names`, e.g. "--conf"; `text` replaces their help text."""
     for name in names:
         options = _SHARED[name] if text is None else {**_SHARED[name], "help": text}
         parser.add_argument(*_SHORT.get(name, ()), name, **options)

@@ -142,7 +142,7 @@ def write_warnings(warnings: Iterable[str]) -> None:
 
 
 _STYLES = {"good": "bold green", "failure": "bold red", "paste": "bold cyan"}
-"""Styles of a terminal for the tones of lines; other lines are plain."""
+"""rich style for each tone of a report's line; lines of other tones are plain."""
 
 
 def write_screen(answer: Answer) -> None:
@@ -162,8 +162,8 @@ def write_report(
 ) -> None:
     """Write the result of a command: as JSON with --json, else as text.
 
-    report: module of `allocsim.report` that formats the result. If it has a first screen, the text
-        is printed only with --verbose.
+    report: module of `allocsim.report` that formats the result. If it has a function `screen` for a
+        short answer, the full text is printed only with --verbose.
     """
     if arguments.json:
         write_json(report.document(*result))
@@ -248,7 +248,7 @@ class ProgressBar:
         self._resources.close()
 
     def stage(self, name: str) -> Callable[[int, int], None] | None:
-        """Return a function of (done, total) that shows progress; None without a terminal."""
+        """Return a function of (done, total) that shows progress; None if stderr is no terminal."""
         if not self._is_wanted:
             return None
 
@@ -264,7 +264,7 @@ class ProgressBar:
         return self.stage(f"trying {conf[:32] or 'the defaults'}{more}")
 
     def counted(self, describe: Callable[[int, int, float], str]) -> Callable[[int, int], None]:
-        """Return a function of (done, total) that shows `describe(done, total, items a second)`."""
+        """Return a function of (done, total) that shows `describe(done, total, items per s)`."""
         begin = time.monotonic()
 
         def show(done: int, total: int) -> None:

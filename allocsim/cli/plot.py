@@ -36,9 +36,9 @@ under its own settings or others, into a PNG or SVG file:
 segments, sizes and flame also work for a snapshot without a history."""
 _KINDS = ("memory", "address-map", "segments", "sizes", "flame", "front", "fit")
 _OF_ANSWERS = ("front", "fit")
-"""Kinds whose FILE is the output of another command."""
+"""Kinds of chart whose FILE is the output of another command."""
 _OF_A_STATE = ("segments", "sizes")
-"""Kinds, besides flame, that need no history."""
+"""Kinds of chart, besides flame, that a snapshot without a history is enough for."""
 
 
 def add_to(commands: Commands) -> None:

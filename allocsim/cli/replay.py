@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _compare_strictly(devices: Sequence[Prepared], result: Run) -> None:
-    """Replay again without shortcuts, one step at a time, and compare with `result`."""
+    """Replay again, one step at a time, and raise InvariantError if the result differs."""
     from allocsim.replaying import difference_step_by_step
 
     for device_run in result.devices:

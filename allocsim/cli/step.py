@@ -229,7 +229,7 @@ HELP = """\
   help, quit
 """
 _MOST_DIGITS = 20
-"""Digits allowed in a number; a stream's handle is an address."""
+"""Largest number of digits in a typed number, enough for a stream's raw handle (an address)."""
 _OP_WORDS = {"e": "empty_cache", "S": "sync"}
 
 
@@ -242,7 +242,7 @@ class Session:
         self._blocks: list[int | None] = []
 
     def ask(self, line: str) -> Decision:
-        """Send the request of a line, such as "malloc 2MiB", and return the decision."""
+        """Execute a line such as "malloc 2MiB"; return the allocator's decision."""
         from allocsim.analysis.step import step
 
         try:
