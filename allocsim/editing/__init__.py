@@ -34,7 +34,8 @@ class EditedDevice(Prepared):
 
     Every replay is a what-if replay, even under the recorded settings, and gives one peak, not a
     range.
-    baseline: replay of the recorded program under the recorded settings.
+    edits: changes of the recorded program, which `program` contains.
+    baseline: replay of the unchanged program under the recorded settings.
     """
 
     edits: tuple[Edit, ...] = ()
@@ -55,7 +56,7 @@ class EditedDevice(Prepared):
 
     @cached_property
     def proofs(self) -> list[Parting | None]:
-        """List of one item: the first difference of the baseline from the recording, or None."""
+        """List of one item: first difference of the baseline from the recording; None if equal."""
         return [self.baseline.parting]
 
     def edited(self, edits: Sequence[Edit]) -> EditedDevice:
@@ -68,7 +69,7 @@ class EditedDevice(Prepared):
 
 
 def as_recorded(device: Prepared) -> EditedDevice:
-    """Replay the baseline of a device, and return the device without edits."""
+    """Replay a device under its recorded settings; return it as an `EditedDevice` without edits."""
     (baseline,) = replay_prepared((device,)).devices
     values = {each.name: getattr(device, each.name) for each in fields(device)}
     return EditedDevice(**values, baseline=baseline, program=program_of(device, baseline))
@@ -81,7 +82,7 @@ def edited_recording(
     torch_version: str | None = None,
     hints: Hints | None = None,
 ) -> Recording:
-    """Return the recording that the edited program would have left, under the recorded settings."""
+    """Return the recording that PyTorch would write of the edited program (recorded settings)."""
     devices = edit_devices(prepare(recording, None, torch_version, hints=hints), edits)
     return simulate_prepared(devices, recording, command=f"edited: {recording.path}").recording
 
@@ -129,6 +130,7 @@ _CANDIDATES = (
 class EditTrial:
     """Replays of all devices with one edit, under one setting.
 
+    devices, runs: the edited devices, and the replay of each.
     place: line of the training loop that the edit concerns, as "file:line"; "" if it is unknown.
     """
 
@@ -148,7 +150,10 @@ class EditTrial:
 def try_edits(
     devices: Sequence[Prepared], setting: Setting | None = None, device_memory: int | None = None
 ) -> tuple[EditTrial, ...]:
-    """Replay each candidate edit that the recording allows; return the lowest peak first."""
+    """Replay each candidate edit that the recording allows; return the lowest peak first.
+
+    setting, device_memory: None for the recorded values.
+    """
     found = list(_trials(devices, setting, device_memory))
     return tuple(sorted(found, key=lambda each: (not each.is_whole, each.peak_reserved_bytes)))
 
@@ -182,16 +187,16 @@ def _place(edited: EditedDevice, text: str) -> str:
 
 
 _CHECKPOINTED = (0.6, 0.85)
-"""Shares of the kept activations that checkpointing every layer saves.
+"""Lowest and highest share of activations kept for backward that checkpointing every layer saves.
 
-61 to 84 % in six of the models with laws (tests/editing/test_savings.py).
+It is 61 to 84 % in six models (tests/editing/test_savings.py).
 """
 _EIGHT_BITS = (0.48, 0.74)
-"""Shares of the state of 16 and of 32 bits that a state of 8 bits with its scales saves."""
+"""Share that optimizer state in 8 bits, with scales, saves of state in 16 bits and in 32 bits."""
 _ADAPTED = (0.9, 1.0)
-"""Shares of gradients and optimizer state that LoRA adapters of usual ranks save."""
+"""Lowest and highest share of gradients and optimizer state that usual LoRA adapters save."""
 _QUANTISED = (0.45, 0.75)
-"""Shares of 16-bit weights that 8 and 4 bits for the linear layers save."""
+"""Shares of 16-bit weights that 8-bit linear layers save, and that 4-bit ones save."""
 _LEAST_SHARE = 0.05
 _MOST = 4
 
@@ -200,6 +205,7 @@ _MOST = 4
 class Saving:
     """Change of a program and the memory that it saves.
 
+    change: the change as text, such as "checkpoint the activations of every layer".
     low_bytes, high_bytes: estimated range of the saving; None if a replay proved the change.
     is_enough: True if the failed request succeeds even with the low end; None if unknown.
     """
@@ -217,7 +223,7 @@ class Saving:
 def savings_at(
     prepared: Prepared, device_run: DeviceRun, entry: int, missing: int
 ) -> tuple[Saving, ...]:
-    """Return changes of the program with which the request that failed at `entry` may succeed.
+    """Return changes of the program after which the request that failed at `entry` may succeed.
 
     missing: bytes that the request lacks.
     """

@@ -17,7 +17,7 @@ from allocsim.units import format_size, parse_size
 _SAME_REQUESTS = "all other requests stay the same"
 _SAME_STEPS = "each step requests the same as in its recorded place"
 _NAME = 1 << 61
-"""Name of the preallocated block; recorded addresses are smaller."""
+"""Name of the block that "preallocate" adds; other names are recorded addresses, and smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Edit:
     """One change of a program.
 
     text: the edit as the user gives it.
-    code: line of Python to add to the program.
+    code: line of Python that makes the change in the user's program.
     assumes: assumption of the edit about the program, as a clause.
     apply: function that returns the changed program.
     """
@@ -194,7 +194,7 @@ _FORMS: tuple[tuple[str, str, Callable[[re.Match[str]], Edit]], ...] = (
     ("free early", r"free early", _free_early),
     ("", r"split batch in (\d+)", _refuse_split),
 )  # fmt: skip
-"""(form of the text, pattern, maker of the edit); a form that is refused has no text."""
+"""(form of the text, pattern, maker of the edit); the form is "" for an edit that is refused."""
 
 EDIT_FORMS = tuple(form for form, _, _ in _FORMS if form)
 """Forms of the texts that `parse_edit` reads."""

@@ -28,13 +28,14 @@ _Function = tuple[str, str]
 
 
 UNKNOWN, OUTSIDE = -2, -1
-"""Line of a stack of another thread, and of a stack that does not contain the loop."""
+"""Values in `Loop.lines` for a stack of another thread, and for a stack outside the loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
     """Function that contains the training loop.
 
+    functions: calls from the outermost function to this function.
     lines: line of this function in each stack, by stack number; `UNKNOWN` for a stack of another
         thread, `OUTSIDE` if the stack does not contain the function.
     """
@@ -47,7 +48,7 @@ class Loop:
         return self.lines[stack] if stack >= 0 else UNKNOWN
 
     def length_of_step(self, trace: Trace, entries: Sequence[int]) -> int | None:
-        """Return the number of `entries` before the next training step begins; None if unknown."""
+        """Return how many of `entries` precede the next training step; None if they show none."""
         before = 0
         for number, entry in enumerate(entries):
             line = self.line_at(trace, entry)
@@ -105,9 +106,11 @@ PHASES = ("forward", "backward", "optimizer")
 class Program:
     """Requests, frees and other calls of a recorded program, with its training steps.
 
+    steps: plan steps, which are the calls that a replay makes, in order.
     starts: index of the first plan step of each training step, ascending.
     numbers: number of each training step, by which an edit names it.
-    phases: entries of the first request of each forward pass, backward pass and optimizer step.
+    phases: for "forward", "backward" and "optimizer", entries of the first request of each
+        occurrence.
     frames: stack number of each entry of the recording; -1 without a stack.
     """
 
@@ -152,7 +155,7 @@ class Program:
         return self.numbers.index(number)
 
     def ends(self) -> list[int]:
-        """Return for each training step the index of the first plan step after it."""
+        """Return, for each training step, the index of the first plan step after it."""
         self._refuse_without_steps()
         return [*self.starts[1:], len(self.steps)]
 

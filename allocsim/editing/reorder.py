@@ -30,7 +30,7 @@ LEAST_STEPS = 3
 
 FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
 _FIRST_NAME = 1 << 62
-"""First name of a block in the new order; recorded addresses are smaller."""
+"""First of the numbers that identify blocks in the new order; recorded addresses are smaller."""
 
 _Row = tuple[int, int]
 """(index of a plan step, name of its block)"""
@@ -48,7 +48,7 @@ class _Life:
 def reorder(
     steps: Steps, starts: Sequence[int], order: Sequence[int], stacks: Sequence[int]
 ) -> tuple[Steps, tuple[int, ...]]:
-    """Return `steps` with the training steps in another order, and the index where each begins.
+    """Return plan steps with the training steps in another order, and where each of these begins.
 
     starts: index of the first plan step of each training step, ascending.
     order: positions in `starts` of the training steps to run; some may repeat or be missing.
@@ -72,12 +72,12 @@ class _Rewriter:
         self._last = len(starts) - 1
         requests = np.flatnonzero(steps.kind == StepKind.ALLOC)
         self._tail = int(requests[-1]) + 1 if len(requests) else len(steps)
-        """Index after the last request; later frees belong to the end of the program."""
+        """Index of the plan step after the last request; frees from there on end the program."""
         self._lives = self._find_lives()
         self._freed = {free: life for life in self._lives.values() for free in life.frees}
         self._lasting: list[_Life] = []
         self._first_only: set[int] = set()
-        """Requests of lasting blocks in later training steps; each is made once."""
+        """Plan steps after the first training step that request lasting blocks; each runs once."""
         self._carried: list[list[_Life]] = [[] for _ in starts]
         self._n_requests: dict[int, int] = defaultdict(int)
         self._find_roles()

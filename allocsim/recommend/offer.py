@@ -1,7 +1,8 @@
 """Candidate setting with its replay on each device, and the time of its driver calls.
 
-Each number of an offer is that of the worst device.  The time of a call is from a table that was
-measured on one card, or from a file of the user; it orders settings and marks settings that thrash.
+Memory, calls and retries of an offer are those of the worst device.  The time of a driver call is
+from a table that was measured on one card, or from a file of the user; the times order settings and
+show if a setting thrashes, that is, releases memory and obtains it again and again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _MANY_CALLS = 2
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Setting with its replay on each device.
+    """Setting with its replay on each device (`trials`).
 
     is_fitted: True if a value of the setting is derived from the recorded sizes.
     churns: True if the replay spends more time on releasing memory and obtaining it again than on
@@ -55,7 +56,7 @@ class Offer:
 
     @property
     def memory_range(self) -> tuple[int, int]:
-        """Lowest and highest peak reserved bytes."""
+        """Lowest and highest peak reserved bytes that are possible, on the worst device."""
         ends = [trial.peak_range or (trial.peak_reserved_bytes,) * 2 for trial in self.trials]
         return max(low for low, _ in ends), max(high for _, high in ends)
 
@@ -78,13 +79,14 @@ def dominates(better: Point, worse: Point) -> bool:
 
 
 Bar = tuple[tuple[Point, bool], ...]
-"""Points of finished replays, each with True if it also wins a tie."""
+"""(numbers of a finished replay, True if it also beats a replay with equal numbers)."""
 
 
 def is_hopeless(bar: Bar, so_far: Point) -> bool:
-    """Return True if a finished replay is better than a running one can still become.
+    """Return True if a running replay can no longer become better than every finished one.
 
-    bar: numbers of the finished replays, each with True if it also wins a tie.
+    bar: numbers of the finished replays.
+    so_far: numbers of the running replay.
     """
     return any(dominates(p, so_far) or (loses and p == so_far) for p, loses in bar)
 
@@ -103,12 +105,13 @@ Points = tuple[tuple[int, float], ...]
 class DriverTimes:
     """Times of driver calls on one card.
 
-    malloc, free: cuMemAlloc and cuMemFree by size, with nothing else allocated.
+    malloc, free: times of cuMemAlloc and cuMemFree by size, with nothing else allocated.
     fresh: additional microseconds of cuMemAlloc if other allocations exist, so that it needs a new
         address range.
     fresh_each: further microseconds of cuMemAlloc for each existing allocation.
-    create, map, access: cuMemCreate and cuMemMap of one handle, cuMemSetAccess of one range.
-    unmap, release: cuMemUnmap and cuMemRelease of one handle.
+    create, map, access: times of cuMemCreate and cuMemMap for one handle, and of cuMemSetAccess for
+        one range.
+    unmap, release: times of cuMemUnmap and cuMemRelease for one handle.
     low, high: quartiles of the ratio of real to estimated time, over recordings from this card; the
         ratio of a recording is a median (`python -m benchmarks.driver_times`).
     """
@@ -134,7 +137,7 @@ class DriverTimes:
     def of_call(self, call: str, size: int, held: float = 0.0) -> float:
         """Return the microseconds of one call for `size` bytes.
 
-        call: "malloc", "free", "create", "map" or "unmap".
+        call: name in `Device.calls`: "malloc", "free", "create", "map" or "unmap".
         held: number of segments that already exist; only "malloc" uses it.
         """
         if call == "malloc":
@@ -149,7 +152,7 @@ class DriverTimes:
 
 
 def interpolated(points: Points, size: int) -> float:
-    """Return the microseconds of a call for `size` bytes, by linear interpolation."""
+    """Return the microseconds of a call for `size` bytes, interpolated linearly in `points`."""
     mib = size / MIB
     if mib <= points[0][0] or len(points) == 1:
         return points[0][1]
@@ -185,7 +188,7 @@ H200 = DriverTimes(
 
 `malloc` and `free` end at 16 GiB: at 32 GiB one call took between 1.6 and 145 ms.  `fresh` and
 `fresh_each` come from 600 segments of 20 MiB held at once: 80.8 us at the 50th on average and
-100.2 us at the 550th, against 44.4 us for a lone one.
+100.2 us at the 550th, against 44.4 us with nothing else allocated.
 """
 
 

@@ -3,10 +3,9 @@
 Every candidate was replayed with the same requests, device memory and release.  A candidate must
 serve every request, and save at least 1 % of the peak reserved memory or at least one retry.
 
-1. Settings are ordered by thrashing, then by retries, then by peak reserved memory.  Of the
-   settings within 1 % of the lowest peak, settings are preferred that are supported by every
-   release that may have written the recording; then the fewest options decide, then the fewest
-   driver calls.
+1. Settings are ordered by thrashing, then by retries, then by peak reserved memory.  Among the
+   settings within 1 % of the lowest peak, those are preferred that every release that may have
+   written the recording supports; then the fewest options decide, then the fewest driver calls.
 2. A setting fitted to the sizes of this recording is chosen only if it saves 5 % of the peak more
    than the best other setting.  This must hold for every possible state at the start of the
    recording, and in the second half alone.  Fitted values are derived from the first half
@@ -80,7 +79,7 @@ class Recommendation:
 
     @property
     def is_sure(self) -> bool:
-        """True if the best setting helps, however much memory was free when the recording began."""
+        """True if the best setting helps in every memory state possible when recording began."""
         if self.best is None or self.is_by_size:
             return False
         low, high = self.best.memory_range
@@ -95,7 +94,8 @@ class Recommendation:
 class Case:
     """One device for which a setting is sought.
 
-    device_run: baseline replay.
+    trials: replays of the device under other settings.
+    device_run: replay under the recorded settings.
     """
 
     trials: Trials

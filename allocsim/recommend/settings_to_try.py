@@ -225,10 +225,10 @@ _USUAL = (
     "roundup_power2_divisions:8",
 )
 _BESIDE = ("large_segment_size_mb:64", "expandable_segments:True,large_segment_size_mb:64")
-"""Further proposals, which win on several recordings in traces/ where no usual setting does."""
+"""Further settings to try, which win on several recordings in traces/ where no usual one does."""
 
 _PARTS = (1, 2)
-"""Fitted segment sizes have room for the peak of the shared requests in this number of segments."""
+"""Numbers of segments among which the peak of the requests that share segments is divided."""
 
 
 def usual_settings(recorded: AllocatorConfig, *, expandable: bool = True) -> tuple[Setting, ...]:
@@ -241,7 +241,8 @@ def proposals(
 ) -> tuple[Setting, ...]:
     """Return the settings from which a recommendation is chosen.
 
-    They are `usual_settings`, and a few fitted to the requests in the first half of the recording.
+    They are `usual_settings`, and a few whose values are derived from the requests in the first
+    half of the recording.
     """
     may_expand = expandable and all(allows_expandable(part) for part in parts)
     options = (*_USUAL, *_BESIDE, *_fitted_confs(parts))
@@ -335,7 +336,7 @@ def _shared_peak(prepared: Prepared) -> int:
 
 
 def overflows(prepared: Prepared, memory: int | None) -> bool:
-    """Return True if live blocks and failed requests ever need more than `memory` bytes."""
+    """Return True if live blocks and failed requests ever need more than the device's `memory`."""
     if memory is None:
         return False
     failed = np.flatnonzero(prepared.trace.action == Action.OOM).tolist()
