@@ -39,7 +39,7 @@ _HASH_OF_STREAM = stream_hash(0)
 class CachingHostAllocator:
     """Allocator of pinned host memory, as `torch.empty(n, pin_memory=True)` uses it.
 
-    conf: value of PYTORCH_CUDA_ALLOC_CONF; the options that begin with `pinned_` count.
+    conf: value of PYTORCH_CUDA_ALLOC_CONF; only options that begin with `pinned_` have an effect.
     torch_version: release of PyTorch, 2.6 or later.
     host_memory: bytes of host memory that the driver can pin; None for no limit.
     record_history: keep `history`, like record_pinned_host_memory of torch.cuda.memory.
@@ -82,7 +82,7 @@ class CachingHostAllocator:
     # -- the calls of a program ----------------------------------------------------------
 
     def malloc(self, size: int) -> int | None:
-        """Return the address of a block of at least `size` bytes; None for 0 bytes.
+        """Allocate a block of at least `size` bytes and return its address; None for 0 bytes.
 
         Raises OutOfMemoryError if the driver cannot pin the memory.  Source: semantics 13.1, 13.2.
 
@@ -318,7 +318,7 @@ class CachingHostAllocator:
     def _process_events(self, pool: HostBlockPool, size: int = _ANY_SIZE) -> None:
         """Complete frees whose events have passed (semantics 13.4).
 
-        size: if given, complete one free, of a block of this size.  Else complete all frees in
+        size: if given, complete one free of a block of this size.  Else complete all frees in
             order, up to the first event that has not passed.
 
         Mirrors: process_events_for_specific_size
@@ -351,8 +351,8 @@ class CachingHostAllocator:
     ) -> None:
         """Cache a block that nothing uses, or release it if it is too large to be cached.
 
-        polled: `size` of `_process_events`; some releases subtract it from the statistics, in
-            place of the block's size.
+        polled: argument `size` of `_process_events`; some releases subtract it from the active
+            bytes in place of the block's size.
         is_plain: True if no stream delayed the free.
 
         Mirrors: maybe_cache_block

@@ -59,7 +59,7 @@ class HostDriver:
         return address
 
     def free_host(self, address: int) -> None:
-        """Release memory.
+        """Unpin and release the memory at `address`.
 
         Mirrors: free_block_slowpath
         """
@@ -107,7 +107,7 @@ def _stats() -> defaultdict[int, Stat]:
 
 @dataclass(slots=True)
 class ActiveStats:
-    """Number and bytes of blocks in use, for each power of two."""
+    """Number and bytes of blocks in use, by the exponent of their power of two (`bucket_of`)."""
 
     count: defaultdict[int, Stat] = field(default_factory=_stats)
     size: defaultdict[int, Stat] = field(default_factory=_stats)
@@ -158,7 +158,7 @@ class OwnedStats:
 def flattened(
     names: HostStatNames, owned: OwnedStats, pools: Iterable[ActiveStats]
 ) -> dict[str, int]:
-    """Return statistics by the keys of torch.cuda.host_memory_stats()."""
+    """Return statistics under the keys of torch.cuda.host_memory_stats()."""
     count, size = Stat(), Stat()
     for active in pools:
         for bucket in active.count:
@@ -226,7 +226,7 @@ class HostBlockPool:
     """Default pool, or private pool of a graph capture.
 
     blocks: all blocks by address.
-    events: events that frees wait for, with their blocks, oldest first.
+    events: events that frees wait for, each with its block, oldest first.
     use_count: number of captures and graphs that use a private pool.
 
     Mirrors: HostBlockPool, HostPrivatePool

@@ -1,7 +1,7 @@
 """Pinned host memory in a recording: its blocks after each entry, and why it grew.
 
-Each request is compared with the rule (semantics 13.2): it takes the newest free block of the same
-power of two, and a new block only if there is none that is large enough.
+Each recorded request is compared with PyTorch's rule (semantics 13.2): a request takes the newest
+free block of the same power of two, and a new block only if none is large enough.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class GrowthCause(Enum):
 class Growth:
     """Block that was newly pinned because no free block could serve a request.
 
-    entry: number of its segment_alloc.
+    entry: number of the segment_alloc entry of the block.
     frames: stack number of the request, -1 if unknown.
     cached: bytes of all free blocks at that entry.
     """
@@ -154,7 +154,7 @@ def follow(trace: Trace, stop: int | None = None) -> HostCourse:
 
 
 def state_after(trace: Trace, entry: int) -> Trace:
-    """Return the state of pinned memory after an entry, as the segments of a trace without entries.
+    """Return pinned memory after an entry, as a trace that has segments but no entries.
 
     entry: number of the entry; -1 for the state before the first one.
     """

@@ -89,7 +89,7 @@ Judge = Callable[[Script], "Divergence | None"]
 class Divergence:
     """Script on which the model differs from real PyTorch.
 
-    release: release of PyTorch.
+    difference: first difference of the results.
     expected: results of real PyTorch in the field that differs.
     arguments: keyword arguments of `play` with which the model ran the script.
     """
@@ -150,7 +150,7 @@ def minimised(found: Divergence, judge: Judge) -> Divergence:
 
 
 def shortest(script: Script, still_holds: Callable[[Script], bool]) -> Script:
-    """Remove ops from `script` as long as `still_holds` accepts the rest, and return the rest."""
+    """Remove ops from `script` while `still_holds` accepts the shorter script; return that."""
     ops = list(script.ops)
     piece = max(1, len(ops) // 2)
     while piece:
@@ -196,6 +196,8 @@ class Judgement:
     """Result of the comparison of one script.
 
     script: the part of the script that was compared.
+    addresses: result of each request in the model.
+    end: result as text, such as "equal" or "settings refused by both".
     divergence: script with its first difference; None if all results are equal.
     """
 

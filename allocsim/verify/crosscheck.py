@@ -51,7 +51,7 @@ _RESET_BY_A_PARSE = (
 
 
 class Tally:
-    """Numbers of compared ops (calls in a script), by what they tested.
+    """Numbers of compared ops (calls in a script), by the feature that they test.
 
     counts: dictionary from (kind, name) to a number of ops, such as ("feature", a feature's name);
         kind is one of `KINDS`.  For the kind "script" it is a number of scripts.
@@ -74,7 +74,11 @@ class Tally:
         return {kind: dict(self.rows(kind)) for kind in KINDS}
 
     def add(self, script: Script, release: str, addresses: Sequence[int | None], end: str) -> None:
-        """Count the ops of a compared script."""
+        """Count the ops of a compared script.
+
+        addresses: result of each request.
+        end: result of the comparison, as in `Judgement`.
+        """
         counts, ops = self.counts, script.ops
         self.ops += len(ops)
         counts["release", release] += len(ops)
@@ -157,7 +161,7 @@ def _marks(op: Op) -> Iterator[str]:
 
 
 _BATCH = 10
-"""Scripts that a process runs at once; they take about a second."""
+"""Number of scripts in one job of a worker process; they take about a second."""
 
 Progress = Callable[[int, int], None]
 
@@ -178,7 +182,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WheelSource:
-    """Supplier of the real allocator, from the wheel of a release, and of op scripts for it.
+    """Supplier of the allocator in a release's published wheel, and of random scripts for it.
 
     `python -m allocsim.phantom fetch` must have stored the wheel in allocsim's cache.
     """

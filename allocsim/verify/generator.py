@@ -115,7 +115,7 @@ _ALIGNMENT = 16
 _GOLDEN = 11400714819323198485
 _SLOTS = 16
 _CROWDED_SLOTS = (2, 3, 3, 4, _SLOTS)
-"""Number of neighbouring slots to which all handles of a script hash."""
+"""Choices for the number of neighbouring slots, of 16, to which all handles of a script hash."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ _EDGES = (1, 512, 4 * KIB, 64 * KIB, MIB, 2 * MIB, 4 * MIB, 16 * MIB, 64 * MIB)
 _IMPOSSIBLE = (1 << 47, 1 << 50)
 _LENGTHS = (15, 100, 250, 1000, 4000, 4000)
 _SHORT = 150
-"""Maximum number of ops of a script with a background thread, whose ops are slow."""
+"""Maximum number of ops of a script with a background thread, where each op waits."""
 _FLAGS = ("True", "False")
 _VALUES: dict[str, tuple[object, ...]] = {
     "pinned_num_register_threads": (1, 2),
@@ -23,7 +23,7 @@ _VALUES: dict[str, tuple[object, ...]] = {
     "pinned_max_round_threshold_mb": (0, 1, 2, 16),
     "pinned_max_cached_size_mb": (0, 1, 3, 16),
 }
-"""Options with their values; those of register and background threads are rarer."""
+"""Options of pinned memory with their values; those of threads are chosen more rarely."""
 
 
 def make_host_script(seed: int, release: Release) -> Script:

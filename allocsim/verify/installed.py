@@ -1,8 +1,8 @@
 """Run op scripts with the complete PyTorch of an installed Python interpreter.
 
-On the phantom GPU all results must equal the model's, including addresses.  On a real GPU the
-driver chooses segment addresses, free memory and stream handles; these are given to the model,
-which predicts the rest.
+On the phantom GPU (stubs of the CUDA libraries) all results must equal the model's, including
+addresses.  On a real GPU the driver chooses segment addresses, free memory and stream handles;
+these are given to the model, which predicts the rest.
 
 `on_gpu` adapts a script to a real GPU, whose memory and timing a script cannot choose:
 

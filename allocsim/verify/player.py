@@ -1,8 +1,8 @@
-"""Run op scripts on the model, with results in the form of the golden cases.
+"""Run op scripts on the model, with results in the form of the golden cases (tests/golden).
 
-Out of memory and a refusal by the driver do not end a script, any other error does.  For a script
-that ran on a real GPU, the model takes segment addresses and free memory from the history of real
-PyTorch.
+A script continues after an out-of-memory error or a refusal by the driver; any other error ends it.
+For a script that ran on a real GPU, the model takes segment addresses and free memory from the
+history of real PyTorch.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class DriverTrace:
         self._entries = entries
 
     def dictate(self, allocator: CachingAllocator) -> None:
-        """Give the simulated driver the recorded address of the next new segment."""
+        """Make the simulated driver place the next new segment at its recorded address."""
         if not self._entries:
             return
         done = len(allocator.history)
@@ -177,7 +177,7 @@ def _naming_free_memory(messages: Sequence[str]) -> Iterator[int]:
 
 
 _ONE = 0
-"""Name of the block in a row of one step."""
+"""Name of the block while one malloc or free runs in the code of a replay."""
 
 
 def play(

@@ -1,9 +1,10 @@
 """Run op scripts on the native allocator of a published PyTorch release, without a GPU.
 
-Rule: each script runs in a new process of a compiled program (driver.cpp), so settings, counters
-and hash tables start as they do for a user.
+Each script runs in a new process of a compiled program (driver.cpp), so settings, counters and hash
+tables start as they do for a user.
 
-The program links the `libc10_cuda.so` of the release and the stubs, but no library of CUDA.
+The program links the `libc10_cuda.so` of the release and allocsim's stubs in place of the CUDA
+libraries.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _SWITCHES = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "LD_PRELOAD", "LD_LIBRARY_PATH")
 
 
 class RealAllocator:
-    """Native allocator of a PyTorch release, on a phantom GPU.
+    """Native allocator of a PyTorch release, on a simulated GPU.
 
     torch_version: "2.15.0", or "2.15" for the default patch release.
     download: download the wheel (hundreds of MiB) if the cache lacks it.

@@ -1,4 +1,4 @@
-"""Op scripts for allocators, and their results in the golden form.
+"""Op scripts for allocators, and their results in the form of the golden cases (tests/golden).
 
 Ops are lists that begin with a letter:
     ["a", id, bytes, stream]     allocate              ["f", id]       free
@@ -48,7 +48,7 @@ _MAX_POOL = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Op script and its device.
+    """Op script, with the conf and the device that it runs on.
 
     address_policy: "bump" (no address is reused) or "firstfit" (the lowest hole).
     base_address: address of the first segment in the results; golden cases have 0.
@@ -223,9 +223,9 @@ Numbers = Callable[[int], int]
 
 
 def golden_stats(flat: Mapping[str, int]) -> dict[str, Any]:
-    """Return the flat statistics of torch.cuda.memory_stats() with one item for each.
+    """Return the statistics of torch.cuda.memory_stats() with one item for each statistic.
 
-    A statistic has the value [current, peak, allocated, freed], and a counter a number.
+    The value of a statistic is [current, peak, allocated, freed]; that of a counter is a number.
     """
     names = [key.removesuffix(".current") for key in flat if key.endswith(".current")]
     grouped = {name: [flat[f"{name}.{column}"] for column in _COLUMNS] for name in names}

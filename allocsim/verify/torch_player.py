@@ -34,7 +34,7 @@ OUT_OF_HOST_MEMORY = "CUDA error: out of memory"
 """Error of PyTorch after which a script of pinned memory continues."""
 
 PATIENCE_S = 0.005
-"""Seconds after each op of a script with a background thread, which polls every 0.0001 s."""
+"""Seconds to wait after each op if a background thread polls, which it does every 0.0001 s."""
 
 REFUSED = 3
 """Exit code of a fork whose settings PyTorch refused before the first op."""
@@ -45,7 +45,7 @@ NO_CONTEXT = 4
 
 
 class PhantomWork:
-    """Streams on the phantom GPU for one op script; work completes when `finish` is called."""
+    """Streams of one op script on a simulated GPU; work completes when `finish` is called."""
 
     def __init__(self, torch: Any, script: dict[str, Any]) -> None:
         self._torch = torch
@@ -69,7 +69,7 @@ class PhantomWork:
 
 
 class RealWork:
-    """Streams of a real GPU that play one op script, and that can be waited for.
+    """Streams of one op script on a real GPU, whose work can be waited for.
 
     PyTorch polls events in an order that depends on the ids of their streams, and the model derives
     this order from raw handles.  The id of an external stream is its raw handle; the id of a stream
@@ -129,7 +129,7 @@ class Player:
         return None
 
     def played(self, count: int) -> None:
-        """Note that the first `count` ops have run."""
+        """Do nothing here; called when the first `count` ops have run."""
 
 
 class DevicePlayer(Player):
