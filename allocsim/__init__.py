@@ -2,10 +2,10 @@
 
     from allocsim import CachingAllocator, explain, load, replay, tune
 
-`CachingAllocator` answers requests as PyTorch's allocator does, address by address, and
-`CachingHostAllocator` those for pinned host memory, block by block.  `load` reads a
-recorded memory history, and each command has a function of its name: `replay`, `explain`, `top`,
-`compare`, `tune`, `risk`, `lint`, `gate`, `ranks`, `stats`, `step`, `fit`, `convert`.
+`CachingAllocator` gives each request the address that PyTorch's allocator would give it, and
+`CachingHostAllocator` models the allocator of pinned host memory.  `load` reads a recorded memory
+history, and each command has a function of its name: `replay`, `explain`, `top`, `compare`, `tune`,
+`risk`, `lint`, `gate`, `ranks`, `stats`, `step`, `fit`, `convert`.
 
 The types of answers are in `allocsim.results`, charts in `allocsim.plot`, errors in
 `allocsim.errors`, sizes in `allocsim.units`.  `allocsim.capture` records inside a program, and
@@ -81,7 +81,7 @@ _HOMES = {
 _PACKAGES = ("capture", "errors", "plot", "results", "units", "workload")
 """Public modules, imported on first use."""
 _MOVED = ("results", "plot", "errors", "units")
-"""Modules whose names were in this package in 0.1; the aliases go in 0.3."""
+"""Modules whose names were names of this package in 0.1; 0.3 removes these aliases."""
 
 _find = lazily(globals(), _HOMES)
 

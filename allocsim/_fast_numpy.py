@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 _Number = TypeVar("_Number", np.int32, np.int64, np.uint64)
 
 _WIDEST_TABLE = 4
-"""Largest number of table rows per element; with more, scanning the table is slower than a sort."""
+"""Largest number of table rows per element: scanning a longer table is slower than a sort."""
 
 _DIGIT = 16
 """Bits of the widest integers that NumPy sorts by counting."""
 
 _MOST_DIGITS = 2
-"""Largest number of digits for which sorting digit by digit is faster than one sort."""
+"""Largest number of 16-bit digits for which sorting digit by digit is faster than one sort."""
 
 
 def any_of(codes: NDArray[np.uint8], wanted: Iterable[int]) -> NDArray[np.bool_]:
@@ -51,12 +51,12 @@ def numbered(numbers: NDArray[_Number]) -> tuple[NDArray[_Number], NDArray[np.in
 
 
 def int_column(values: Sequence[int]) -> NDArray[np.int64]:
-    """Return `np.array(values, dtype=np.int64)` for a list or a column of the compiled core."""
+    """Return `np.array(values, dtype=np.int64)` of a list or of a column of the core, faster."""
     return _words(values, "q")
 
 
 def address_column(values: Sequence[int]) -> NDArray[np.uint64]:
-    """Return `np.array(values, dtype=np.uint64)`; see `int_column`."""
+    """Return `np.array(values, dtype=np.uint64)` of a list or of a column of the core, faster."""
     return _words(values, "Q")
 
 
@@ -116,7 +116,7 @@ def _order_by_digits(words: NDArray[np.uint64], n_digits: int) -> NDArray[np.int
 
 
 _LONGEST = (32 << 20) - (1 << 13)
-"""Size in bytes of the largest array that raises glibc's threshold, less its bookkeeping."""
+"""Bytes of the largest array whose free raises glibc's threshold, less glibc's bookkeeping."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Names of a package that are imported on first use, so that a command loads only what it needs."""
+"""Import of a package's names on first use, so that a command loads only the modules it needs."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Shown(ABC):
 
     @abstractmethod
     def figures_shown(self) -> Iterable[tuple[str, str]]:
-        """Return (label, text) of each row of the notebook's table."""
+        """Return the rows of the notebook's table, each as (label, text)."""
 
     def __repr__(self) -> str:
         line = printable(self.headline())

@@ -34,7 +34,7 @@ class AllocsimError(Exception):
 
 
 class RecordingError(AllocsimError):
-    """File that cannot be read or replayed as a recording."""
+    """Error in a file that cannot be read or replayed as a recording."""
 
     def __init__(self, path: str, what: str, *, entry: int | None = None) -> None:
         where = f"{path}: entry {entry}" if entry is not None else path
@@ -44,14 +44,14 @@ class RecordingError(AllocsimError):
 
 
 class ConfigError(AllocsimError, ValueError):
-    """Option string, release or device description that PyTorch or the model refuses."""
+    """Error in an option string, release or device that PyTorch or the model refuses."""
 
 
 class OutOfMemoryError(AllocsimError, RuntimeError):
     """Simulated device out of memory; the text is that of the modelled release.
 
-    requested_bytes: raw request.
-    rounded_bytes: request after rounding, as in a recorded `oom` entry.
+    requested_bytes: bytes of the failed request before rounding.
+    rounded_bytes: bytes of the request after rounding, as in a recorded `oom` entry.
     tried_bytes: bytes that PyTorch's text reports as tried; 0 if the text has no such size.
     """
 

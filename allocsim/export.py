@@ -1,7 +1,8 @@
 """Convert a replay to the recording that PyTorch would have written of the replayed run.
 
 Actions, addresses, sizes and segments come from the replay, and stacks, times and annotations from
-the replayed recording.  The recording of an exact baseline is equal to the replayed one.
+the replayed recording.  If a replay under the recorded settings has no difference from its
+recording, the result equals that recording.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from allocsim.simulation import DeviceRun, Hints, Observer, Progress, Run, Setti
 from allocsim.state import ALLOCATED, DEFAULT_POOL, BlockState, PoolId, SegmentState
 
 NOT_THE_ALLOCATORS = (Action.SNAPSHOT, Action.ANNOTATE)
-"""Kinds of entries in a recorded history that the allocator does not write."""
+"""Actions of recorded entries that no request, free or driver call causes."""
 _SNAPSHOT_BOUND = 1 << 40
 _NO_CONTEXT = ("N/A", "")
 """Values that PyTorch writes for a missing compile_context and a missing user_metadata."""
@@ -40,7 +41,7 @@ _Column = NDArray[np.int64]
 
 
 def columns_of(columns: Iterable[Sequence[Any]], dtypes: Sequence[Any]) -> list[NDArray[Any]]:
-    """Convert columns to arrays of these dtypes; without columns, return empty arrays."""
+    """Convert each column to an array of its dtype; return empty arrays if there are none."""
     values = list(columns) or [()] * len(dtypes)
     return [np.array(value, dtype=dtype) for value, dtype in zip(values, dtypes, strict=True)]
 

@@ -1,7 +1,7 @@
 """Comparison of a replay under the recorded settings with the recording.
 
-All entries must be equal, in the same order, and the final segments, block by block.  After the
-first different entry, only addresses of requests are compared further (semantics 6.2).
+All entries must be equal and in the same order, and the final segments must have equal blocks.
+After the first entry that differs, only the addresses of requests are compared (semantics 6.2).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Compared:
         return is_it
 
     def columns(self, first: int, end: int) -> tuple[tuple[Any, ...], ...]:
-        """Return compared entries [first, end) as columns."""
+        """Return actions, addresses, sizes and streams of the compared entries [first, end)."""
         actions = tuple(_NAMES[self.action[first:end]].tolist())
         numbers = (self.addr, self.size, self.stream)
         return actions, *(tuple(column[first:end].tolist()) for column in numbers)
@@ -87,10 +87,11 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """Recorded entries of each step of a plan, with which a replay compares addresses only.
+    """Recorded entries of each step of a plan, the list of calls that a replay makes.
 
-    If a replay places the block of a plain step at its recorded address, the step's entries equal
-    the recorded ones, and the replay need not create them.
+    A step is plain if its entries follow from the step and its block's address.  If a replay gives
+    that block its recorded address, the entries equal the recorded ones, and the replay need not
+    create them.
     """
 
     compared: Compared
@@ -176,12 +177,12 @@ class Expected:
 
 
 class FidelityCheck:
-    """Comparison of a replay with the recording, in parts, so that few entries are in memory.
+    """Comparison of a replay with its recording, in parts, so that few entries are in memory.
 
-    A part of the replay is passed either to `history`, as entries, or to `steps`, as steps with the
-    addresses of their blocks, which is faster.
+    A part of the replay is passed either to `history`, as entries, or to `steps`, as plan steps
+    with the addresses of their blocks, which is faster.
 
-    expected: recorded entries of each step; if None, `steps` takes longer.
+    expected: recorded entries of each plan step; if None, `steps` takes longer.
     """
 
     def __init__(self, trace: Trace, expected: Expected | None = None) -> None:
@@ -198,7 +199,7 @@ class FidelityCheck:
         return self._mismatch is not None
 
     def exclude_last_alloc(self, pending: Sequence[TraceEntry]) -> None:
-        """Exclude the last `alloc`, of a request that failed when recorded, from the comparison.
+        """Exclude the last `alloc` from the comparison, because its request failed when recorded.
 
         pending: entries that will be passed to the next call of `history`.
         """
@@ -228,11 +229,11 @@ class FidelityCheck:
     def steps(
         self, steps: Steps, first: int, placed: PlacedSteps, history: Sequence[TraceEntry]
     ) -> None:
-        """Compare the next steps of the replay with the recording.
+        """Compare the next batch of plan steps in the replay with the recording.
 
-        first: number of the first of these steps in the plan.
-        placed: addresses that the replay gave to the steps' blocks.
-        history: entries of the steps that ran one at a time.
+        first: index in the plan of the batch's first step.
+        placed: addresses that the replay gave to the blocks of the batch.
+        history: entries of the batch's steps that are not plain (`Expected`).
         """
         expected = self._expected
         if expected is not None and self._mismatch is None and not placed.answered_ooms:
@@ -360,9 +361,9 @@ def _difference(replayed: _Segment | None, other: _Segment | None) -> str:
 
 
 def ends_alike(trace: Trace, allocator: ReplayAllocator) -> bool:
-    """Return True if `allocator` has exactly the final segments of `trace`, in a fast comparison.
+    """Return True if `allocator` has exactly the final segments of `trace`, by a fast comparison.
 
-    After False, compare block by block: requested sizes of inactive blocks may differ.
+    Requested sizes of inactive blocks are not compared.  After False, compare block by block.
     """
     tiles, (columns, n_active) = trace.tiles, allocator.block_columns()
     *numbers, heads = columns

@@ -1,6 +1,7 @@
 """pytest plugin with `@pytest.mark.limit_reserved("2GiB")` and `@pytest.mark.allocsim(...)`.
 
-A marked test is recorded on the GPU, or without one over a phantom GPU in a separate interpreter.
+A marked test is recorded on the GPU.  Without a GPU, it runs in a separate interpreter on a phantom
+GPU: stubs of the CUDA libraries that simulate one.
 The limits apply to the requests of the test's body, replayed on an empty allocator.
 """
 
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
     from allocsim.analysis.gate import Budget, Gate
 
 _OUTCOME = "ALLOCSIM_PYTEST_OUTCOME"
-"""Environment variable with the file for the outcome of a test over a phantom GPU."""
+"""Environment variable with the file where a test on a phantom GPU writes its outcome."""
 _MOST_ENTRIES = 2_000_000
 _LOST = "older"
-"""Word in the text of a capture that lost its oldest entries."""
+"""Word in a capture's description if its oldest entries were lost."""
 _SIZES = ("max_reserved", "max_allocated", "max_requested")
 _OTHERS = ("max_driver_calls", "max_fragmentation")
 _KNOWN = (*_SIZES, *_OTHERS, "gpu")
@@ -42,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Run a marked test over a phantom GPU if there is no GPU."""
+    """Run a marked test on a phantom GPU, in another interpreter, if there is no GPU."""
     if _is_marked(item) and not _is_recorded_here():
         # Attributes of the item hide its methods: the other interpreter sets up its fixtures.
         vars(item).update(setup=lambda: None, runtest=lambda: _run_over_a_phantom(item))
@@ -73,7 +74,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Write the outcome of a test over a phantom GPU for the interpreter that started it."""
+    """Write the outcome of a test on a phantom GPU to a file for the first interpreter."""
     report = yield
     if _OUTCOME in os.environ and _is_marked(item):
         text = report.longreprtext

@@ -22,7 +22,7 @@ ALLOCATED = "active_allocated"
 """State of an allocated block."""
 
 PENDING = "active_pending_free"
-"""State of a block that the program freed and that waits for a stream."""
+"""State of a block that the program freed and that still waits for another stream."""
 
 INACTIVE = "inactive"
 """State of a free block, cached by the allocator."""

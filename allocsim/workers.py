@@ -29,7 +29,7 @@ _Found = TypeVar("_Found")
 
 
 class WorkerDiedError(Exception):
-    """Death of a worker process that ran only one job."""
+    """Error of a job whose worker process died while it ran no other job."""
 
 
 class Crew:
@@ -48,7 +48,7 @@ class Crew:
         self.inherits = self.is_alone or (
             executor is None and self._context.get_start_method() == "fork"
         )
-        """True if jobs can use the recordings that this process has loaded."""
+        """True if jobs run in this process or its forks, and so have the recordings it loaded."""
         self._waiting: deque[_BackgroundJob[Any]] = deque()
         self.width = self._jobs + 1 if executor is None else _WIDEST
         """Number of jobs to submit at the same time; one spare job keeps all processes busy."""

@@ -1,7 +1,8 @@
 """Simulate a program given as a list of requests and frees, and return its recording.
 
-Rows that may repeat, such as a decoding step, get the addresses of an earlier repetition that began
-with the same state of the small pool.  This is exact, because the two pools share no blocks.
+A row is one call of the program.  In rows that repeat, such as a decoding step, requests of the
+small pool are not simulated if the small pool is in the same state as before an earlier repetition:
+they get the addresses of that one.  This is exact, because small and large pool share no blocks.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _AT_ONCE = 1 << 12
 """Number of rows passed to the core in one call."""
 
 _ENTRIES = np.zeros(EMPTY_CACHE + 1, dtype=np.int64)
-"""Number of history entries of a row that only uses free blocks, by kind."""
+"""Number of history entries of a row that needs no driver call, by kind of row."""
 _ENTRIES[[MALLOC, FREE]] = 1, 2
 
 
@@ -174,11 +175,11 @@ class _Player:
         self._n_entries = np.zeros(len(program.kind), dtype=np.int64)
         """Number of history entries of each row that was played or copied."""
         self._singly: list[tuple[NDArray[Any], ...]] = []
-        """Row, action, address and size of the entries of rows that the core played singly."""
+        """Row, action, address and size of the entries of rows outside the core's fast loop."""
         self._records: list[tuple[_Ints, ...]] = []
-        """Changes of the statistics by rows that `_play` is simulating: columns of a journal."""
+        """Columns 1 to 3 of the core's journals (core/journal.py) for the rows in `_play`."""
         self._stat_moves = np.zeros((3, len(program.kind)), dtype=np.int64)
-        """Changes of the statistics by each row (request or free): columns 1 to 3 of a journal."""
+        """Changes of the statistics by each row, as columns 1 to 3 of core/journal.py."""
         self._repeats = Repeats(program, allocator)
         self._address = np.zeros(len(self._steps.requested), dtype=np.uint64)
         """Address of each block."""

@@ -73,7 +73,7 @@ class KeptHistory:
         size: NDArray[np.int64],
         frames: NDArray[np.int64],
     ) -> None:
-        """Append entries that no allocator made, on stream 0 and in the default pool."""
+        """Append entries given as columns, on stream 0 and in the default pool."""
         pool = self._pools.setdefault(DEFAULT_POOL, len(self._pools))
         self._columns.append(
             {
@@ -95,7 +95,7 @@ class KeptHistory:
     ) -> Recording:
         """Return a recording of the appended entries and of the segments of `allocator`.
 
-        `allocator` must have made the entries.  Its own history is cleared.
+        The entries must come from `allocator`, whose own history is cleared.
         """
         segments = allocator.segments()
         snapshot = allocator.snapshot()
@@ -154,7 +154,7 @@ _CHUNK = 1 << 16
 
 
 class Recorder:
-    """Allocator of one device whose requests are recorded, each with a line of code.
+    """Simulated allocator whose requests are recorded, each with a line of code as its stack.
 
     device_memory: bytes, or text such as "16GiB".
     conf: value of PYTORCH_CUDA_ALLOC_CONF.

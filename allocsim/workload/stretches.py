@@ -1,4 +1,4 @@
-"""Program given as a list of requests and frees, and its stretches that repeat earlier ones."""
+"""Program given as rows (requests and frees), and its stretches of rows that repeat."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EMPTY_CACHE = 9
 """Kind of a row that calls empty_cache, besides MALLOC and FREE."""
 
 _SPANS = (1, 2)
-"""Distances, in stretches, to the earlier stretch that may repeat; blocks may swap addresses."""
+"""Numbers of stretches to go back for an equal one: 2 if blocks swap addresses each time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,9 +39,9 @@ class KnownProgram:
 
 
 class Repeats:
-    """Stretches of a program, and which of them repeat an earlier one.
+    """Search for stretches of a program that repeat an earlier stretch.
 
-    places: state of the small pool at the beginning of each stretch, to compare.
+    places: state of the small pool at the beginning of each stretch, by its number.
     """
 
     def __init__(self, program: KnownProgram, allocator: ReplayAllocator) -> None:
@@ -53,12 +53,12 @@ class Repeats:
         """Rounded size of each block."""
         of_small = self._rounded <= SMALL_SIZE
         self._number = np.cumsum(of_small)
-        """Number of each block within the small pool, from 1."""
+        """Number of blocks of the small pool up to and including each block."""
         self.is_small = (program.kind != EMPTY_CACHE) & of_small[program.block]
         self._asked_before = np.cumsum(asks)
         frees = program.kind == FREE
         self._freed = np.full(len(which), len(asks))
-        """Row that frees each block."""
+        """Row that frees each block; the number of rows if none does."""
         self._freed[program.block[frees]] = np.flatnonzero(frees)
         self.places: dict[int, object] = {}
         self._keys: dict[int, tuple[bytes, ...]] = {}
