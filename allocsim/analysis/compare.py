@@ -1,8 +1,9 @@
 """Compare two recordings A and B, or one recording under two settings A and B.
 
 The differences of all owners (lines of code, stacks, modules, …) add up to the difference of peak
-memory exactly.  Blocks match if they have the same owner and the same stack, apart from line
-numbers; for each stack, blocks match in order, and blocks of equal size first.
+memory exactly.  A block of A is paired with a block of B that has the same owner and the same
+stack, apart from line numbers.  Blocks with one stack are paired in order of allocation; if A and B
+have different numbers of them, blocks of equal size are paired first.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class Parts:
 class Side:
     """One of two compared runs.
 
+    reserved: parts of peak reserved memory, or of reserved memory if there are no entries.
+    at, held: moment at which owners are compared, and the blocks allocated then.
     retries, ooms, driver_calls: num_alloc_retries, num_ooms and num_device_alloc of the whole run;
         None if the recording has no entries, or if the release does not count them.
     outline: curve of memory over the run, for a small chart; None if the recording has no entries.
@@ -138,12 +141,12 @@ def _parts(scene: Scene, entry: int, reserved: int) -> Parts:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Change of one owner from A to B.
+    """Change of the memory of one owner from A to B.
 
     owner: name of the owner in B; name in A if it holds no memory in B.
     was: name of the owner in A, which differs if the line number changed.
     a_bytes, b_bytes, a_blocks, b_blocks: bytes and number of blocks in A and in B.
-    resized: growth of the blocks that are in both A and B, in bytes.
+    resized: bytes by which the blocks that are in both A and B grew.
     requested: change of the bytes before rounding.
     """
 

@@ -38,7 +38,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 def found_in(names: Iterable[str]) -> dict[str, int | None]:
-    """Find recordings in files and folders; return the rank in each path, or None without one."""
+    """Return the path of each recording in files and folders, with its rank (None if unknown)."""
     paths: list[str] = []
     for name in names:
         place = Path(name)
@@ -83,8 +83,8 @@ class RankRun:
     and results that need a replay are None.
 
     reserved_bytes, allocated_bytes: peaks in bytes.
-    is_as_recorded: True if the replay equals the recorded run in every entry; None if the settings
-        are not the recorded ones.
+    is_as_recorded: True if the replay equals the recorded run in every entry; None if they cannot
+        be compared, for example because the settings are not the recorded ones.
     outline: curve of memory over the run, for a small chart.
     smallest_device: memory in bytes of the smallest sufficient device; None if it was not searched
         or if no device suffices.
@@ -119,7 +119,10 @@ class RankRun:
 def run_of(
     path: str, conf: str | None = None, torch_version: str | None = None, *, smallest: bool = False
 ) -> RankRun:
-    """Load a recording and replay the device with the most entries."""
+    """Load a recording and replay the device with the most entries.
+
+    smallest: also find its smallest sufficient device.
+    """
     recording = load(path)
     trace, made = recording.busiest_device(), recording.provenance or Provenance()
     state = RankRun(
@@ -167,7 +170,7 @@ Watch = Callable[[int, int], object]
 _ALONE = 2  # largest number of files that are read in this process; starting more would take longer
 
 _LONGEST_GAP_US = 3600 * 1_000_000
-"""Longest time between the entries of two ranks of one job; their histories may be short."""
+"""Longest time, in microseconds, from the end of one rank's history to the start of the next."""
 
 _SHOWN = 10  # number of rows in the table of a notebook
 
@@ -182,6 +185,7 @@ class Refused:
 class Ranks(Shown):
     """Results of all ranks.
 
+    refused: files that could not be replayed.
     conf: setting of all ranks; None for the recorded settings.
     notes: sentences about what was inferred, not recorded.
     """

@@ -50,6 +50,7 @@ class HeadroomPoint:
 
     free_bytes: free device memory, within the limit of a memory fraction.
     returnable_bytes: memory that PyTorch could return to the driver.
+    idle_bytes: memory in free blocks.
     unusable_bytes: memory in free blocks that cannot serve the largest request of the recording.
     """
 
@@ -145,9 +146,9 @@ class Risk(Shown):
     spans: peaks of successive parts of the recording.
     points: headroom after each request that the driver served.
     tightest: first point with the least headroom; None if the driver served no request.
-    code: code of the request at `tightest`; None if unknown.
+    code: line and stack of the request at `tightest`; None if unknown.
     largest_entry, largest_bytes: entry and size of the largest request.
-    needs: smallest sufficient device of each setting.
+    needs: smallest sufficient device for each setting.
     measures: numbers that describe fragmentation.
     recommendation: recommended setting for this device memory.
     """
@@ -200,6 +201,7 @@ def risk_of(
 
     confs: further settings for which to find the smallest device; None for the usual settings.
     device: device number; None if only one device is recorded.
+    watch: progress callback for the replays that search for smallest devices; see `Watch`.
     conf, device_memory, torch_version, progress: see `replay`.
     """
     (prepared,) = prepare(recording, recording.only_device(device).device, torch_version)

@@ -24,8 +24,8 @@ class DeviceSummary:
     """Contents of a recording for one device; sizes are bytes.
 
     actions: number of entries of each action, by PyTorch's name ("alloc", "free_requested", …).
-    begins: "empty" if no memory is held before the first entry, "mid_run" if some is held.  Other
-        values: "state" without entries; "unsound" if the entries contradict the recorded segments;
+    begins: memory before the first entry: "empty" if none is held, "mid_run" if some is held;
+        "unsound" if the entries contradict the recorded segments; "state" if there are no entries;
         "requests" if the file contains only requests and frees.
     start_segments, start_bytes: number and bytes of segments before the first entry; None if
         unknown.
@@ -34,7 +34,9 @@ class DeviceSummary:
         if the entries are missing or contradict the recorded segments.
     segments, reserved_bytes, allocated_bytes, active_bytes: state at the end.
     requested_bytes: bytes of the active blocks at the end, before rounding.
+    blocks: number of allocated blocks at the end.
     streams, pools: number of distinct streams and pools.
+    stackless: number of allocations without a recorded stack.
     """
 
     device: int
@@ -68,6 +70,7 @@ class Stats(Shown):
         requests and frees.
     torch_version, device_name, device_memory, is_phantom, command: facts about the recorded run
         that `allocsim record` or `allocsim.capture` stored; "", 0 and False if not stored.
+        `is_phantom` means that it ran on a simulated GPU.
     conf: PYTORCH_CUDA_ALLOC_CONF of the run; None if not recorded.
     stacks, frames: number of distinct stacks and frames.
     deepest: number of frames in the deepest stack.

@@ -21,6 +21,8 @@ _Look = tuple[int, int]  # size and modification time of a file
 class Arrival:
     """New or changed recording in the folder.
 
+    rank: rank of the process, as text; "" if not recorded.
+    captured: reason why `allocsim.capture` wrote the file; "" if unknown.
     reserved_bytes, allocated_bytes: sums over all devices at the end of the recording.
     ooms: number of recorded out-of-memory errors.
     oom_text: text of the out-of-memory error that ended the program; "" if there is none.

@@ -1,7 +1,7 @@
 """Replay several recorded programs on one card, and find the smallest card for them.
 
 Each size comes from a replay of all programs together, except `Colocation.any_order`, which is the
-sum of the peaks of all programs.
+sum of the programs' own peaks.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ __all__ = [
 _EXPANDABLE = "expandable_segments:True"
 
 Watch = Callable[[str], Progress | None]
-"""Function called with the name of each group of replays; it returns the progress function."""
+"""Callback that takes the name of a group of replays and returns a progress callback, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to run the programs, with the memory that they need.
+    """Variant of the run, such as with expandable segments, and the memory that it needs.
 
-    name: "as given", or what was changed for all programs, such as "expandable_segments:True".
-    peak: largest use of an unlimited card, in bytes; None if a request fails there.
+    name: "as given", or the change for all programs, such as "expandable_segments:True".
+    peak: largest use of an unlimited card, in bytes; None if a request fails even there.
     smallest: bytes of the smallest card on which every request succeeds; None if unknown.
     """
 
@@ -57,11 +57,13 @@ class Colocation(Shown):
     """Result of a replay of several programs on one card.
 
     threads: the programs are threads of one process with one allocator.
-    by_time: the programs run at once, at the recorded times; each then has one phase.
-    ways: ways to run the programs: first as given, then with changes that may reduce memory; empty
-        if the smallest card was not searched.
-    any_order: sum of the memory that each program needs alone, in bytes.  On a card of this size
-        every order of the requests succeeds.  None for threads.
+    by_time: the programs run at the same time: their requests are in the order of the recorded
+        times, and each program has one phase.
+    run: replay on the given card.
+    ways: variants of the run: first as given, then with changes that may reduce memory; empty if
+        the smallest card was not searched.
+    any_order: sum of the largest use of the card by each program, in bytes.  On a card of this
+        size, the requests succeed in every order.  None for threads.
     """
 
     programs: tuple[Program, ...]
@@ -111,9 +113,12 @@ def colocate(
 
     paths: recordings; they are named A, B, C in this order.
     device_memory: bytes of the card; None for an unlimited one.
-    phases: order of the programs, such as "rollout:B,train:A@5000,rollout:B,train:A": B to its next
-        phase, then A to entry 5,000, and so on. None runs each program once.
-    by_time: run all programs at once, at the recorded times, in place of `phases`.
+    phases: phases in order, each as NAME:PROGRAM or NAME:PROGRAM@ENTRY, such as
+        "rollout:B,train:A@5000,rollout:B,train:A".  A phase ends at its entry, the last phase of
+        a program at its end.  Without entries, the phases of a program get equal numbers of
+        training steps.  None runs each program once, one after another.
+    by_time: run all programs at the same time, with their requests in the order of the recorded
+        times; excludes `phases`.
     threads: run the programs as threads of one process, with one allocator.
     sleep: memory that programs release after each phase: a value of `Sleep` for all programs, such
         as "cache", or for one program, such as "B:cache".
@@ -123,7 +128,7 @@ def colocate(
     device: device number in each recording; None if only one is recorded.
     smallest: find the smallest card, also with an empty_cache after each phase and with expandable
         segments.
-    watch: progress callback.
+    watch: function that returns a progress callback for each group of replays; see `Watch`.
     Raises RecordingError for files that cannot be replayed, and ConfigError for wrong options.
     """
     programs = programs_in(

@@ -21,11 +21,12 @@ from allocsim.units import round_up
 class PhaseRun:
     """Memory of the card during one phase of a program, in bytes.
 
-    At the end of a phase, a program may release memory until its next phase begins ("sleep").
+    At the end of a phase, the program may release memory until its next phase begins ("sleep").
     peak: largest use of the card by all processes.
     own_peak: largest use by the program's process, including its CUDA context.
-    kept: use by the process after the phase and the release, or at a failed request.
-    woken: bytes that the program obtained again at the beginning of the phase.
+    kept: use by the process after the phase and its release, or at a failed request.
+    released: bytes that the process released at the end of the phase.
+    woken: bytes that it had released before and obtained again at the beginning of the phase.
     host_copy: bytes of host memory that hold a copy of the released memory.
     """
 
@@ -41,12 +42,13 @@ class PhaseRun:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Failed request, start or wake of a program, for lack of memory; sizes are in bytes.
+    """Lack of memory at a request, or when a program starts or wakes up; sizes are in bytes.
 
-    entry: entry of the failed request in the program's recording; None for a start or wake.
-    wanted: size of the failed request, or what the start or wake needed.
+    phase: index of the phase.
+    entry: entry of the failed request in the program's recording; None for a start or wake-up.
+    wanted: size of the failed request, or memory that the start or wake-up needs.
     held: memory of the card that each process uses.
-    needed: smallest card on which the request would have succeeded in the same state.
+    needed: size of the smallest card on which it would have succeeded in the same state.
     """
 
     phase: int
@@ -63,10 +65,12 @@ class CardRun:
     """Result of a replay of all programs on one card, in bytes.
 
     memory: memory of the card; None for an unlimited card.
-    peak_phase, peak_entry: phase and entry at the peak; the entry is None if the peak is reached
-        when a program starts or wakes.
-    held_at_peak, own_peaks: use by each process at the card's peak, and its own largest use.
+    peak_phase, peak_entry: index of the phase, and entry of its recording, at the peak; the entry
+        is None if the peak is reached when a program starts or wakes up.
+    held_at_peak: use of the card by each process when the use by all is largest.
+    own_peaks: largest use of the card by each process.
     lower_bound: size below which no card is sufficient.
+    steps: number of requests, frees and other calls that were replayed.
     """
 
     memory: int | None

@@ -1,8 +1,8 @@
-"""Recorded programs that share a card, their phases, and one plan for programs that are threads.
+"""Recorded programs that share a card, their phases, and the merged requests of threads.
 
 `--phases rollout:B,train:A@5000,train:A` runs program B, then A up to entry 5,000, then the rest of
-A.  In the common plan of threads, which share one allocator, each program's addresses, streams and
-pool ids get a different offset.
+A.  Threads share one allocator, so their plans (requests, frees and other calls to replay) are
+merged.  Each program's addresses, streams and pool ids then get an offset, to keep them distinct.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ from allocsim.state import DEFAULT_POOL, INACTIVE, PENDING, PoolId
 class Program:
     """Recorded program, and the setting under which it runs.
 
-    letter: name of the program in phases, by its position on the command line.
-    has_context: True if the recording or the user gives `context`.
+    letter: name of the program: "A" for the first on the command line, then "B", and so on.
+    prepared: its recording, ready for a replay.
+    context: bytes of its CUDA context.
+    has_context: True if the recording or the user gives `context`; otherwise it is 0.
     """
 
     letter: str
@@ -57,7 +59,7 @@ class Program:
 
     @cached_property
     def times(self) -> NDArray[np.int64]:
-        """Time of each step of the plan in microseconds, never decreasing."""
+        """Recorded time of each step of the plan in microseconds; no time is below the previous."""
         times = self.prepared.trace.time_us
         if times is None:
             what = "its entries have no times; expected time_us (PyTorch 2.2 or later), or --phases"
@@ -72,7 +74,7 @@ class Program:
 
     @cached_property
     def mempools(self) -> tuple[PoolId, ...]:
-        """MemPools in order of creation; if it is not recorded, all pools with an id (0, n)."""
+        """Ids of the MemPools in order of creation, or all ids (0, n) if it was not recorded."""
         made = [m.value for m in self.prepared.marks if m.kind is MarkKind.POOL_CREATED]
         found = [each for each in made if isinstance(each, tuple)]
         own = {pool for pool in self.plan.pools if pool[0] == 0} - {DEFAULT_POOL}
@@ -111,20 +113,20 @@ _PHASE = re.compile(r"\s*([\w .-]{1,40}):([A-Z])(?:@(\d{1,12}))?\s*")
 
 
 class Sleep(StrEnum):
-    """Kind of sleep: memory that a program releases at the end of each of its phases."""
+    """Memory that a program releases at the end of each phase; it wakes up at its next phase."""
 
     NONE = "none"
     """Nothing: the allocator keeps all reserved memory."""
     CACHE = "cache"
     """Cached memory, by empty_cache."""
     POOLS = "pools"
-    """Memory of the MemPools, until the program wakes, and cached memory."""
+    """Cached memory, and until the program wakes up all memory of its MemPools."""
     LEVEL1 = "level1"
-    """As vLLM's level 1: `POOLS`, with a copy of the first MemPool (the weights) in host memory."""
+    """Same as `POOLS`, with a host copy of the first MemPool (the weights): vLLM's level 1."""
     LEVEL2 = "level2"
-    """As vLLM's level 2: `POOLS`, without a copy."""
+    """Same as `POOLS`, without a host copy: vLLM's level 2."""
     ALL = "all"
-    """All memory of the allocator, until the program wakes."""
+    """All memory of the allocator, until the program wakes up."""
     EXIT = "exit"
     """All memory and the CUDA context, because the process ends."""
 
@@ -137,7 +139,8 @@ class Sleep(StrEnum):
 class Phase:
     """Part of a program.  It runs without interruption, unless all programs run at once.
 
-    first, end: first step of the program's plan in the phase, and the step after the last.
+    program: index of the program.
+    first, end: first step of the phase in the program's plan, and the step after its last.
     sleep: memory that the program releases at the end.
     """
 
@@ -152,7 +155,8 @@ class Phase:
 class Turn:
     """Steps of a phase that run without interruption by another program.
 
-    first, end: first step of the program's plan in the turn, and the step after the last.
+    phase: index of the phase.
+    first, end: first step of the turn in the program's plan, and the step after its last.
     """
 
     phase: int
@@ -245,8 +249,9 @@ def merged(
 ) -> tuple[Plan, tuple[int, ...]]:
     """Combine the plans of programs that are threads into one plan for their shared allocator.
 
-    turns: the order; each turn is a sequence of steps of one program.
-    Returns the plan, and for each turn the index of the first plan step after it.
+    turns: parts of the programs' plans, in order of execution.
+    Returns the merged plan, and for each turn the index in this plan of the first step after it.
+    Raises ConfigError if the programs have different releases or settings.
     """
     first = programs[0]
     for other in programs[1:]:

@@ -1,4 +1,4 @@
-"""Explanation of out-of-memory errors: cause, blocks in the way, and remedies proved by replays.
+"""Explanation of out-of-memory errors: cause, blocks to free, and remedies proved by replays.
 
 Names that are needed only for snapshots without entries are imported when they are first used.
 """

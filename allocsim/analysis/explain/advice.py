@@ -1,4 +1,4 @@
-"""Advice on an out-of-memory error, from its cause, its sizes and the settings in force.
+"""Advice on an out-of-memory error, from its cause, its sizes and the settings of the run.
 
 No advice names a setting that is already set, that the release lacks, or that cannot help with
 these sizes; tests/explain/test_situations.py checks with replays that the advice helps.
@@ -26,7 +26,7 @@ _SHARED_SEGMENTS = {
     "cannot serve it.",
     20 * MIB: "20.00 MiB is the segment of a request between 1 and 10 MiB.",
 }
-"""Explanation of the segment sizes that several requests share, by size in bytes."""
+"""Explanation of each segment size that PyTorch uses for several request sizes, by bytes."""
 
 _SHAPE = (
     "First look at the line that made the request: this size is usually a wrong shape, a wrong "

@@ -1,8 +1,8 @@
 """Cause of an out-of-memory error, from its sizes alone.
 
-The first comparison of sizes in `MESSAGE_CAUSES` that holds gives the cause; a comparison with an
-unknown size does not hold.  PyTorch prints rounded sizes, so a size counts as larger only if it
-exceeds the other by more than the rounding error.
+Each cause in `MESSAGE_CAUSES` has a comparison of sizes, and the first comparison that holds gives
+the cause.  A comparison with an unknown size does not hold.  PyTorch prints rounded sizes, so a
+size counts as larger only if it exceeds the other by more than the rounding error.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ _LEAST_IDLE = 200  # idle memory below 1/200 of the reserved memory is not calle
 class Figures:
     """Sizes that describe an out-of-memory error, in bytes; None if a size is not known.
 
-    tried_bytes: size that PyTorch failed to allocate, of a new segment or of the request itself.
+    tried_bytes: size that PyTorch failed to allocate: a new segment, or the request itself.
     total_bytes, free_bytes: total and free memory of the device.
-    reserved_bytes: memory that PyTorch holds; an error text prints this or idle_bytes.
+    reserved_bytes, idle_bytes: memory that PyTorch holds, and its unallocated part; an error text
+        prints one of them.
     limit_bytes: largest number of bytes that PyTorch may reserve.
     process_bytes: memory that this process holds on the device.
     pool_bytes: part of allocated_bytes in private pools.
@@ -89,7 +90,7 @@ class Figures:
 
     @property
     def limited(self) -> int | None:
-        """Bytes that a memory limit restricts: reserved, else process, else allocated bytes."""
+        """Bytes to compare with a limit: the first known of reserved, process and allocated."""
         held = (self.reserved, self.process_bytes, self.allocated_bytes)
         return next((size for size in held if size is not None), None)
 
@@ -99,7 +100,7 @@ class Figures:
         return limit if limit is not None and (total is None or limit < total) else None
 
     def doubt(self, *values: int | None) -> float:
-        """Return the largest error in bytes of the sum of `values`; 0 for exact sizes."""
+        """Return the largest rounding error of the sum of `values` in bytes; 0 for exact sizes."""
         return sum(rounding_of(value) for value in values if value) if self.printed else 0
 
 
@@ -119,7 +120,7 @@ MESSAGE_CAUSES = (
     "full",
     "no_figures",
 )
-"""Causes that sizes alone can prove, in the order of the comparisons."""
+"""Causes that sizes alone can prove, tested in this order; "no_figures" if none is proved."""
 
 
 def cause_of(figures: Figures) -> str:
@@ -156,7 +157,7 @@ def _known(size: int | None) -> float:
 
 
 def arithmetic_of(cause: str, figures: Figures) -> str:
-    """Return the comparison that proves `cause`, such as "2 GiB tried <= 4 GiB idle", or ""."""
+    """Return the comparison that proves `cause`, such as "2 GiB tried <= 4 GiB idle"; else ""."""
     line = tried = f"{_size(figures.tried_bytes)} tried"
     match cause:
         case "impossible":

@@ -49,12 +49,12 @@ from allocsim.units import format_size, parse_size
 class Cure:
     """Result of the search for a setting that avoids the out-of-memory errors of one device.
 
-    baseline, trials: replays under the recorded settings, and under other settings.
+    baseline, trials: replay under the recorded settings, and replays under other settings.
     best: replay under the recommended setting; None if no setting is recommended.
     entries_left: number of entries after the last error; None if no error is recorded.
     is_withheld: True if nothing is recommended because the replay differs from the recorded run.
-    needs: PyTorch releases that read the best setting as the replay did, such as "PyTorch 2.11 or
-        later"; None if each release that may have made the recording does.
+    needs: PyTorch releases that give the best setting the replayed effect, such as "PyTorch 2.11
+        or later"; None if each release that may have made the recording does.
     """
 
     device: int
@@ -91,7 +91,7 @@ def _entries_after(device_run: DeviceRun, ooms: Sequence[SimulatedOom]) -> int |
 
 
 _BY_FIGURES = ("impossible", "host_fallback", "fraction_limit", "free_above_request", "full")
-"""Causes whose advice needs no replay."""
+"""Causes for which the advice follows from the sizes, without a replay."""
 
 _SHOWN = 5  # number of errors in the table of a notebook
 
@@ -100,9 +100,11 @@ _SHOWN = 5  # number of errors in the table of a notebook
 class Remedy:
     """Change with which every recorded request succeeds in a replay.
 
-    kind: what to change: "conf", "device_memory" or "memory_fraction".
+    kind: changed quantity: "conf", "device_memory" or "memory_fraction".
+    conf, device_memory: setting and device with which every request succeeds.
+    trial: results of the replay with the change.
     smaller_fails_at: entry that fails on a device that is 2 MiB smaller; only for "device_memory".
-    needs: PyTorch releases that read `conf` as the replay did, such as "PyTorch 2.11 or later";
+    needs: PyTorch releases that give `conf` the replayed effect, such as "PyTorch 2.11 or later";
         None if each release that may have made the recording does.
     """
 
@@ -118,9 +120,10 @@ class Remedy:
 class DeviceExplanation(Shown):
     """Explanation of the out-of-memory errors of one device.
 
-    device_run: baseline replay of the device.
-    remedies: changes with which every request succeeds, best first; empty if the baseline differs
-        from the recorded run.
+    device_run: replay of the device.
+    shortages: its out-of-memory errors, in order.
+    remedies: changes with which every request succeeds, best first; empty if the replay under the
+        recorded settings differs from the recording.
     tried: results of all replays under other settings.
     entries_left: number of entries after the last error; None if no error is recorded.
     advice: sentences for each error in `shortages`.
@@ -218,7 +221,7 @@ def explain_device(
 ) -> DeviceExplanation:
     """Return the errors of one replayed device, the changes that avoid them, and advice.
 
-    case: the device with its baseline replay, and the means to replay it with changes.
+    case: the device with its replay, and a cache of its replays under other settings.
     index: position of the device in `run`.
     """
     device_run = case.device_run
@@ -354,7 +357,7 @@ def explain(
 ) -> tuple[Verdict, ...] | tuple[DeviceExplanation, ...]:
     """Explain the out-of-memory errors in a text, or the errors of each device of a recording.
 
-    A text without an error has one verdict, with the cause `no_figures`.
+    For a text without an error, return one verdict, with the cause "no_figures".
 
     source: text of an error or log, or a recording.
     conf: PYTORCH_CUDA_ALLOC_CONF; for a text the value that was set, for a recording the value to

@@ -67,10 +67,13 @@ class OomMessage:
     """One out-of-memory error in a text.
 
     text: words of the error up to its last size, without line prefixes.
+    line: number of its line in the text, from 1.
+    figures: sizes that it prints; `has_figures` is False if there are none.
     backend: "CUDA", "HIP", "NPU", "XPU", "MPS" or another name; "" if the text names no backend.
     others: (process id, bytes) of the other processes that the error lists.
     variable: environment variable that the error advises to set; "" if there is none.
     since: oldest release that prints these words; None if unknown.
+    is_expandable, is_async: True if the words show expandable segments, or cudaMallocAsync.
     is_of_nvml: True if PyTorch failed while it wrote the text, because NVML refused to answer.
     stated: name of the cause that the error states; "" if there is none.
     """
@@ -232,9 +235,9 @@ def _best_reading(raw: str) -> tuple[str, Reading]:
 class Situation:
     """Out-of-memory error with everything known about it, as the basis of the advice.
 
-    config: settings in force; None if the user gave none.
+    config: settings that the user gave; None without any.
     release: release given by the user, or recognised from the words of the error; None if unknown.
-    other_total: bytes of another device on which the request might fit; None if none is given.
+    other_total: bytes of another device that the user asks about; None if none is given.
     """
 
     message: OomMessage
@@ -247,7 +250,7 @@ class Situation:
 
     @property
     def variable(self) -> str:
-        """Environment variable to set: named in the text, or else derived from the backend."""
+        """Environment variable for options: named in the text, or else derived from the backend."""
         backend = self.message.backend if self.message.backend in ("HIP", "NPU") else "CUDA"
         return self.message.variable or f"PYTORCH_{backend}_ALLOC_CONF"
 
@@ -273,10 +276,10 @@ class Situation:
 
 
 def outside_of(message: OomMessage, figures: Figures) -> str:
-    """Return a clause such as "process 41 held 12 GiB of the card", or "".
+    """Return a clause on other programs, such as "process 41 held 12 GiB of the card", or "".
 
-    The memory of other programs is named if it is at least a tenth of the device, if the request
-    would have fitted without it, and if the error is not due to a memory fraction.
+    The clause is "" unless the memory of other programs is at least a tenth of the device, the
+    request would have fitted without it, and the error is not due to a memory fraction.
     """
     capacity, free, tried = figures.capacity, figures.free_bytes, figures.tried_bytes
     if capacity is None or free is None or tried is None or message.backend == "MPS":

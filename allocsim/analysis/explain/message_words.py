@@ -15,9 +15,9 @@ from allocsim.core import NEWEST, RELEASES, Release, find_release
 from allocsim.errors import ConfigError
 
 EARLIER: tuple[tuple[str, tuple[str, ...]], ...] = (("1.0", ()), ("1.10", ("max_split_size_mb",)))
-"""(release, options) before the first modelled release.
+"""(release, options that it introduced) for releases older than the oldest simulated one.
 
-Options are those that the release introduced and that the advice may name.
+Only options that the advice may name are included.
 """
 
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")
@@ -27,6 +27,8 @@ _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")
 class TextRelease:
     """Properties of a release that the advice depends on.
 
+    rules: simulated release; for an older release, the oldest simulated one.
+    options: options that the release accepts.
     prints_limit: the error text of the release contains the memory limit.
     """
 
@@ -73,7 +75,7 @@ BEFORE: tuple[tuple[str, str], ...] = (
     ("others", r"process \d{1,12}(?: \([^()]{0,80}\))? (?:has|uses|is using)"),
     ("ignored", r"(?:current |currently )?active|reserve of"),
 )
-"""(name, words directly before the size) with words as regular expressions without groups.
+"""(name of a size, regular expression for the words directly before it), without groups.
 
 A name is a field of `Figures` without "_bytes", or "others" (another process), "rest" (memory
 outside Apple's allocator) or "ignored".
@@ -92,7 +94,7 @@ AFTER: tuple[tuple[str, str], ...] = (
     ("tried", r"(?:was |were )?(?:requested|tried)"),
     ("ignored", r"current(?:ly)? active|active"),
 )
-"""(name, words directly after the size)."""
+"""(name of a size as in `BEFORE`, regular expression for the words directly after it)."""
 
 OPENINGS: tuple[tuple[str, bool], ...] = (
     (r"(?<!you\sran\s)out\s{1,8}of\s{1,8}memory", True),
@@ -111,13 +113,13 @@ OPENINGS: tuple[tuple[str, bool], ...] = (
     ),
     (r"OutOfMemoryError|ErrorMemoryAllocation", False),
 )
-"""(words that begin an error, True if they begin a new error even close to the last one)."""
+"""(expression for words that begin an error, True if they begin a new one even near another)."""
 
 STATED: tuple[tuple[str, str], ...] = (
     ("per_process_memory_fraction limit", "fraction_limit"),
     ("more than 1EB", "impossible"),
 )
-"""(words that state a cause, name of the cause), with words as regular expressions."""
+"""(regular expression for words that state a cause, name of the cause)."""
 
 EXPANDABLE = "expandable_segments is enabled"
 """Words that PyTorch prints only if expandable segments are on."""
@@ -134,7 +136,7 @@ ERAS: tuple[tuple[str, str], ...] = (
     ("reserved in total", "1.4"),
     (" cached)", "1.0"),
 )
-"""(words, first release that printed them), newest first."""
+"""(words of an error, first PyTorch release that printed them); the first match decides."""
 
 
 def openings() -> re.Pattern[str]:
@@ -184,6 +186,8 @@ _FOLLOWING = re.compile(
 class Reading:
     """Sizes that were recognised in one text.
 
+    others: (process id, bytes) of each other process.
+    count: number of recognised sizes.
     end: position of the end of the last size.
     understood: number of characters in the recognised words next to sizes; of two readings of a
         text, the one with more is better.
@@ -204,7 +208,7 @@ def sizes_in(text: str) -> Iterator[tuple[int, int]]:
 
 
 def read_figures(text: str) -> Reading:
-    """Return the sizes in the text of one error, up to the words that describe a second request."""
+    """Return the sizes in the text of one error; stop before the sizes of a second request."""
     found: dict[str, int] = {}
     others: list[tuple[int, int]] = []
     end = understood = 0

@@ -1,7 +1,7 @@
-"""Explain why a request fails from a snapshot without entries, or from pinned host memory.
+"""Explanations without a replay, for snapshots without entries and for pinned host memory.
 
-Nothing can be replayed.  For a snapshot, an allocator in the recorded state receives one request,
-which shows whether it succeeds and which live blocks prevent it.
+For a snapshot, a simulated allocator in the recorded state receives one request.  The result shows
+whether the request succeeds and which live blocks prevent it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Refusal:
     """Explanation of a request that fails.
 
     tried_bytes: size of the segment that the request needs from the driver.
-    blockers: live blocks in the way, largest first, with the code that requested them.
+    blockers: live blocks to free so that it succeeds, largest first, with the code that requested
+        them.
     """
 
     rounded_bytes: int
@@ -88,7 +89,7 @@ def explain_state(
 
     request: bytes; None for the smallest request that fails.
     conf: settings; None for the recorded settings.
-    device_memory: bytes; None if unknown: the segments then fill the whole device.
+    device_memory: bytes; None if unknown, and then the segments fill the whole device.
     torch_version: release to model; None for the recorded release.
     Raises RecordingError for an inconsistent state, and ConfigError for settings that the release
     refuses or a device that is smaller than its segments.
@@ -167,7 +168,9 @@ _ADVICE = {
     GrowthCause.FIRST: "sizes are rounded to a power of two: pad batches to fewer different sizes",
 }
 _MUCH = 0.25
-"""Least share for an advice: of a cause in the new blocks, of cached memory in the peak."""
+"""Smallest share that leads to advice: of a cause in the newly pinned bytes, and of cached memory
+at the end in peak pinned memory.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +184,9 @@ class HostLine:
 class HostExplanation:
     """Reasons why the pinned memory of a recording grew, with the bytes of newly pinned blocks.
 
-    causes, lines, sizes: bytes by cause, by line of the program and by size of the block.
+    course: history of pinned memory over the recording.
+    causes, lines, sizes: newly pinned bytes by cause, by line of the program and by block size.
+    advice: sentences.
     """
 
     path: str

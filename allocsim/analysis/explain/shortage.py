@@ -1,10 +1,10 @@
-"""Cause of an out-of-memory error of a recording, and the blocks in the way.
+"""Cause of an out-of-memory error of a recording, and the live blocks that prevent the request.
 
 The sizes at the error determine the cause (`cause_of`), unless the blocks prove another one:
 
 - pending_free: a freed block, or several merged, was large enough for the request, but still waited
   for another stream (semantics 1.8: the pool is not searched again after the wait).
-- private_pool: idle memory of a private pool would have been enough, but is not for the request.
+- private_pool: idle memory of a private pool is large enough, but the request may not use it.
 
 `impossible` and `host_fallback` have precedence over both, and `fraction_limit` and
 `free_above_request` over `private_pool`.
@@ -30,17 +30,19 @@ from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE
 CAUSES = (*MESSAGE_CAUSES[:-1], "pending_free", "private_pool", MESSAGE_CAUSES[-1])
 
 MOST_WATCHED = 200
-"""Number of errors of one replay whose blocks are examined; later errors have only sizes."""
+"""Largest number of errors of a replay whose blocks are examined; later errors have only sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Uses of the device's memory at an error, and the blocks in the way of the request.
+    """Uses of the device's memory at an error, and the blocks that prevent the request.
 
     kinds: bytes of each use of memory in `KINDS`; the sum is the device's memory.
-    late_bytes: size of a suitable block that became free too late for the request; 0 if there is
-        none.
+    largest_request_bytes: largest request that would have succeeded.
+    late_bytes: size of a suitable block that became free only while the request was failing; 0 if
+        there is none.
     holds_in_private_pool: True if idle memory of a private pool would have been enough.
+    blockers: cheapest set of live blocks to free; None if there is no such set.
     recorded_addresses: recorded address of each block in use, by its address in the replay.
     """
 
@@ -55,8 +57,7 @@ class Findings:
 class OomWatch(Observer):
     """Observer that examines the blocks at each out-of-memory error of a replay.
 
-    findings: uses of memory and the blocks that keep the request from being served, by (device
-        number, entry of the error).
+    findings: results, by (device number, entry of the error).
     """
 
     def __init__(self, devices: Iterable[Prepared] = ()) -> None:
@@ -75,7 +76,7 @@ class OomWatch(Observer):
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """Live block in the way of a request.
+    """Live block that must be freed for a failed request to succeed.
 
     entry: entry of the allocation; None if the block is older than the recording.
     age: number of entries between allocation and error; None if `entry` is None.
@@ -95,7 +96,7 @@ class Shortage:
     """One out-of-memory error of a recording.
 
     findings: uses of memory at the error; None if no `OomWatch` observed the replay.
-    blockers: live blocks in the way, largest first, with the code that requested them.
+    blockers: live blocks to free so that the request succeeds, largest first.
     code: code of the failed request; None if unknown.
     """
 
@@ -108,7 +109,10 @@ class Shortage:
 
     @property
     def missing_bytes(self) -> int | None:
-        """Request minus idle and free bytes, if the cause is "full"; None for other causes."""
+        """Bytes that the request needs beyond idle and free memory, if the cause is "full".
+
+        None for other causes.
+        """
         reach = self.figures.idle_and_free if self.cause == "full" else None
         return None if reach is None else self.tried_bytes - reach
 
@@ -128,8 +132,9 @@ def shortages_of(
 ) -> tuple[Shortage, ...]:
     """Return every out-of-memory error in the replay of one device, in order.
 
-    In a baseline, recorded errors whose request succeeds are included.  Their cause is not in the
-    recording: a memory fraction set while the program ran, another process, or the driver.
+    A baseline replay also returns recorded errors whose request succeeds in the replay.  Their
+    cause is not in the recording: a memory fraction set while the program ran, another process, or
+    the driver.
 
     trace: recording of the device; None to leave out such errors and the lines of code.
     watch: observer that examined the blocks during the replay; None if there was none.

@@ -1,4 +1,4 @@
-"""Memory of the device when a request fails: its uses, and the live blocks in the way.
+"""Memory of the device when a request fails: its uses, and the live blocks to free.
 
 `blockers_of` finds the cheapest set of live blocks that must be freed for the request to succeed.
 There are two ways:
@@ -57,9 +57,9 @@ class StateAtError:
     handle_size: if the request grows an expandable segment, the size of one mapped handle; 0 if it
         calls cudaMalloc.
     context_bytes: memory held outside PyTorch, for example by the CUDA context.
-    limit_bytes: largest number of bytes that a memory fraction allows; None if none is set.
+    limit_bytes: largest number of reserved bytes that a memory fraction allows; None without one.
     releases_cache: False during the capture of a CUDA graph, when no memory returns to the driver.
-    returnable_pools: private pools whose free segments return to the driver when a request fails.
+    returnable_pools: pools whose free segments return to the driver when a request fails.
     handle_sizes: size of the mapped handles of each expandable segment, by its address.
     recorded_addresses: recorded address of each block in use, by its address in the replay.
     others_bytes: part of context_bytes that other processes hold.
@@ -156,14 +156,14 @@ KINDS = {
     "other_processes": "held by other processes on the card",
     "context": "outside PyTorch: the CUDA context and its libraries",
 }
-"""Uses of device memory, with descriptions.
+"""Names and descriptions of the uses of device memory.
 
 If several apply to a byte, it counts for the first.
 """
 
 
 def kinds_of(state: StateAtError) -> dict[str, int]:
-    """Return the bytes of the device by kind of memory (`KINDS`), including kinds with 0 bytes."""
+    """Return the bytes of the device by use (`KINDS`), including uses with 0 bytes."""
     kinds: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
     for segment in state.segments:
         kinds["driver_rounding"] += state.driver_bytes(segment) - segment.total_size
@@ -196,7 +196,7 @@ def _idle_kind(state: StateAtError, segment: SegmentState, block: BlockState) ->
 
 
 LARGEST_TABLE = 30_000_000
-"""Largest table of the exact search, in cells; a larger table would take seconds."""
+"""Largest table of the knapsack search, in cells; a larger table would take seconds."""
 
 _ONE = 1 << 20  # weight of one byte in `_price`, above any number of blocks
 _NEVER = 1 << 62  # price of a number of pages that cannot be reached
@@ -207,8 +207,9 @@ class Blockers:
     """Live blocks that must be freed for a request to succeed.
 
     way: "run" if the request then fits into one segment; "driver" if memory returns to the driver.
+    cost_bytes: size of all `blocks`.
     freed_bytes: size of the resulting free block, or bytes that return to the driver.
-    is_exact: True if no cheaper set suffices.
+    is_exact: True if it is certain that no cheaper set is enough.
     """
 
     way: str
@@ -219,7 +220,10 @@ class Blockers:
 
 
 def blockers_of(state: StateAtError) -> Blockers | None:
-    """Return the cheapest set of live blocks to free so that the failed request would succeed."""
+    """Return the cheapest set of live blocks to free so that the failed request would succeed.
+
+    Return None if no set is enough, or if the request would succeed without freeing live blocks.
+    """
     usable = (segment for segment in state.segments if state.may_use(segment))
     runs = [_cheapest_run(state, segment.blocks) for segment in usable]
     found = [*(run for run in runs if run is not None), *_driver(state)]

@@ -45,7 +45,7 @@ class Verdict(Shown):
 
     @property
     def outside(self) -> str:
-        """Clause that names memory of other processes or libraries, if it caused the error."""
+        """Clause on other processes or libraries whose memory caused the error; "" if none."""
         return outside_of(self.message, self.figures)
 
     def headline(self) -> str:

@@ -1,8 +1,8 @@
 """Measure the memory of a part of a recording, and check it against limits and a baseline.
 
-The replay takes only the requests from the recording, and begins with an empty cache on an
-unlimited device.  A baseline file is a small JSON file for version control, without anything that
-differs between runs of the same program.
+The replay uses only the requests and frees of the recording, and begins with an empty cache on an
+unlimited device.  A baseline file is a small JSON file for version control.  It contains the result
+of an earlier run, without anything that differs between runs of the same program.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ _FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Memory of a recording that a baseline file stores.
+    """Contents of a baseline file: the memory of a part of a recording.
 
     at: place where the measured part of the recording begins, such as ("step", "2"); None for the
         beginning of the recording.
-    counts_held: True if the peaks include blocks that were allocated before the measured part.
+    counts_held: True if the peaks include blocks that are allocated before the measured part and
+        are live until its last request.
     conf, torch_version: settings and release of the replay.
     driver_calls: number of allocations from the driver in the measured part.
     owners: requested bytes of the blocks allocated at the peak, by line of code.
@@ -124,10 +125,11 @@ _NO_END = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Measured(Baseline):
-    """Result of measuring a recording: the contents of a baseline file, and the measured entries.
+    """Result of measuring a part of a recording, with everything that a baseline file stores.
 
     first: entry at which the measured part begins.
     entry: entry of peak allocated memory.
+    held: memory that is live when the part begins.
     """
 
     device: int
@@ -138,7 +140,7 @@ class Measured(Baseline):
 
     @property
     def fragmentation(self) -> float:
-        """Share of peak reserved memory above peak allocated memory, from 0 to 1."""
+        """Peak reserved minus peak allocated memory, as a share of the former, from 0 to 1."""
         if not self.peak_reserved_bytes:
             return 0.0
         return 1 - self.peak_allocated_bytes / self.peak_reserved_bytes
@@ -158,7 +160,7 @@ def measured(
 
     at: place where the measured part begins: ("step", "2"), ("phase", "forward"), ("mark",
         "prefill") or ("entry", "1200"); None for the beginning.
-    counts_held: count the memory that is held from before the part until its last request.
+    counts_held: count blocks that are allocated before the part and live until its last request.
     conf: PYTORCH_CUDA_ALLOC_CONF; None for the recorded value.
     device: device number; None if only one device is recorded.
     torch_version: release to model; None to choose it from the recording.
@@ -257,10 +259,11 @@ def growth_of(before: Mapping[str, int], now: Mapping[str, int]) -> tuple[LineGr
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of a recording's memory; None if there is no limit.
+    """Limits of the measured memory; None if there is no limit.
 
     max_reserved, max_allocated, max_requested: peaks in bytes.
-    max_fragmentation: share of peak reserved memory above peak allocated memory, from 0 to 1.
+    max_driver_calls: number of allocations from the driver.
+    max_fragmentation: limit of `Measured.fragmentation`, from 0 to 1.
     """
 
     max_reserved: int | None = None
@@ -280,7 +283,8 @@ class LimitCheck:
 
     what: measured quantity: "reserved", "allocated" or "requested" (peak bytes), "driver_calls" or
         "fragmentation".
-    baseline: value in the baseline; None for a limit of the budget.
+    baseline: value in the baseline file, if the limit is derived from it; None for a limit of
+        `Budget`.
     """
 
     what: str
@@ -298,6 +302,7 @@ class Gate(Shown):
     """Result of comparing measured memory with limits and a baseline.
 
     tolerance: share by which sizes may exceed the baseline.
+    checks: one for each limit of the budget and each peak of the baseline.
     growth: change of memory of every line of code since the baseline; empty without a baseline.
     """
 

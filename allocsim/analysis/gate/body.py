@@ -22,7 +22,7 @@ from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, BlockState, Segmen
 from allocsim.units import round_up
 
 PLACES = ("step", "phase", "mark", "entry")
-"""Names of places where the measured part may begin."""
+"""Kinds of places where the measured part may begin."""
 
 _LASTING = (StepKind.SETTINGS, StepKind.FRACTION)
 _FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
@@ -48,6 +48,8 @@ class Body:
     """Measured part of a recording.
 
     first: entry of the recording at which the part begins.
+    trace: entries of the part.
+    plan: requests, frees and other calls to replay.
     start: blocks that stay live until the last request of the part, to allocate before it.
     held: bytes of all blocks that are live when the part begins, also of blocks not in `start`.
     """
@@ -68,7 +70,7 @@ def body_of(
 ) -> Body:
     """Return the part of a recording that begins at the place `at`, such as ("step", "2").
 
-    counts_held: include the blocks that are live from before the part until its last request.
+    counts_held: include blocks that are allocated before the part and live until its last request.
     """
     trace = prepared.trace
     first = 0 if at is None else _place(prepared, *at, annotations)

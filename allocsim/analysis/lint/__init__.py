@@ -37,9 +37,10 @@ _OF_TWO_RUNS = ("overlap", "free_without_allocation", "history")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Lint(Shown):
-    """All findings, most severe first.
+    """Result of checking a recording or a conf, with all findings, most severe first.
 
     path: path of the recording; "" if only a conf was checked.
+    torch_version: release whose rules were applied.
     release_note: reason for the choice of `torch_version`, as a sentence.
     conf: recorded PYTORCH_CUDA_ALLOC_CONF; None if it is not recorded.
     asked: conf that the user wants to set; None if there is none.

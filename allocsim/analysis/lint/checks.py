@@ -38,10 +38,12 @@ class LintRule:
 class Finding:
     """Problem that a check found in a recording or conf.
 
+    check: name of the check, a key of `CHECKS`.
     severity: "error" if a replay is impossible, or PyTorch refuses the settings; "warning" if a
         replay may mislead, or the settings do harm; "note" if there is no such consequence.
     meaning: consequence for a replay, as a sentence.
     device, entry: place of the finding; None if there is no particular place.
+    value: the entry, conf or other value as text; "" if there is none.
     """
 
     check: str
@@ -142,7 +144,7 @@ def entry_text(entry: Entry) -> str:
 
 
 _LEAP = timedelta(days=1)
-"""Gap between two entries that indicates a clock change rather than an idle program."""
+"""Shortest time between two entries that indicates a clock change and not an idle program."""
 
 
 def about_history(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Finding]:

@@ -177,14 +177,15 @@ def shown_device(recording: Recording, device: int | None) -> int | None:
 
 
 STRETCHES = 160
-"""Number of points in each curve."""
+"""Largest number of points in the curve of a what-if replay."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WhatIf:
-    """Replay under one setting.
+    """Replay under one setting, for a chart.
 
-    reserved: lowest and highest reserved bytes in each group of consecutive entries, for a chart.
+    trial: results of the replay.
+    reserved: lowest and highest reserved bytes in each group of consecutive entries.
     """
 
     trial: Trial
@@ -192,8 +193,11 @@ class WhatIf:
 
 
 def what_if(trials: Trials, run: Run, settings: Iterable[Setting] = ()) -> tuple[WhatIf, ...]:
-    """Replay one device under several settings, for a chart; the baseline `run` is the first item.
+    """Replay one device under several settings, for a chart.
 
+    Return one result for `run`, a finished replay, and one for each setting.
+
+    trials: cache of replays of the device.
     settings: settings to replay; if empty, the settings that `tune` would propose.
     """
     device_run, release = run.devices[0], trials.prepared.release

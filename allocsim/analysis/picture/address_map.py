@@ -1,8 +1,8 @@
 """Address map of memory: a picture with entries from left to right and addresses upwards.
 
-The value of a pixel is the share of its area that was reserved, and the share that each layer
-covers: the blocks of one state, size class or owner.  Addresses that were never reserved are left
-out.
+A pixel covers some entries and some addresses.  Its values are the share of this area that was
+reserved, and the share that each layer covers.  A layer consists of the blocks of one state, size
+class or owner.  Addresses that were never reserved are left out.
 """
 
 from __future__ import annotations
@@ -132,9 +132,10 @@ def axis_of(lives: Lives) -> AddressAxis:
 def address_map(
     lives: Lives, table: FrameTable, colouring: str, shape: tuple[int, int]
 ) -> AddressMap:
-    """Return the address map of a replay, a picture with a pixel for several entries and addresses.
+    """Return the address map of a replay: a picture of the memory in use, by entry and address.
 
-    colouring: division of blocks into layers: "state", "size" or "owner".
+    table: frame table of the recording, for the names of owners.
+    colouring: property that divides blocks into layers: "state", "size" or "owner".
     shape: (rows, columns) of pixels.
     """
     axis, blocks, segments = axis_of(lives), lives.blocks, lives.segments
@@ -183,8 +184,9 @@ def _layers(blocks: Blocks, table: FrameTable, colouring: str) -> list[_Layer]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Owners:
-    """Owner of each block, as an index into `names`.
+    """Owners of blocks.
 
+    owner: owner of each block, as an index into `names`.
     names: names of the owners, in decreasing order of memory over time (bytes times entries).
     """
 

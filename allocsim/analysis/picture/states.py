@@ -58,7 +58,11 @@ class SegmentLives:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lives:
-    """Lifetimes of the blocks and segments of one device."""
+    """Lifetimes of the blocks and segments of one device.
+
+    n_entries: number of replayed entries.
+    pools: ids of the private pools.
+    """
 
     blocks: Blocks
     segments: SegmentLives
@@ -67,7 +71,11 @@ class Lives:
 
 
 def lives_of(history: History, trace: Trace, stopped_at: int | None = None) -> Lives:
-    """Return the lifetimes of blocks and segments in a replay of `trace`."""
+    """Return the lifetimes of blocks and segments in a replay of `trace`.
+
+    history: entries that the replay wrote.
+    stopped_at: last entry of a replay that ended early; None if it did not.
+    """
     n_entries = len(trace) if stopped_at is None else stopped_at + 1
     blocks, segments = _blocks(history, trace, n_entries), _segments(history, n_entries)
     return Lives(blocks, segments, n_entries, history.pools)
@@ -264,9 +272,10 @@ class BlockSizes:
     """Histograms of block sizes, over a run and at one moment.
 
     edges: sizes at the boundaries of the bins: powers of two from 512 bytes (semantics 1.2).
-    handed_out: number of blocks in each bin that were allocated over the run.  If there are no
-        entries, live blocks are counted instead.
-    used_bytes, free_bytes: bytes of live and of free blocks at the moment.
+    handed_out: number of blocks in each bin: all blocks that were allocated over the run, or the
+        blocks of the recorded state if there are no entries.
+    used_bytes, free_bytes: bytes in each bin at the moment: of blocks that are allocated or wait
+        for a stream, and of free blocks.
     """
 
     edges: _Column
@@ -299,13 +308,14 @@ STILL_KINDS = {
     "interleaved": "idle between live blocks of a segment",
     "whole_segments": "idle in whole segments, which the allocator can release",
 }
-"""Uses of reserved memory, with descriptions."""
+"""Names and descriptions of the uses of reserved memory in a snapshot without entries."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Still(Shown):
     """State of one device of a snapshot without entries.
 
+    instant: its segments and blocks.
     others: numbers of the recording's other devices.
     """
 
@@ -337,7 +347,7 @@ class Still(Shown):
 
     @property
     def kinds(self) -> dict[str, int]:
-        """Reserved bytes by use, such as allocated or free, for each name in `STILL_KINDS`."""
+        """Reserved bytes by use, such as "live" or "slack"; the keys are those of `STILL_KINDS`."""
         kinds: Counter[str] = Counter(dict.fromkeys(STILL_KINDS, 0))
         for segment in self.instant.segments:
             idle = "whole_segments" if segment.is_idle else "interleaved"

@@ -1,4 +1,4 @@
-"""Run one request at a time and explain the allocator's decision."""
+"""Run one request at a time in a simulated allocator, and explain the allocator's decision."""
 
 from __future__ import annotations
 

@@ -94,6 +94,7 @@ class Decision(Shown):
     address: address that a malloc returned; None for other requests and after an error.
     error: text of the out-of-memory error; None if there was none.
     candidates: free blocks that the search considered, smallest first.
+    entries: entries that the request added to the history.
     before, after: segments that changed, before and after the request.
     """
 
@@ -156,7 +157,7 @@ EXPLAINED: dict[str, str] = {
     "expandable_segments_reserve": EXPANDABLE,
     "graph_capture_record_stream_reuse": "",
 }
-"""Section of docs/concepts/allocator.md on each option; "" if no state or entry shows it."""
+"""Section of docs/concepts/allocator.md on each option; "" if its effect cannot be observed."""
 
 _AGAIN = "wait for every pending free, release all wholly free segments, and call the driver again"
 _RETRY = Rule("retry", MISS, _AGAIN)

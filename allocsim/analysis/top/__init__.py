@@ -1,6 +1,6 @@
 """Memory of a device by owner: line, stack, module, category, stream or pool.
 
-The bytes of all owners add up exactly to the allocated bytes of the baseline replay.
+The bytes of all owners add up exactly to the allocated bytes of the replay.
 """
 
 from __future__ import annotations
@@ -117,8 +117,10 @@ def answers_of_run(
 ) -> StackAnswers:
     """Return the owners of memory in a finished baseline replay, in several groupings.
 
+    bys: groupings, in the order of the results.
+    at, frames: see `top`.
     since: count only blocks requested at this entry or later; -1 counts all.
-    scene: result of `scene_of_run` for this replay, if it is known.
+    scene: blocks of the replay, as `scene_of_run` returns them; None to compute them here.
     """
     trace = prepared.trace
     scene = scene or scene_of_run(trace, prepared.start, device_run.timeline)
@@ -259,7 +261,8 @@ def _host_moment(path: str, trace: Trace, at: str | int | None) -> tuple[int, st
 def top_of_replay(devices: Sequence[Prepared], run: Run) -> Top | None:
     """Return the lines of code that hold memory at the out-of-memory error, or else at the peak.
 
-    None for a what-if replay, or if nothing was allocated.
+    If there are several devices, choose one with an error, or else the one with the highest peak.
+    Return None for a what-if replay, or if nothing was allocated.
     """
     pairs = [
         (prepared, device_run)
@@ -279,7 +282,7 @@ def top_of_spill(
 ) -> Top | None:
     """Return the owners of memory that the driver moved to the host because the card was full.
 
-    None if nothing was moved, or if most was moved before the first entry.
+    Return None if nothing was moved, or if the moved memory was at its peak before the first entry.
     """
     pairs = [
         (device_run.spill.most_bytes, prepared, device_run, device_run.spill)

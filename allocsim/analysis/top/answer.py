@@ -33,7 +33,8 @@ class Course:
 
     step_starts, phase_starts: first entry of each step, and of each occurrence of a phase.
     step_numbers: number of each step, as the program marked it, or else from 1.
-    phase: index into `phases` for each item of `phase_starts`; the first phase is unknown ("").
+    phase: phase that begins at each item of `phase_starts`, as an index into `phases`.
+    phases: names of all phases; the first is "", for an unknown phase.
     """
 
     step_starts: _Column
@@ -156,7 +157,8 @@ class StackAnswers:
     def categories_of(self, born: _Column, address: NDArray[np.uint64]) -> _Column:
         """Return the category of each block, as an index into `CATEGORIES`.
 
-        born: entry that allocated the block; -1 if it is older than the recording.
+        born: entry that allocated each block; -1 if it is older than the recording.
+        address: address of each block.
         """
         blocks, known = self.scene.blocks, categories_of(self.scene)
         unknown = CATEGORIES.index(UNKNOWN)
@@ -217,7 +219,7 @@ class FlameGraph:
 
 _Name = tuple[str, str]  # line and file of a frame
 _Stack = tuple[tuple[_Name, ...], Holding]
-"""(names from the outermost frame on, memory requested by this stack)."""
+"""(names of the frames of a stack, outermost first, memory that this stack requested)."""
 _OTHER = ("other", "")
 
 

@@ -62,31 +62,34 @@ class Tuning(Shown):
     """Result of `tune`.
 
     device_memory: bytes of the smallest of the replayed devices; None if all are unlimited.
-    baseline: results of the recorded settings, on the recorded device unless another was given.
+    baseline: results of the recorded settings; the device is the recorded one unless the user gave
+        another.
     rows: results of all settings, best first.
     best: recommended setting, or else the baseline; with `by_device`, the first of `rows`.  None if
         this setting runs out of memory, or if `warnings` is not empty.
-    front: Pareto front of memory, driver calls and retries.
+    front: settings that no other setting beats in memory, driver calls and retries at once.
     duplicates: (setting that was not replayed, replayed setting with the same effect).
     bounds: lower bounds of the memory that the recorded requests need.
+    costs: times of driver calls, to estimate the time of a replay.
     helps: True if `best` saves at least 1 % of memory, or avoids an error or retries.
     reason: reason for `helps`, as a sentence.
     notes: assumptions of the replays, as sentences.
+    entries: number of entries of all recorded devices.
     entries_replayed: number of entries in all replays.
     entries_skipped: number of entries that replays skipped because steps repeat.
     seconds: duration of the search.
     by_device: True if settings are compared by the smallest sufficient device, and not the peak.
     known: number of replays whose results were read from the results file.
-    warnings: differences of baselines from recorded runs; if there are any, the search proves
-        nothing.
-    needs: PyTorch releases that read the best setting as the replay did, such as "PyTorch 2.11 or
-        later"; None if each release that may have made the first recording does.
+    warnings: differences of replays under the recorded settings from the recordings; if there are
+        any, the search proves nothing.
+    needs: PyTorch releases that give the best setting the replayed effect, such as "PyTorch 2.11
+        or later"; None if each release that may have made the first recording does.
     recommendation: recommendation that `replay`, `explain` and `risk` make too; None with
         `by_device`.
     further: setting that reserves at least 5 % less than `best`, or None.  It is not recommended,
         since its values are fitted to these recordings.
     parts: (recording, device number, device memory in bytes) of each device that was tuned.
-    prepared: prepared device; None if there are several.
+    prepared: tuned device of the recording, ready for replays; None if there are several.
     """
 
     files: tuple[str, ...]

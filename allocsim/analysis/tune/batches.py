@@ -32,11 +32,12 @@ SearchProgress = Callable[[int, int], None]
 class Search:
     """Search for the best setting, with its parameters, worker processes and results.
 
-    parts: all devices of all recordings; a setting must suit each of them.
+    parts: all devices of all recordings; the search finds one setting for all.
     device_memory: bytes of the smallest of these devices; None if no device memory is known.
     knows_device: False if device memory was only estimated from refused requests.
     by_device: prefer the smallest sufficient device instead of the lowest peak.
     duplicates: (setting that was not replayed, replayed setting with the same effect).
+    rows: results of each setting so far.
     known: number of replays whose results were read from the results file.
     """
 
@@ -59,7 +60,7 @@ class Search:
     def replay_fully(self, settings: Sequence[Setting], baseline: Setting | None = None) -> None:
         """Replay each setting to the end, find its smallest device, and store the results.
 
-        baseline: setting to replay exactly as recorded, if it is among the settings.
+        baseline: recorded setting, one of `settings`; its replay is compared with the recording.
         """
         fresh = self._distinct(settings)
         self._run(fresh, len(fresh), is_whole=True, baseline=baseline)
@@ -84,7 +85,7 @@ class Search:
             self._run(batch, total, is_whole=False)
 
     def start_bounds(self) -> Callable[[], Bounds]:
-        """Start to compute, in the background, the memory that the requests need under any setting.
+        """Start to compute, in the background, the memory that the requests need (`Bounds`).
 
         Returns a function that waits for the result, the maximum over all devices.
         """
@@ -100,9 +101,10 @@ class Search:
         return known
 
     def start_partings(self) -> Callable[[], None]:
-        """Start to compare the baseline of each device with its recording, in the background.
+        """Start to compare a replay of each device with its recording, in the background.
 
-        Returns a function that waits for the results and stores them in the prepared devices.
+        The replay is under the recorded settings.  Returns a function that waits for the results
+        and stores them in `Prepared.proofs` of each device.
         """
         # On the recorded device, the trial of the baseline setting makes this comparison.
         under_way = [

@@ -5,12 +5,12 @@ A replay whose bound is already worse than a finished setting need not run to it
 Requests of the same pool, stream and size class (small, large or oversize; semantics 1.4 and 1.7)
 share segments, which serve no other requests.  The bound is the sum over these groups of the larger
 of two numbers: the reserved bytes now, and the peak of live requests in the whole recording.  A
-third bound is often larger: a segment cannot serve a request that is larger than the segment, so
+third number is often larger: a segment cannot serve a request that is larger than the segment, so
 large requests need memory in addition to all smaller segments.
 
-Garbage collection and empty_cache() return memory, so they remove the bound.  A refused request
-also returns memory, but reserved memory was then within one segment of the limit, so the bound
-never exceeds the limit minus one segment.
+Garbage collection and empty_cache() return memory, so there is no bound for replays with them.  A
+refused request also returns memory, but reserved memory was then within one segment of the limit.
+So the bound is at most the limit minus one segment.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ _Peaks = tuple[tuple[int, int], ...]
 class Demand:
     """Requests of a recording, prepared once to compute a lower bound under many settings.
 
+    size: size of each entry.
     group: number of the (pool, stream) pair of each entry.
     """
 
@@ -299,7 +300,7 @@ def shortest_lifetimes(trace: Trace) -> Lifetimes:
 
 
 class LivePeak:
-    """Peak of a recording's live bytes, depending on how a setting rounds request sizes.
+    """Peak of the bytes of live requests in a recording, for any rounding of their sizes.
 
     A replay under the setting reserves at least this much.
     """

@@ -1,7 +1,8 @@
 """Recommendation of `tune`, and the reason why the best setting helps or does not.
 
-`allocsim.recommend` chooses it among candidates that were replayed to the end.  Other settings of
-the search may be better, but are only shown, since their values are fitted to the recordings.
+`allocsim.recommend` chooses the setting among candidates that were replayed to the end.  Other
+settings of the search may be better, but are only shown, since their values are fitted to the
+recordings.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from allocsim.simulation import Setting
 from allocsim.units import format_size
 
 _FURTHER = 20
-"""Divisor: a setting is shown in addition to the recommendation if it reserves 1/20 less."""
+"""Divisor: a setting is shown beside the recommendation if it reserves over 1/20 less."""
 
 
 def propose(search: Search, baseline: Setting, *, expandable: bool) -> tuple[Setting, ...]:
     """Replay to the end each setting that may be recommended, and return these settings.
 
-    If a request fails under all of them, settings that may avoid the error are added.
+    If a request fails under all of them, do the same for settings that may avoid the error.
     """
     config = parse_conf(baseline.conf, search.release)
     prepared = [part.prepared for part in search.parts]

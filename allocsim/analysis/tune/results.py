@@ -24,6 +24,7 @@ class SettingRow:
     """Results of one setting; each number is the worst over all devices of all recordings.
 
     parts: result of the replay on each device of each recording.
+    cost: estimated time in driver calls.
     same_as: equivalent setting that was replayed instead; None if `setting` itself was replayed.
     """
 
@@ -153,8 +154,9 @@ _FORMAT = "allocsim tune 2"
 class Results:
     """File with the results of a search, as a context manager.
 
-    known: trials that the file held when it was opened, by the key of their job.
-    asked: JSON object that describes the search, as the first line of the file.
+    known: results of replays in the file when it was opened, by `Job.key`.
+    asked: JSON object that describes the search; it is the first line of the file.
+    Raises ConfigError for a file that belongs to another search.
     """
 
     def __init__(self, path: str | os.PathLike[str], asked: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Recorded devices that one search of settings replays, and the files that pass them to workers."""
+"""Recorded devices that a search for settings replays, and files that pass them to workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Source = str | os.PathLike[str] | Recording
 
 
 LONG = 20_000
-"""Entries from which a second thread saves more time than it takes to start."""
+"""Number of entries above which a second thread saves more time than it takes to start."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +31,8 @@ class Target:
 
     name: path of the recording, for messages.
     path: file from which worker processes read the recording.
+    prepared: the device, ready for replays.
+    sizes: request sizes in the recording.
     assumed_memory: memory of the recorded device in bytes as given by the user, or None.
     memory: device memory in bytes of the replays; None for unlimited or not yet chosen.
     """
@@ -46,7 +48,7 @@ class Target:
 
     @property
     def digest(self) -> str:
-        """Hash of everything in the recording that affects a trial; file names are not included."""
+        """Hash of everything in the recording that affects a replay, without file names."""
         prepared = self.prepared
         trace = prepared.trace
         beside: tuple[object, ...] = (len(trace.segments), prepared.recorded.conf)
@@ -67,7 +69,12 @@ def parts_of(
     device_memory: int | None = None,
     hints: Hints | None = None,
 ) -> tuple[Target, ...]:
-    """Return every device of every recording, prepared for one release."""
+    """Return every device of every recording, ready for replays of one release.
+
+    scratch: folder for copies of recordings that workers read; None to write no copies.
+    device: number of the only device to return; None for all.
+    device_memory: memory of the recorded devices in bytes; None if the user did not give it.
+    """
     found: list[Target] = []
     for number, source in enumerate(sources):
         recording = source if isinstance(source, Recording) else load(source)

@@ -47,7 +47,7 @@ from allocsim.simulation import (
 )
 
 MOST_KEPT, MOST_ENTRIES = 8, 1_000_000
-"""A process caches the last 8 prepared devices, and more with at most a million entries in all."""
+"""A process caches 8 recorded devices, or more if they have at most a million entries in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +79,15 @@ class Job:
     """One setting to replay on one device of one recording.
 
     key: name of the job in a results file.
-    bar: memory and driver calls of finished settings; the replay ends early if one is better.
+    path: file of the recording.
+    bar: memory, driver calls and retries of finished settings; the replay ends early if one of them
+        is better.
     finds: find the smallest sufficient device.
     within: device memory in bytes for a first replay; if it fails, the job ends.  None to omit it.
     confirms: find the smallest device on which the driver refuses no call, even if this takes extra
         replays.
     known: result of an earlier replay on `device_memory`, used in place of a new one; or None.
+    assumed_memory: see `Target`.
     as_recorded: if setting and device are the recorded ones, compare the replay with the recording.
     """
 
