@@ -22,6 +22,6 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {"answer": "Answer Tone", "layout": "others_text shown_of warned", "run_sections": "Loan"}
-"""Names of each module, besides the modules of the commands."""
+"""Exported names of the modules that several commands share, by module."""
 
 __getattr__ = lazily(globals(), _HOMES)

@@ -1,8 +1,8 @@
 """First screen of `replay`, `explain`, `tune` and `risk`, and the setting that they recommend.
 
-The screen has at most 22 lines of 80 columns, and the setting the same words in every command.
-The order is verdict, cause, setting to paste, and the code that holds the memory.  If they are too
-long together, the least needed parts are left out.
+The screen has at most 22 lines of 80 columns.  It shows, in this order, the verdict, the cause, the
+setting to paste and the code that holds the memory.  If they do not fit, the least needed parts are
+left out.  Every command describes the setting in the same words.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ def paste_setting(setting: Setting) -> list[str]:
 def paste_notes(
     found: Recommendation, devices: Iterable[Cure | DeviceExplanation] = ()
 ) -> list[str]:
-    """Return sentences on the recommended setting: its proof by a replay, and its availability."""
+    """Return sentences on the recommended setting: its proof by a replay, and its releases.
+
+    devices: results that give the number of entries after the last error.
+    """
     best = found.best
     if best is None:
         return []
@@ -88,7 +91,10 @@ def paste_notes(
 
 
 def ends_after(entries_left: int, what: str) -> str:
-    """Return a clause such as "the recording ends 3 entries after that one"."""
+    """Return a clause such as "the recording ends 3 entries after that one".
+
+    what: name of the entry, such as "that one".
+    """
     if not entries_left:
         return f"the recording ends with {what}"
     return f"the recording ends {plural(entries_left, 'entry', 'entries')} after {what}"
@@ -153,14 +159,17 @@ def trial_document(trial: Trial) -> dict[str, Any]:
 
 
 def range_document(trial: Trial) -> dict[str, int | None]:
-    """Return the range of the peak under a setting as JSON; {} if the peak is one number."""
+    """Return the possible peaks under a setting as JSON; {} if the peak is one number.
+
+    Blocks from before entry 0 can stay in their segments or be placed again.
+    """
     if trial.peak_range is None:
         return {}
     return fields(trial, "peak_reserved_kept_bytes=peak_kept peak_reserved_anew_bytes=peak_anew")
 
 
 def peak_text(trial: Trial) -> str:
-    """Return the peak of reserved memory under a setting, or its range."""
+    """Return the peak of reserved memory under a setting, or its range, as text."""
     low, high = trial.peak_range or (0, 0)
     if low == high:
         return format_size(trial.peak_reserved_bytes)
@@ -168,7 +177,7 @@ def peak_text(trial: Trial) -> str:
 
 
 def range_sentence(trial: Trial) -> str | None:
-    """Return a sentence if blocks from before entry 0 affect the peak under a setting."""
+    """Return a sentence if blocks from before entry 0 affect the peak of `trial`, else None."""
     if trial.peak_range is None:
         return None
     low, high = trial.peak_range
@@ -189,7 +198,7 @@ _SHOWN_DEVICES = 3
 _MORE = "-v: everything else; --json: the same for programs"
 _OWNERS, _CATEGORIES, _INDENT = 3, 4, 4
 _LEAST_WORDS = 12
-"""Fewest columns for a category; less is not readable."""
+"""Smallest number of columns for a category; below it, no category is shown."""
 
 
 class Tone(StrEnum):
@@ -229,7 +238,10 @@ class Answer:
 
 
 def answer_of(parts: Sequence[Part], more: str = _MORE) -> Answer:
-    """Return a screen of `HEIGHT` lines that ends with `more`, without parts that do not fit."""
+    """Return a screen of at most `HEIGHT` lines, without parts that do not fit.
+
+    more: last line, on how to see the rest.
+    """
     kept = [each for each in parts if each.lines]
     while _height(kept) > HEIGHT and (ranks := [each.rank for each in kept if each.rank]):
         # Of parts with equal rank, the last is removed first, since the most needed part is first.
@@ -251,7 +263,7 @@ def _height(parts: Sequence[Part]) -> int:
 
 
 def owners_part(top: Top | None, rank: int = 0) -> Part:
-    """Return the three largest owners of memory in `top`, and the largest categories."""
+    """Return lines with the three largest owners of memory in `top`, and the largest categories."""
     if top is None or not top.rows:
         return Part(())
     when = "at the error" if top.at.what == "oom" else f"at the {top.at.what}"
@@ -326,7 +338,10 @@ def memory(run: Run, device: DeviceRun) -> list[str]:
 def to_paste(
     found: Recommendation | None, devices: Iterable[Cure | DeviceExplanation] = ()
 ) -> list[Part]:
-    """Return the setting to paste, and sentences that say if a replay proved that it helps."""
+    """Return the setting to paste, and sentences that say if a replay proved that it helps.
+
+    devices: see `paste_notes`.
+    """
     if found is None:
         return []
     lines = paste_line(found)

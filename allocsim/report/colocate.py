@@ -1,4 +1,4 @@
-"""Several programs on one card, as first screen, text and JSON."""
+"""Result of `allocsim colocate`, several programs on one card, as first screen, text and JSON."""
 
 from __future__ import annotations
 

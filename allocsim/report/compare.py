@@ -1,4 +1,4 @@
-"""Difference in memory between two runs, as text and as JSON."""
+"""Result of `allocsim compare`: difference in memory between two runs, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _BELOW = 8
 _LONG = ("stack", "module")
 """Kinds of owners whose names need a separate line."""
 PARTS = {"requested": "requested", "rounding": "rounding", "unused": "reserved but not allocated"}
-"""Parts of a peak of reserved memory, in words."""
+"""Words for the parts of peak reserved memory, by field of `Parts`."""
 _CHANGE = "owner was status bytes requested rounding resized more a_bytes b_bytes a_blocks b_blocks"
 COUNTS = {"driver_calls": "calls for memory", "retries": "retries", "ooms": "out-of-memory errors"}
-"""Counts over a whole run, in words."""
+"""Words for the counts of a whole run, by field of `Side`."""
 
 
 def text(found: Comparison, count: int | None = None) -> str:

@@ -50,7 +50,7 @@ _USES = {
     "llama.cpp": "allocsim fit MODEL.gguf --server llama.cpp --gpu NAME --log FILE uses the "
     "compute buffer instead of an assumption",
 }
-"""Advice on the use of the figures in a text, by its kind."""
+"""Advice on how to use the sizes in a log or table, by its kind."""
 
 
 def repeats_of(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:

@@ -1,6 +1,6 @@
 """Answer of `allocsim explain` for a snapshot without a history, as text and as JSON.
 
-It says if a request would succeed in the recorded state, and why not.
+It says if a request would succeed in the recorded state, and if not, why.
 """
 
 from __future__ import annotations

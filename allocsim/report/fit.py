@@ -18,11 +18,11 @@ _CARD = "gpu=gpu.name device_memory=gpu.memory context_memory=gpu.context_memory
 _IDLE = "reserved and not allocated"
 _BAR = WIDTH - LABEL - 26
 _VISIBLE = 100
-"""Smallest part of the memory that is shown, as its inverse."""
+"""Divisor: parts below 1/100 of the memory are not shown."""
 _READ = "; ignored "
-"""Part of a note on a configuration that was read."""
+"""Text by which a note on the ignored fields of a model's configuration is recognised."""
 _RELEASE = "transformers "
-"""Start of a note on another release than that of the laws, which is shown before others."""
+"""Start of a note on a release other than that of the laws; it is shown before other notes."""
 _MORE = "--json: every figure and note"
 
 
@@ -38,7 +38,7 @@ def text(
     fits: answer for each card.
     advice: changes that would change the verdict; None for a user's own program.
     top: memory at the peak, by category; None for an estimate.
-    spilled: memory requested after the card was full; None if all memory is on the card.
+    spilled: memory requested after the driver began to use host memory; None if it used none.
     failed: memory at the failed request; None if none failed.
     """
     if len(fits) > 1:

@@ -26,9 +26,9 @@ _LAYOUT = (
 )
 _SHOWN = 6
 _EXPLAINED = 0.05
-"""Smallest share of the allocated memory whose arithmetic is shown; JSON has every one."""
+"""Smallest share of allocated memory for which a part's arithmetic is shown; JSON has all."""
 _VISIBLE = 100
-"""Smallest part of the allocated memory that is shown, as its inverse."""
+"""Divisor: parts below 1/100 of the allocated memory are not shown."""
 
 
 def document(
@@ -50,7 +50,7 @@ def text(training: Training, gpu: Gpu, found: Sharded | GpuCount, assumed: str =
     """Return the text of training on many cards.
 
     found: memory of one layout, or the layouts that `allocsim fit --plan` tried.
-    assumed: sentence on the assumptions that a run of the program would not make; "" if none.
+    assumed: sentence on assumptions that running the program would not need; "" if there are none.
     """
     if isinstance(found, GpuCount):
         return _plan_text(training, gpu, found)

@@ -19,13 +19,13 @@ NO_RUN: dict[str, Any] = {
     "num_alloc_retries": 0,
     "seconds": 0.0,
 }
-"""JSON keys of every answer of `fit` that only a run of a task knows, with their values here."""
+"""Values for JSON keys that every answer of `fit` has but that only a run of a task can fill."""
 COMMANDS = {
     "vllm": "vllm serve {} ",
     "sglang": "python -m sglang.launch_server --model-path {} ",
     "llama.cpp": "llama-server -m {} ",
 }
-"""Command that starts each engine, before its options."""
+"""Command that starts each engine; {} is the model, and options follow."""
 
 
 def text(answers: Sequence[Served]) -> str:

@@ -1,7 +1,7 @@
 """Answer of `allocsim fit --server ENGINE --engine program`, as text and as JSON.
 
-The command starts a real inference server, such as vLLM, on a phantom GPU; sizes are those that it
-printed.
+The command starts a real inference server, such as vLLM, on a simulated GPU.  The sizes are those
+that the server printed.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
 
 
 def with_status(status: str, text: str) -> str:
-    """Return `text` after a status of "new" or "gone", e.g. "new: gradients", else alone."""
+    """Return "new: gradients" for the status "new", "gone: …" for "gone", else `text` alone."""
     return f"{status}: {text}" if status in ("new", "gone") else text
 
 

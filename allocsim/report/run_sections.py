@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def verdict_sentence(device: DeviceRun, shortages: Sequence[Shortage]) -> str:
-    """Return a sentence: the replay of one device fits, or runs out of memory, and why."""
+    """Return a sentence that says if the replay of one device fits, or why memory runs out."""
     if shortages:
         last = shortages[-1]
         return unproved(device.parting, last.oom.entry) + _causes(last)[last.cause]
@@ -81,7 +81,7 @@ def _causes(shortage: Shortage) -> dict[str, str]:
 
 
 _USUAL = 20 << 20
-"""Bytes for which `costs_document` gives times: the segment of a request below 10 MiB."""
+"""Size for which `costs_document` gives times: the segment of requests from 1 to 10 MiB."""
 
 
 def driver_note(costs: Costs) -> str:
@@ -142,7 +142,7 @@ def _table_document(costs: Costs) -> dict[str, Any]:
 
 
 def edit_rows(devices: Sequence[EditedDevice], run: Run) -> list[str]:
-    """Return lines with each edit, its effect on the peaks, the code to add, its assumptions."""
+    """Return lines with each edit, the code to add, the effect on peaks, and the assumptions."""
     lines: list[str] = []
     for edit in devices[0].edits:
         lines += row("Edit", edit.text)
@@ -202,10 +202,10 @@ def tried_edits_document(tried: Sequence[EditTrial]) -> list[dict[str, Any]]:
 
 
 SLOWER = (10, 63)
-"""Range of the slowdown of a byte over PCIe against the card's memory.
+"""Lowest and highest factor by which access over PCIe is slower than access to the card's memory.
 
-From a T4 (320 GB/s) with PCIe 4.0 x16 (32 GB/s) to an RTX 4090 (1,008 GB/s) with PCIe 3.0 x16 (16
-GB/s).
+The lowest is that of a T4 (320 GB/s) with PCIe 4.0 x16 (32 GB/s), the highest that of an RTX 4090
+(1,008 GB/s) with PCIe 3.0 x16 (16 GB/s).
 """
 _CATEGORIES = 4
 
@@ -217,7 +217,7 @@ def slowdown(device: DeviceRun, spill: Spill) -> tuple[float, float]:
 
 
 def spill_rows(device: DeviceRun, top: Top | None = None) -> list[str]:
-    """Return lines on the bytes that the driver moved to the host: number, time, slowdown."""
+    """Return lines on the bytes that the driver moved to the host: amount, entries, slowdown."""
     spill = device.spill
     if spill is None:
         return []

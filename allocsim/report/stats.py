@@ -16,7 +16,7 @@ from allocsim.units import format_size
 _LABEL = 12
 _UNLESS_EMPTY = "packing=form.packing torch_version device_name device_memory command"
 _EPOCH_US = 946_684_800_000_000
-"""Microseconds at the year 2000: earlier times are counts of a model, not of a clock."""
+"""Year 2000 in microseconds since 1970; smaller times are simulated, not from a clock."""
 _BEGINS = {
     "empty": "from an empty device",
     "state": "a state without a history",

@@ -23,7 +23,7 @@ _LEAST_SHARE = 0.0005
 """Share below which 0.0% is printed."""
 _MUCH = 0.4
 _LONG = {"category": "category, and line", "module": "category, and owner", "stack": "category"}
-"""Kinds of owners whose names need a separate line, with the heading of the names."""
+"""Kinds of owners whose names need a separate line, with the heading of the last column."""
 _MOMENTS = {
     "peak": "at the peak of allocated memory",
     "oom": "at the out-of-memory error",
@@ -157,7 +157,7 @@ def _collapsed(name: str) -> str:
 
 
 def speedscope_document(*tops: Top) -> dict[str, Any]:
-    """Return a document for speedscope, with a profile for each of `tops`; samples are stacks."""
+    """Return a document for speedscope with a profile for each of `tops`; a sample is a stack."""
     frames: dict[tuple[str, Frame | None], int] = {}
     profiles = []
     for top in tops:

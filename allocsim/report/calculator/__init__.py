@@ -1,6 +1,7 @@
-"""Calculator page with embedded laws, models, cards and scripts; it loads nothing from outside.
+"""HTML page that calculates the memory of a model; it loads nothing from outside.
 
-The scripts, in allocsim/report/calculator, compute all sizes from the embedded laws.
+Its scripts, in allocsim/report/calculator, compute all sizes from embedded laws.  A law is a set of
+formulas, one for each request of a part of a program.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class PackedLaws:
     """Compressed laws of the model family `name`.
 
     about: description of the columns, for JSON.
-    text: compressed columns; `about["columns"]` has their places.
-    programs: names of the parts of each program.
+    text: columns of numbers, compressed; `about["columns"]` has the place of each.
+    programs: names of the parts of each program, such as the optimizer step.
     n_laws: number of laws.
     releases: releases of PyTorch and transformers, as text.
     """
@@ -63,8 +64,8 @@ class PackedLaws:
 def packed_laws(laws: PageLaws) -> PackedLaws:
     """Return the compressed laws of a model family.
 
-    Raises ConfigError for a release that orders free blocks otherwise than by address, since the
-    page does not implement it.
+    Raises ConfigError for a release that prefers the oldest of equal free blocks, since the page
+    cannot simulate it.
     """
     release = ".".join(laws.torch_version.split(".")[:2])
     if find_release(release).free_block_order is FreeBlockOrder.CREATION:
@@ -138,7 +139,7 @@ _ENGINE = (
     *("html/columns.js", "calculator/variables.js", "calculator/allocator.js"),
     *("calculator/law.js", "calculator/engine.js"),
 )
-"""Scripts that the web worker also runs."""
+"""Scripts of the simulation, which run in the page and in its web worker."""
 _PAGE = ("calculator/question.js", "calculator/answer.js", "calculator/page.js")
 
 

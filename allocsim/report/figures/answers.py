@@ -158,7 +158,7 @@ _HEIGHT = 0.6
 def cards_figure(answers: Sequence[Answered], theme: Theme = LIGHT) -> Figure:
     """Draw the memory that a model needs on each card as a bar.
 
-    The bar of a single card is divided into categories of memory.
+    If there is only one card, its bar is divided into categories of memory.
     """
     shown = sorted(answers[:_MOST], key=lambda each: each.device_memory)
     figure, (axes,) = new_figure(theme)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LEAST, MOST = 0.25, 0.9
 _TRACE = 1e-4
-"""Shares below this value are rounding errors."""
+"""Share of a pixel below which it counts as 0, because of rounding errors."""
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 SKY, VERMILION, YELLOW = "#56B4E9", "#D55E00", "#F0E442"
@@ -40,6 +40,7 @@ SKY, VERMILION, YELLOW = "#56B4E9", "#D55E00", "#F0E442"
 class Theme:
     """Colours of a chart by meaning.
 
+    page, ink, faint: background, text and axes, grid lines.
     free: reserved memory that is not allocated.
     reserved, allocated, requested, ideal: curves of memory over the run.  Ideal is the
         memory that an allocator without fragmentation would reserve.
@@ -127,7 +128,7 @@ _MOST_COLUMNS = 5
 _LEGEND_WIDTH = 0.86 * WIDTH * 72
 """Width available to a legend beside the axis labels, in points."""
 _HANDLE, _GAP = 2.8 * _SMALL, 2.0 * _SMALL
-"""matplotlib's width of a legend handle with its padding, and of a column gap, in points."""
+"""Widths in a legend in points: a handle with its padding, and the space between columns."""
 _TITLE_LETTERS, _CAPTION_LETTERS = 100, 170
 _DOTS_PER_INCH = 170
 

@@ -1,6 +1,7 @@
 """Charts over a run: memory curves with errors and driver calls, and the map of addresses.
 
-A pixel covers several entries; a curve shows their minimum and maximum, a map the share in use.
+A pixel covers several entries.  Curves show their minimum and maximum, and the map shows the share
+of the pixel that is in use.
 """
 
 from __future__ import annotations
@@ -219,7 +220,7 @@ def _driver_calls(axes: Axes, picture: Picture, theme: Theme, step: int) -> None
 
 
 SHAPE = (700, 1500)
-"""Number of pixel rows and columns."""
+"""Number of pixel rows and columns of an address map."""
 
 _LONGEST_NAME = 34
 

@@ -168,7 +168,7 @@ _NAME = 44
 
 
 def changes_figure(found: Comparison, theme: Theme = LIGHT) -> Figure:
-    """Draw the memory curves of both runs, and a bar for each line of code whose memory changed."""
+    """Draw the memory curves of both runs, and a bar for each owner whose memory changed most."""
     figure, (curves, bars) = new_figure(theme, 1, 2, width_ratios=[2, 3])
     _curves(curves, found, theme)
     _bars(bars, found, theme)

@@ -1,4 +1,4 @@
-"""Charts of one moment: a bar for each segment, divided into its blocks, and sizes of blocks.
+"""Charts of one moment: a bar for each segment, divided into its blocks, and block sizes.
 
 Segments up to 2 MiB are in one panel, larger segments in another; each panel has one scale.
 """
@@ -42,7 +42,7 @@ _FRAME_HEIGHT, _BAR_HEIGHT = 2.6, 0.35
 _STRIP_HEIGHT, _STRIP = 0.2, 0.85
 """Height in inches of a row of packed segments, and the share of it that is not a gap."""
 _LEAST_LINE = 0.1
-"""Line width in points around a block, so that the smallest block is visible."""
+"""Width in points of the line around a block; it makes the smallest block visible."""
 _TITLE_HEIGHT = 13
 """Height of a panel's title, in points."""
 
@@ -184,7 +184,7 @@ def _legend(axes: Axes, instant: Instant, theme: Theme, lift: float = _TITLE_HEI
 
 
 _FEW = 200
-"""Height of the tallest bar below which an axis with decades only would have too few labels."""
+"""Height of the tallest bar below which an axis has labels between powers of ten, too."""
 
 
 def block_sizes_figure(

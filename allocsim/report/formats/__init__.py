@@ -39,7 +39,7 @@ COLUMNS = (
     "device", "entry", "action", "addr", "size", "stream", "time_us", "pool_id", "device_free",
     "compile_context", "user_metadata", "stack", "name",
 )  # fmt: skip
-"""Columns in order; docs/reference/formats.md describes them."""
+"""Columns of a table, in order; docs/reference/formats.md describes them."""
 
 _FORMULAS = "=+-@\t\r"
 """Characters with which a spreadsheet formula begins."""
@@ -210,7 +210,7 @@ _ROWS = (
 )
 
 FORMATS = {each.name: each for each in _ROWS}
-"""Formats by name; a suffix that ends in another suffix comes first."""
+"""Formats by name; ".minimalloc.csv" comes before ".csv", since the first match decides."""
 
 
 def endings() -> str:

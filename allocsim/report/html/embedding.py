@@ -34,7 +34,10 @@ _ALIGNMENT = 8
 
 
 def embedded(picture: Picture, answers: StackAnswers | None = None) -> tuple[dict[str, Any], str]:
-    """Return (description for JSON, compressed columns) of a device's history."""
+    """Return (description for JSON, compressed columns) of a device's history.
+
+    answers: categories of blocks, and steps and phases of the run; None if unknown.
+    """
     course = None if answers is None else answers.course
     packer = Packer()
     steps = _add_curves(packer, picture)

@@ -52,6 +52,7 @@ _NO_OWNERS = (
 class DevicePage:
     """Contents of a page for one device.
 
+    shortages: out-of-memory errors, in order.
     explanation: remedies and recommended setting; None if no other settings were tried.
     runs: replays under other settings; empty if none were tried.
     answers: memory by line of code and by category; None for a what-if replay.

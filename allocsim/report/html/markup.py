@@ -30,7 +30,7 @@ _SPARK = (220, 40)
 _MOST_BANDS = 1000
 _ROW, _ROW_GAP = 16, 3
 _SHADES = 16
-"""Number of distinct column heights, so that equal neighbours can be joined."""
+"""Number of distinct column heights; they are few, so that equal neighbours can be joined."""
 
 
 def page_part(name: str) -> str:

@@ -181,7 +181,8 @@ def what_if_section(
 ) -> str:
     """Return a table of replays under other settings, each with a curve of reserved memory.
 
-    runs: replay of this page, followed by the others.
+    runs: replay that the page shows, followed by the replays under other settings.
+    explanation: see `DevicePage`.
     is_proved: False if the replay under the recorded settings differs from the recording.
     """
     if not runs:
