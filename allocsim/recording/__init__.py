@@ -2,8 +2,8 @@
 
 `load` reads a recording from any supported file, `find_defects` lists its defects, and
 `start_state` reconstructs the segments that existed before the first entry.  This package does not
-depend on the allocator model.  The patterns for logs are compiled when they are first used, because
-that takes long.
+import allocsim.core, the model of PyTorch's allocator.  The regular expressions for logs are
+compiled on first use, because that takes long.
 """
 
 from typing import TYPE_CHECKING

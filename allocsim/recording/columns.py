@@ -33,7 +33,7 @@ def read_trace(
     segments: tuple[SegmentState, ...],
     stacks: StackReader,
 ) -> tuple[Trace, set[str]]:
-    """Return the trace of `device`, and the names of its fields that old releases lack."""
+    """Return the trace of `device`, and its markers: fields and actions that old releases lack."""
     where = f"the entry of device {device}"
     reader = (
         PackedReader(path, where, entries)

@@ -1,4 +1,4 @@
-"""Write recordings as PyTorch snapshots, and files that are complete or not changed at all.
+"""Write recordings as PyTorch snapshots, and replace files without leaving them incomplete.
 
 A snapshot is a pickle in protocol 4, the latest that PyTorch's viewer reads.  It has the fields of
 the source file, so that the same PyTorch releases are detected from it.

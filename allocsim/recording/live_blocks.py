@@ -1,7 +1,7 @@
-"""Live blocks at any entry of a recording: their sizes, and that no two of them overlap.
+"""Live blocks at any entry of a recording, their sizes, and a check that no two of them overlap.
 
-`live_before` undoes all allocations and frees from an entry on at once.  `start_state.py` undoes
-them one by one, which takes longer but names the wrong entry if entries contradict each other.
+`live_before` undoes all allocations and frees after an entry at once.  `start_state.py` undoes them
+one by one, which takes longer, but names the wrong entry if entries contradict each other.
 """
 
 # At one address the entries alloc, free_requested and free_completed alternate, so sorting by
@@ -89,9 +89,9 @@ def true_size(
     landed: int | None,
     never_split: bool = False,
 ) -> tuple[int, bool]:
-    """Return the size of the block at `address`, for which only the request is known.
+    """Return the size of the block at `address`, for which only the requested size is recorded.
 
-    Also return True if this is only the least size: the block may be up to 1 MiB larger.
+    The second result is True if the block may be up to 1 MiB larger than the returned size.
 
     least: requested size after rounding, in bytes.
     gap_end: address of the next live block, or the segment's end.
@@ -186,7 +186,10 @@ def _left(tiles: Tiles, turns: ByAddress, size: NDArray[np.int64]) -> NDArray[np
 
 
 _STRETCH = 4096
-"""Least number of entries per stretch.  In shorter stretches, more blocks are counted twice."""
+"""Fewest entries in a stretch, the part of a recording whose live blocks are compared at once.
+
+Blocks that are live in several stretches are compared in each, and shorter ones have more of them.
+"""
 _MOST_PAIRS = 64
 """Largest mean number of block pairs to compare per block; more would need much memory."""
 _AT_ONCE = 1 << 15

@@ -31,17 +31,21 @@ from allocsim.units import MIB
 _MAX_DEVICES = 1024
 _LARGE = MIB
 _BYTES_AN_OPERATION = 40
-"""Bytes of a large pickle per operation that is read one at a time (straight.py), at least."""
+"""Fewest bytes of a large pickle for each pickle operation that straight.py may read singly.
+
+A pickle with more such operations is read by `unpickle`.
+"""
 
 
 def load(path: str | os.PathLike[str]) -> Recording:
     """Return the recording in a file of any supported format.
 
     The format is detected from the contents, not from the name.  Supported are PyTorch snapshots as
-    pickle, JSON or page of `_memory_viz trace_plot`, and allocsim's column files (.npz).  Traces
-    and memory timelines of PyTorch's profiler and rows of CSV or JSON give recordings with requests
-    only.  All but .npz may be compressed by gzip, xz, zstd or zip.  The columns of large files are
-    cached (docs/commands/convert.md).  Raises RecordingError for any other file.
+    pickle, JSON or web page of `_memory_viz trace_plot`, and allocsim's column files (.npz).
+    Recordings with only requests and frees are read from traces and memory timelines of PyTorch's
+    profiler and from rows of CSV or JSON.  All but .npz may be compressed by gzip, xz, zstd or zip.
+    The columns of large files are cached (docs/commands/convert.md).  Raises RecordingError for any
+    other file.
     """
     return with_cache(os.fspath(path), _load)
 

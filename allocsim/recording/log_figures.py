@@ -1,6 +1,7 @@
 """Memory sizes in start-up logs of serving engines and in tables of memory_summary().
 
-Numbers are never added; a later number with the same name and device replaces an earlier one.
+Numbers are taken from the text without adding them up.  A later number with the same name and
+device replaces an earlier one.
 """
 
 # All units are powers of 1,024, whatever their names: vLLM and SGLang print GB and mean GiB. The
@@ -30,7 +31,7 @@ _BUFFER = r"(?P<device>\w{1,20})"
 _MARKS = re.compile(
     r"(?i)mem|cache|[gm]i?b|weight|token|bytes|buffer|n_ctx|offload|max_|_size|fraction|block|utili|cuda"
 )
-"""Words in lines with a number; most lines of a server's log have none of them."""
+"""Words; only lines with at least one of them are searched, few in a server's log."""
 _VERSIONS = {
     "vllm": re.compile(
         r"(?:\bvLLM (?:API server )?version v?|LLM engine \(v)(\d{1,4}\.\d{1,4}[\w.+-]{0,60})"
@@ -38,14 +39,14 @@ _VERSIONS = {
     "sglang": re.compile(r"\bsglang[ _=]v?(\d{1,4}\.\d{1,4}[\w.+-]{0,60})", re.IGNORECASE),
     "llama.cpp": re.compile(r"\b(?:build|version)\s*[:=]\s*(\d{1,8})\b"),
 }
-"""Words after which an engine prints its release."""
+"""Pattern of the text that contains an engine's release, by kind of log."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFigure:
     """One number of a log.
 
-    name: key in the JSON output, which ends in the unit.
+    name: key in the JSON output; it ends in "_bytes" if the value is a size.
     label: name for people.
     value: bytes, or a count.
     device: GPU, buffer or rank that the log names on the same line; "" without one.
@@ -229,7 +230,7 @@ _PATTERNS = {
     ),
 }  # fmt: skip
 _WINDOWS = re.compile(r"creating\s+SWA KV cache|creating\s+(non-SWA) KV cache")
-"""Lines before the two caches of llama.cpp for a model with sliding windows."""
+"""Lines that llama.cpp prints before each of its two KV caches, if a model has sliding windows."""
 
 
 def figures_in(text: str) -> LogFigures | None:

@@ -19,7 +19,7 @@ from allocsim.recording.pickle_rows import NEW, REFERENCE, OtherForm, RowBatch
 from allocsim.recording.trace import ACTION_CODES
 
 MISSING_CODE = -1
-"""Code of an entry that lacks the field."""
+"""Code in the column of a field for an entry that lacks the field."""
 
 _NUMBERS = ("addr", "size", "stream", "time_us")
 _CODES = ("action", "frames", "pool_id", "compile_context", "user_metadata")
@@ -199,7 +199,7 @@ class Packed:
 
 
 class PackedReader:
-    """Converter of columns of a pickle to those of a trace; each field can be read only once."""
+    """Converter from `Packed` columns to `Trace` columns; each field can be read only once."""
 
     __slots__ = ("names", "_entries", "_path", "_where")
 

@@ -27,7 +27,7 @@ from allocsim.units import MIB
 ZIP_MAGIC = b"PK\x03\x04"
 _CHUNK = 1 << 20
 _ZSTD_CHUNK = 1 << 12
-"""Compressed bytes per call.  A call unpacks all of its input, up to 128 KiB from 4 bytes."""
+"""Compressed bytes that one call unpacks; 4 bytes of them can become 128 KiB."""
 # Measured ratios: snapshots 14 (gzip) and 25 (xz, zstd); profiler traces of a thousand equal layers
 # 44 and 73.  zlib's maximum is 1,032.
 _MAX_RATIO = 128

@@ -88,19 +88,19 @@ class Window:
 
 
 NEW = -1
-"""Placeholder for the memo number (number in the pickle) of a value that the row itself creates."""
+"""Placeholder for the memo number (number in the pickle) of a value that the entry creates."""
 
 _SORTS = {
     **dict.fromkeys(("addr", "size", "stream", "time_us"), "number"),
     "frames": "stack",
     "pool_id": "pair",
 }
-"""Form of each field's value; other fields have values that were created before the row."""
+"""Form of the value that an entry may create for a field; other fields refer to older objects."""
 _BEGIN = b"}\x94("
 _LONG, _MEMOIZE, _SET = (ord(c) for c in "\x8a\x94u")
 _EMPTY_LIST, _MARK, _APPEND, _APPENDS = (ord(c) for c in "](ae")
 _DEEPEST = 1024
-"""Largest number of frames in a stack; rows with deeper stacks do not match."""
+"""Largest number of frames in a stack; entries with deeper stacks are read one by one."""
 
 REFERENCE = re.compile(rb"h(.)|j(.{4})", re.DOTALL)
 _REF = rb"(?:h.|j.{4})"
@@ -126,8 +126,10 @@ _INT_LENGTH[[*b"KMJ"]] = 2, 3, 5
 _MASK[[*b"hKMJj"]] = 0xFF, 0xFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF
 
 RowShape = tuple[tuple[bytes, str, str], ...]
-"""(bytes of the operation that loads the key, name of the field, its form in `_SORTS` or "known")
-for each field of a row"""
+"""Fields of an entry in a pickle: (bytes that load the key, name, form of the value).
+
+The form is one of `_SORTS`, or "known" for a reference to an object created before the entry.
+"""
 
 
 class Made(NamedTuple):
@@ -161,7 +163,9 @@ class RowBatch:
 def read_shape(window: Window, at: int, name_of: Callable[[int], object]) -> RowShape | None:
     """Return the names and forms of the fields of the pickled entry that begins at byte `at`.
 
-    None if no entry begins there, or an entry that `read_batch` does not support.
+    Returns None if no entry begins there, or if `read_batch` does not support the entry.
+
+    name_of: function from a memo number (number in the pickle) to the object, here a field's name.
     """
     data = window.data
     if not data.startswith(_BEGIN, at):

@@ -158,7 +158,7 @@ def read_annotations(top: Fields, size: int) -> tuple[Annotation, ...]:
 
 KEY = "allocsim"
 _UNKNOWN_EXIT = -(1 << 31)
-"""Unknown exit code in files of earlier versions."""
+"""Number that earlier versions of allocsim wrote for an unknown exit code."""
 _OPTIONAL = ("free_memory", "reserved_memory", "process_memory", "other_memory", "other_processes")
 
 
@@ -169,16 +169,16 @@ class Provenance:
     torch_version: version of PyTorch, e.g. "2.15.0+cu130".
     device_memory: bytes of the GPU; 0 if unknown.
     context_memory: bytes held by the CUDA context and other processes; 0 if unknown.
-    is_phantom: True if recorded on a phantom GPU.
+    is_phantom: True if recorded without a GPU, on stubs of the CUDA libraries (a phantom GPU).
     rank: rank of the process in a distributed job.
     oom_text: out-of-memory error that ended the program.
     stopped_by: limit of allocsim that ended the program.
     reads_back: lines of the program that copied values from a phantom GPU to the host.
     guessed: libraries whose workspace sizes on a phantom GPU are guesses.
-    routing: how a phantom GPU distributed tokens to experts, "balanced" or "skewed", if sizes of
-        requests or values on the host depend on it.
-    captured: why `allocsim.capture` wrote the recording, such as an error, and which part of the
-        history is missing; "" for other recordings.
+    routing: assumed distribution of tokens to experts on a phantom GPU, "balanced" or "skewed"; ""
+        if no request or value on the host depends on it.
+    captured: reason for which `allocsim.capture` wrote the recording, such as an error, and the
+        part of the history that is missing; "" for other recordings.
     free_memory, reserved_memory: free bytes of the GPU, and bytes reserved by this program's
         PyTorch, when the recording was written; None if unknown.
     process_memory: bytes of GPU memory of this process, from NVML; None if unknown.
@@ -254,7 +254,7 @@ def read_provenance(top: Fields) -> Provenance | None:
 
 
 CONTEXT = (526 * MIB, 870 * MIB)
-"""Lowest and highest bytes of a CUDA context."""
+"""Smallest and largest usual size of a CUDA context on the GPU, in bytes."""
 _NOTABLE_BYTES = GIB
 _NOTABLE_SHARE = 0.05
 _OTHER = re.compile(r"Process \d+ has (\d+\.\d+|\d+) (bytes|[KMG]iB) memory in use")
@@ -293,7 +293,10 @@ class CardMemory:
 
     @property
     def is_shared(self) -> bool:
-        """True if other processes hold much of the GPU's memory: about 1 GiB or 5 %."""
+        """True if other processes hold at least 1 GiB or 5 % of the GPU's memory.
+
+        The smaller of the two limits counts, or the larger one if their memory is estimated.
+        """
         limits = _NOTABLE_BYTES, int(_NOTABLE_SHARE * self.total)
         return self.others_low >= (max(limits) if self.is_estimated else min(limits))
 
@@ -319,7 +322,7 @@ class CardMemory:
 
 
 def card_memory(made: Provenance | None) -> CardMemory | None:
-    """Return the GPU's memory when the recording was written, and its use by other processes."""
+    """Return the use of the GPU's memory when the recording was written; None if unknown."""
     if made is None or not made.device_memory:
         return None
     total, outside = made.device_memory, made.context_memory

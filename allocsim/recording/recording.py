@@ -1,7 +1,7 @@
-"""Contents of one file for all devices, and the release and build of PyTorch that wrote it.
+"""Contents of one recording file, and detection of the PyTorch release and build that wrote it.
 
-A release is found by its markers: fields or actions that PyTorch writes since that release.  Names
-in stacks or the sizes of blocks show the build: CUDA, XPU, ROCm or Ascend NPU.
+The release follows from markers: fields or actions of entries that PyTorch writes only since some
+release.  The build (CUDA, XPU, ROCm or Ascend NPU) follows from names in stacks or from sizes.
 """
 
 # Sources: semantics 6.3, 6.5 and 9; recordings show that 2.11.0 writes no pool_id. The differences
@@ -28,12 +28,12 @@ from allocsim.units import format_size
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Field or action that PyTorch writes since some release.
+    """Field or action of an entry that PyTorch writes only since some release.
 
     name: name of the field, or "action " and the name of the action.
     where: part of the file that has it: "segments", "entries", "snapshot" or "settings".
-    always: True if newer releases write it whenever the file has that part, so that its absence
-        shows an older release.
+    always: True if that release and newer ones always write it in that part, so that a file without
+        it is from an older release.
     """
 
     name: str
@@ -48,7 +48,7 @@ class FileLayout:
     release: str
     markers: tuple[Marker, ...] = ()
     is_unrounded: bool = False
-    """True if roundup_power2_divisions:1 leaves sizes, and therefore addresses, unrounded."""
+    """True if sizes and addresses may be no multiples of 512 under roundup_power2_divisions:1."""
 
 
 LAYOUTS = (
@@ -95,8 +95,8 @@ def markers_in(where: str) -> tuple[str, ...]:
 def layout_releases(present: Set[str]) -> tuple[str, ...]:
     """Return the releases that can have written a file, oldest first; empty if none can.
 
-    present: names in the file: fields and actions that only some releases write, and the parts
-        "segments", "entries", "snapshot" and "settings" if they are not empty.
+    present: names of the markers in the file, and of its parts that are not empty: "segments",
+        "entries", "snapshot" and "settings".
     """
     lowest, highest = 0, len(LAYOUTS) - 1
     for since, layout in enumerate(LAYOUTS):
@@ -114,7 +114,7 @@ def unrounded_until(releases: tuple[str, ...]) -> str | None:
 
 
 PROFILER_TRACE, MEMORY_TIMELINE, ROWS = "profiler trace", "memory timeline", "rows"
-"""Layouts that contain only requests."""
+"""Values of `Recording.layout` for files with requests and frees, but without segments."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
@@ -122,13 +122,14 @@ class Recording(Shown):
     """Contents of one file.
 
     path: file name.
-    layout: "segment list" (a list, as memory_snapshot() returns it), "snapshot 2.0", "snapshot", or
-        a layout that contains only requests (`is_requests`).
+    layout: "segment list" (as memory_snapshot() returns it), "snapshot 2.0" (without pool ids),
+        "snapshot" (2.1 and later), or a layout that contains only requests (`is_requests`).
     devices: traces of the devices that have entries or segments, in order of device number.
     settings: allocator settings; None if not recorded.
     frame_table: stack frames and stacks of all devices.
     annotations: external annotations, e.g. begin and end of each optimizer step.
-    markers: fields and actions in the file that not all releases of PyTorch write.
+    markers: fields and actions in the file that only newer releases of PyTorch write, and names of
+        the file's parts (`Marker`).
     n_device_traces: length of the file's device_traces, including empty ones.
     provenance: data written by `allocsim record` or a capture; None for other files.
     wrong_sums: sums of segments that differ from the sums of their blocks.
@@ -183,7 +184,7 @@ class Recording(Shown):
         return self.devices[0]
 
     def busiest_device(self) -> Trace:
-        """Return the trace with the most entries; RecordingError if the file has no device."""
+        """Return the trace with the most entries; raise RecordingError if there is no device."""
         return max(self.devices, key=len) if self.devices else self.only_device()
 
     def headline(self) -> str:
@@ -268,7 +269,7 @@ def backend_of(recording: Recording) -> Backend | None:
 
 
 def options_read(frames: FrameTable) -> frozenset[str] | None:
-    """Return the conf options that the build of PyTorch supports; None for all of CUDA's."""
+    """Return the conf options that the build with these stacks supports; None for all of CUDA's."""
     backend = _named_in(frames)
     return None if backend is None else backend.options
 

@@ -42,6 +42,7 @@ def refusals_in(kind: str, text: str, figures: _Figures) -> tuple[Refusal, ...]:
     """Return the reasons in a log for which an engine did not start, in order, without repetitions.
 
     kind: engine of the log, "vllm", "sglang" or "llama.cpp"; for any other the result is empty.
+    figures: numbers in the log, by `LogFigure.name`.
     """
     found: dict[str, Refusal] = {}
     for words, answer in _REFUSALS.get(kind, ()):

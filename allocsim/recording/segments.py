@@ -1,7 +1,7 @@
 """Segments, blocks and allocator settings of a snapshot, and the pool of each entry.
 
-PyTorch does not store all settings, and entries have a pool id only since 2.12; in an older
-recording it follows from the final segments (semantics 6.5, 6.6).
+PyTorch does not store all settings.  Entries have a pool id only since 2.12; in an older recording,
+the pool of an entry follows from the final segments (semantics 6.5, 6.6).
 """
 
 # Since PyTorch 2.1 a block has an address and frames. In 2.0 its address follows from the sizes of
@@ -265,7 +265,7 @@ class Reservation:
 
 
 _Row = tuple[int, bool, int, int]
-"""(entry, True for a map and False for an unmap, address, bytes)"""
+"""Entry that maps or unmaps memory: (entry, True if it maps, address, bytes)."""
 
 
 def reservations_of(trace: Trace) -> list[Reservation]:
@@ -342,7 +342,7 @@ def pools_of(trace: Trace) -> PoolColumn:
 
 
 _Held = tuple[int, int, int, PoolId]
-"""Addresses of a private pool: (entry from which it holds them, first address, end, pool)."""
+"""Addresses of a private pool: (entry from which the pool has them, first address, end, pool)."""
 
 
 def _held(trace: Trace, private: list[SegmentState]) -> Iterator[_Held]:

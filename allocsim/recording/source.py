@@ -27,7 +27,7 @@ from allocsim.recording.packings import (
 )
 
 HEAD = 1 << 16
-"""Number of first bytes that the detection uses."""
+"""Number of bytes at the beginning of a file from which its format is detected."""
 
 _MAGIC = 8
 _LINES = re.compile(rb"\{[^\n]*\}[ \t\r]*\n\s*\{")
@@ -166,7 +166,7 @@ TEXTS = (
      rb"|llama_context|ggml_\w{1,40}|llama_model_load\w*):"
      rb'|ggml-cuda|llama runner process|msg="(?:offloaded )?model weights'),
 )  # fmt: skip
-"""Short name, description and regular expression of each known text."""
+"""Kinds of logs and tables that are recognised: (short name, description, regular expression)."""
 
 
 @dataclass(frozen=True, slots=True)

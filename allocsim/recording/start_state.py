@@ -1,7 +1,7 @@
 """Reconstruct the segments before an entry by undoing it and all later entries.
 
-The result is empty for a recording that began on an empty device.  It is exact, except for pools in
-a recording without pool_id.
+The result is empty for a recording that began on an empty device.  It is exact, except that the
+pool of a released segment is a guess if the entries have no pool_id.
 """
 
 # Undoing a free_completed makes a block pending, undoing a free_requested makes it allocated, and

@@ -1,7 +1,7 @@
-"""Read and write column files, which have one array per column (.npz), and cache large recordings.
+"""Read and write column files (.npz with one array per column), and cache large recordings.
 
-The array `0.size` is the column `size` of device 0; everything else is in one JSON text,
-`recording`, with the keys of PyTorch's snapshots.
+The array `0.size` is the column `size` of device 0.  All data other than columns is in one JSON
+text, the array `recording`, with the keys of PyTorch's snapshots.
 """
 
 # A cached file is used only if the source still has the size, modification time and SHA-256 that it
@@ -260,7 +260,7 @@ def _column(
 
 _FOLDER, _OFF = "ALLOCSIM_CACHE", "ALLOCSIM_NO_CACHE"
 _LONG = 250_000
-"""Number of entries from which a recording is cached; smaller recordings load quickly."""
+"""Fewest entries of a recording that is cached; smaller recordings load quickly."""
 _MOST_BYTES = 2 * GIB
 _MAGIC = b"allocsim columns 1\n"
 _LONGEST_KEY = 4096
@@ -269,8 +269,9 @@ _UNREADABLE = (OSError, RecordingError, ValueError, RuntimeError)
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """Identity of a source file and of the code that reads it; a changed field outdates the cache.
+    """Identity of a source file and of the code that reads it; a cached file must have the same.
 
+    source, size, mtime_ns, sha256: path, bytes, modification time and digest of the source file.
     readers: SHA-256 of the code that reads recordings.
     """
 

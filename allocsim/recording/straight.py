@@ -30,8 +30,8 @@ _MOST_SHAPES = 4
 def read_straight(file: BinaryIO, operations: int) -> object:
     """Return the value pickled in `file`, with `Packed` in place of lists of entries.
 
-    Raises OtherForm for anything but plain values in protocol 4 or 5 with frames, and if more than
-    `operations` operations must be read one at a time.
+    Raises OtherForm for anything but plain values in protocol 4 or 5 with pickle frames, and if
+    more than `operations` pickle operations must be read one at a time.
     """
     machine = _Machine(Window(file), operations)
     try:

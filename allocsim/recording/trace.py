@@ -44,7 +44,7 @@ ACTION_CODES = {action.text: int(action) for action in Action}
 """Code of each action, by PyTorch's name."""
 
 INPUT_ACTIONS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.OOM)
-"""Actions that a replay takes as input; all others are outputs of PyTorch, only compared."""
+"""Actions that a replay repeats; other entries are effects of the allocator, and only compared."""
 
 BLOCK_ACTIONS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 """Actions on blocks.  Among the entries of one address, allocations and frees alternate."""
@@ -64,7 +64,7 @@ class Turn(IntEnum):
 
 
 def completes_at_once(action: NDArray[np.uint8], addr: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return True for each free_completed entry that directly follows its free_requested entry."""
+    """Return a mask of the free_completed entries right after the free_requested of their block."""
     at_once = any_of(action, (Action.FREE_COMPLETED,))
     at_once[:1] = False
     at_once[1:] &= any_of(action[:-1], (Action.FREE_REQUESTED,)) & (addr[1:] == addr[:-1])
@@ -77,7 +77,7 @@ class ByAddress:
 
     entry: entry number; for a FREE, the number of its free_completed.
     kind: code of `Turn`.
-    goes_on: True if the next item has the same address.
+    goes_on: True if the next item of the columns has the same address.
     """
 
     entry: NDArray[np.intp]

@@ -37,8 +37,8 @@ class RequestColumns:
         self._named: set[Hashable] = set()
         self._next_name = 0
         self.n_lost = 0
-        """Number of missing rows.  A free is missing before the second of two requests of one
-        address, and a request before the second of two frees."""
+        """Number of rows that must be missing in the file: a free between two requests at the same
+        address, or a request between two frees."""
 
     @property
     def n_before(self) -> int:
@@ -132,7 +132,7 @@ class RequestColumns:
     def trace(
         self, device: int, frame_table: FrameTable, *, has_times: bool, before: int = -1
     ) -> Trace:
-        """Return the trace.  before: stack of the blocks that existed before the file began."""
+        """Return the trace; `before` is the stack number of blocks from before the file began."""
         start = self._first_time()
         stacks = ((*row[:4], start, before if row[5] < 0 else row[5]) for row in self._before)
         rows = [*sorted(stacks, key=lambda row: row[1]), *self._rows]
@@ -173,11 +173,12 @@ _MOST_FRAMES = 200
 
 _Thread = tuple[str, str]
 _Call = tuple[float, float, str, str]
-"""(begin and end in microseconds, name, outer call stack that old traces store; else "")"""
+"""(begin, end, name, stack of callers): times in microseconds; only old traces store the stack,
+and it is "" in others"""
 
 
 class CallStacks:
-    """Calls in a profiler's trace, by thread, from which the stack at any moment is computed."""
+    """Calls in a profiler's trace, by thread; they give the stack of a thread at any moment."""
 
     def __init__(self) -> None:
         self._calls: dict[_Thread, list[_Call]] = {}

@@ -28,7 +28,7 @@ _COLON = re.compile(r"\s*:\s*")
 _MEMORY, _OOM = "[memory]", "[OutOfMemory]"
 _MODELLED = {1: "CUDA", 6: "HIP"}
 _OTHERS = {0: "CPU", 12: "XPU", 13: "MPS", 15: "HPU", 19: "MTIA", 20: "a backend of its own"}
-"""Names of c10::DeviceType values; 20 is PrivateUse1: NPU, MUSA, MLU and the like."""
+"""Names of c10::DeviceType values that are not replayed; 20 is PrivateUse1 (NPU, MUSA, MLU, …)."""
 _MOST_DEVICES = 1024
 _DEEPEST = "is nested too deeply to be a profiler trace"
 _BEFORE = Frame("<before>", "held when the trace began", 0)
@@ -116,7 +116,7 @@ def read_profiler_trace(path: str, data: bytes) -> Recording:
 
 
 def _device_numbers(moved: list[_Moved]) -> dict[tuple[str, int], int]:
-    """Return a device number of the recording for each (process, device) of the trace."""
+    """Assign a device number in the recording to each pair (process, device) of the trace."""
     pairs = list(dict.fromkeys((each.process, each.device) for each in moved))
     free = 1 + max(device for _, device in pairs)
     numbers: dict[tuple[str, int], int] = {}
