@@ -1,8 +1,9 @@
-"""Address policy of a recorded driver, for what-ifs.
+"""Address policy of the driver in a recording, to place the segments of what-if replays.
 
-A what-if must choose addresses for its segments; the policy that reproduces most of the recorded
-addresses is used.  A recording also shows changes of the address space that PyTorch's requests do
-not explain, which a what-if repeats at the same request:
+A what-if (a replay under other settings) obtains other segments than the recorded run, so it must
+choose their addresses.  It uses the policy that reproduces most of the recorded addresses.  A
+recording also shows changes of the address space that PyTorch's requests do not explain; a what-if
+repeats them at the same request:
 
 - a hole: free memory in a chunk (a multiple of 32 MiB) that was created for something else;
 - a gap: a free range between chunks, where the driver can create a new chunk;
@@ -34,21 +35,22 @@ from allocsim.units import round_up
 _GAP, _HOLE, _TAKEN = AddressEventKind.GAP, AddressEventKind.HOLE, AddressEventKind.TAKEN
 
 LEAST_SHARE = 0.5
-"""Smallest share of recorded segments that a policy must place at their recorded address."""
+"""Smallest share of segments that a policy must place at their recorded address to be used."""
 
 MOST_MOVES = 20_000
-"""Largest number of segment entries to read; far fewer show the policy."""
+"""Largest number of segment entries that are examined; far fewer show the policy."""
 
 LEAST_CHUNKS = 2
-"""Fewest new chunks at multiples of 32 MiB that show a CUDA driver."""
+"""Fewest new chunks at multiples of 32 MiB that show the policy of a CUDA driver."""
 
 LEAST_RUNS, ALIGNED_SHARE = 4, 0.75
-"""A CUDA driver is known by 4 ranges of adjacent segments, 3/4 of them at multiples of 32 MiB."""
+"""Fewest ranges of adjacent segments, and share of them at multiples of 32 MiB, that show a CUDA
+driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatedEvent:
-    """Change that other code made to the address space before the segment at `entry`."""
+    """Change of the address space by code other than PyTorch, before the segment at `entry`."""
 
     entry: int
     event: AddressEvent
@@ -58,6 +60,9 @@ class DatedEvent:
 class Addresses:
     """Placement of segments in a what-if of a recording.
 
+    policy: "bump" never reuses an address, "firstfit" takes the lowest free range, "driver" chooses
+        as the CUDA driver does (`core/arena.py`).
+    base: address at which the policy begins; None for the recording's first address.
     events: changes of the address space that the recording shows, in order; only for "driver".
     n_segments: number of segments that the recording obtains by cudaMalloc.
     n_right: number of these segments that the policy places at their recorded address.

@@ -1,8 +1,8 @@
-"""Loop that runs the steps of a plan on one allocator and collects the results.
+"""Loop that runs the steps of a plan on one simulated allocator and collects the results.
 
-A block is known by its recorded address, whatever address it has in this replay.  Most steps are
-plain: a malloc or a free with one possible effect on the entries, which the compiled loop of the
-core runs in batches.
+A block is identified by its recorded address, whatever its address in this replay.  Most steps are
+plain: their entries follow from the step and the address of its block.  The compiled loop of the
+core runs plain steps in batches.
 """
 
 from __future__ import annotations
@@ -49,13 +49,15 @@ class Drive:
     """One replay, in progress or finished.
 
     dictates: True to place segments at their recorded addresses.
+    check_every: number of steps between checks of the allocator's invariants; 0 for no checks.
     fidelity: comparison with the recording; None for no comparison.
     progress: function called with the number of entries done and in total; None for no calls.
-    lays_out: segments whose blocks in use are requested before the first step; empty if the
-        allocator already contains the blocks from before the first entry.
+    folder: function that computes statistics from the core's list of changes (the journal).
+    lays_out: recorded segments whose blocks in use are requested again before the first step; empty
+        if the allocator already contains the segments from before the first entry.
     keeps_rows: True to record only the address of each plain step's block, from which `fidelity`
         derives the step's entries; False to record the entries.
-    address_events: changes of the driver's address space, ordered by entry.
+    address_events: changes of the address space to repeat (`addresses.py`), ordered by entry.
     stops_at_difference: True to stop after the first batch that differs from the recording.
     stopped_at: entry of the out-of-memory error that ended the replay; None if none did.
     given_up_at: entry at which an observer ended the replay; None if none did.
@@ -112,8 +114,8 @@ class Drive:
     def run(self, period: Period | None = None) -> None:
         """Run all steps, or stop at an out-of-memory error that the recording does not contain.
 
-        period: sequence of equal steps; repetitions that leave the allocator in the same state are
-            skipped.
+        period: part of the plan that repeats.  As soon as the allocator is in the same state as a
+            few repetitions before, further repetitions are skipped.  None to run every step.
         """
         # The steps leave no reference cycles, and Python's cycle collector took 10 % of the time.
         try:

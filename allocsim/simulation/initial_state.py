@@ -1,8 +1,8 @@
 """Start state of a replay: memory before its first step, if the recording starts mid-run.
 
-A what-if has two choices, and both are inexact: the recorded segments, with sizes and splits that
-the tried setting would not have produced, or only the blocks in use, requested again, without the
-cached memory.  docs/evidence/fidelity.md gives the error of both.
+A what-if (a replay under another setting) either starts with the recorded segments, although the
+other setting might have produced other sizes and splits, or requests the blocks in use again, and
+then lacks the cached memory.  Both are inexact; docs/evidence/fidelity.md gives the errors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Start(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StartPeaks:
-    """Peak reserved bytes of a what-if of a recording that starts mid-run, for each start state."""
+    """Peak reserved bytes of a what-if from each start state, if a recording starts mid-run."""
 
     shown: Start
     """Start state of the replay whose results are reported."""
@@ -75,8 +75,9 @@ def _request_of(block: BlockState) -> int:
 def allocate_live_blocks(
     allocator: ReplayAllocator, segments: Sequence[SegmentState]
 ) -> dict[int, RequestedFree]:
-    """Request the blocks in use in `segments`, in order of address; return the incomplete frees.
+    """Request the blocks in use in `segments`, in order of address; return the pending frees.
 
+    The keys of the result are recorded addresses.
     Afterwards, peaks, accumulated statistics and the number of driver calls are reset.
     """
     names: list[tuple[int, str]] = []

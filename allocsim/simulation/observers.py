@@ -1,4 +1,4 @@
-"""Observers of a running replay: peak, host memory, progress.
+"""Observers of a running replay, which measure its peak or its use of host memory.
 
 An observer must not change the allocator, and must copy the values that it keeps, because blocks
 change later.
@@ -29,7 +29,7 @@ class Observer:
 
     def began(self, allocator: ReplayAllocator) -> None: ...
     def history(self, entries: Sequence[TraceEntry]) -> None:
-        """Handle the entries since the last call; called only with `keeps_history`."""
+        """Handle the entries since the last call; called only if `keeps_history` is True."""
 
     def out_of_memory(
         self, allocator: ReplayAllocator, oom: SimulatedOom, blocks: Mapping[int, Block]
@@ -39,10 +39,10 @@ class Observer:
 
 
 class PeakWatch(Observer):
-    """Observer that keeps the memory at the first peak of reserved memory.
+    """Observer that keeps the allocated and active bytes at the first peak of reserved memory.
 
     device_bytes: peak memory in use on the device, in bytes.
-    Only one `PeakWatch` can observe an allocator, which saves one state (`save_bytes`).
+    Only one `PeakWatch` can observe an allocator, because the allocator saves only one state.
     """
 
     def __init__(self) -> None:
@@ -93,5 +93,8 @@ class SpillWatch(Observer):
             self._most, self._worst = spilled, entry
 
     def result(self, lent: int, at_end: int) -> Spill:
-        """Return the use of host memory during the replay."""
+        """Return the use of host memory.
+
+        lent, at_end: bytes of host memory that were available, and in use at the end.
+        """
         return Spill(lent, self._most, self._began, self._worst, at_end)

@@ -2,8 +2,8 @@
 
 The entries alloc, free_requested, free_completed and oom become steps; all other entries are
 effects of the allocator.  A plan also contains calls that left no entry, as inferred by
-`search.py`, and the driver's recorded answers.  A replay can skip repeated steps (`Period`) to save
-time.  Source: semantics 2.5, 6.2, 6.6.
+`search.py`, and the recorded results of driver calls.  A replay can skip repeated steps (`Period`)
+to save time.  Source: semantics 2.5, 6.2, 6.6.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ class StepKind(IntEnum):
     FREE_COMPLETE = FREE_COMPLETED
     OOM = 5
     DICTATE = 6
-    """The driver's next segment is at `addr`."""
+    """The simulated driver must place its next segment at the recorded address `addr`."""
     EMPTY_CACHE = 7
     SCOPE = 8
-    """Later requests go to pool number `size` (-1: the default pool)."""
+    """Later requests go to the private pool `Plan.pools[size]` (-1: to the default pool)."""
     END_POOL = 9
-    """All users of pool number `size` end their use."""
+    """All graph captures and MemPools that use `Plan.pools[size]` release this pool."""
     DELETE_POOL = 10
-    """The MemPool of pool number `size` is deleted, and its memory returns to the driver."""
+    """The MemPool of `Plan.pools[size]` is deleted, and its memory returns to the driver."""
     ROOM = 11
-    """The driver can provide `size` bytes in total (-1: the whole device)."""
+    """From here on, the driver can provide `size` bytes in total (-1: the whole device)."""
     AWAIT = 12
-    """If the device is full, wait for the free of `addr` after the frees of earlier AWAIT steps."""
+    """If the device is full, the allocator waits for the free of `addr` after all other frees."""
     SETTINGS = 13
     """The program sets the conf `Plan.changes[size]`."""
     FRACTION = 14
@@ -66,10 +66,10 @@ class StepKind(IntEnum):
 
 
 Step = StepRow
-"""(kind, addr, size, stream)"""
+"""Step as plain integers: (kind, addr, size, stream)."""
 
 Planned = tuple[int, int, int, int, int]
-"""(kind, entry, addr, size, stream)"""
+"""Step that is inserted into a plan: (kind, entry, addr, size, stream)."""
 
 Change = str | float
 """Value that a program sets at run time: a conf or a memory fraction."""
@@ -79,6 +79,7 @@ Change = str | float
 class Steps:
     """Steps of a plan as columns; item i of each column belongs to step i.
 
+    entry: number of the entry that the step comes from.
     addr: recorded address of the block or segment.
     size: bytes, or the number that `StepKind` explains.
     """
@@ -93,7 +94,7 @@ class Steps:
         return len(self.kind)
 
     def of_program(self) -> Steps:
-        """Return the steps without the driver's answers: segment addresses and refusals."""
+        """Return the steps without the results of driver calls: segment addresses and refusals."""
         return self.taken(np.flatnonzero(self.is_of_program))
 
     def taken(self, indices: NDArray[np.intp]) -> Steps:
@@ -147,9 +148,10 @@ class Plan:
 
     max_reserved: highest reserved memory after any entry, in bytes.
     capacity: free plus reserved bytes at the first `oom` entry; None without such an entry.
-    refused_below: lowest reserved memory, in bytes, that a seemingly refused request would have
-        caused; the device has less room.  None if no request seems refused.
+    refused_below: bytes that the device cannot provide: the lowest reserved memory that a request
+        seemingly refused by the driver would have led to.  None if no request seems refused.
     n_empty_cache: number of inferred empty_cache calls that returned memory to the driver.
+    pools: ids of the private pools; the steps refer to them by index.
     limit: memory limit that the program set by a call, in bytes, inferred from its garbage
         collections; None if unknown.
     limits: lowest and highest possible `limit` in bytes; None if the recording determines it.
@@ -158,8 +160,9 @@ class Plan:
     is_proved: the steps were replayed, and every entry was equal to the recorded one.
     fits: size of the device in bytes that must be assumed to reproduce the recording; None if no
         assumption is needed.
-    n_named: number of these empty_cache calls that the Python stack of an entry names.
-    n_either: number of times that either a full device or empty_cache explains released memory.
+    n_named: number of calls in `n_empty_cache` that the Python stack of an entry names.
+    n_either: number of releases of memory that a full device and empty_cache explain equally.
+    changes: confs and memory fractions that the program sets; the steps refer to them by index.
     parts_at: first entry that differs, if `is_whole` is False and an entry differs; else None.
     deleted_pools: (first entry, last entry) of each private pool that was inferred because the
         program deleted it before the end.
@@ -196,21 +199,18 @@ class Plan:
 
     @property
     def inferred_capacity(self) -> int | None:
-        """Bytes of the device, inferred from the recording; None if no request seems refused."""
+        """Bytes of the device, from an `oom` entry or from refused requests; None without them."""
         if self.capacity is not None or self.refused_below is None:
             return self.capacity
         return self.refused_below - PAGE
 
 
 PlannedAt = tuple[int, Sequence[Planned]]
-"""(number of steps before the planned steps, planned steps)"""
+"""Steps to insert into a plan: (number of steps before them, the steps)."""
 
 
 def joined(steps: Steps, planned: Sequence[PlannedAt]) -> Steps:
-    """Return `steps` with the planned steps inserted at their positions.
-
-    planned: pairs of (number of steps before the planned steps, planned steps).
-    """
+    """Return `steps` with the `planned` steps inserted at their positions."""
     places, added = spread(planned)
     return Steps(
         *(
@@ -221,7 +221,7 @@ def joined(steps: Steps, planned: Sequence[PlannedAt]) -> Steps:
 
 
 def spread(planned: Sequence[PlannedAt]) -> tuple[NDArray[np.intp], list[tuple[int, ...]]]:
-    """Return the columns of planned steps, and the index in a plan to insert each step at."""
+    """Return the index in a plan at which to insert each planned step, and the steps' columns."""
     columns = list(zip(*(step for _, steps in planned for step in steps), strict=True))
     places = np.repeat(
         np.array([after for after, _ in planned], dtype=np.intp),
@@ -231,19 +231,19 @@ def spread(planned: Sequence[PlannedAt]) -> tuple[NDArray[np.intp], list[tuple[i
 
 
 CYCLE = 4
-"""Number of earlier states to compare with, because blocks may alternate between addresses."""
+"""Number of earlier states to compare the allocator with, since blocks may alternate addresses."""
 
 _CHECK_EVERY = 512
-"""Fewest steps between checks of the state; a check takes as long as some tens of steps."""
+"""Fewest steps between comparisons of the allocator's state; one takes as long as tens of steps."""
 
 _LEAST_CHECKS = 8
-"""Fewest checks of a sequence of periods."""
+"""Fewest comparisons of the allocator's state while equal periods are replayed."""
 
 _CANDIDATES = 16
-"""Number of lengths that are tried."""
+"""Number of possible lengths of a period that `find_period` tries."""
 
 _LEAST_PART = 8
-"""Periods with less than 1/8 of the steps save less time than their search and checks take."""
+"""Equal periods that are less than 1/8 of the plan are ignored; to skip them saves little time."""
 
 _RUN = 32
 """Length of the subsequences whose distances suggest the length of a period; a power of two."""
@@ -270,6 +270,7 @@ class Period:
     allocator is deterministic.
 
     first: number of the first step of the first period.
+    length, count: number of steps in each period, and number of periods.
     """
 
     first: int

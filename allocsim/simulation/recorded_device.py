@@ -1,7 +1,7 @@
 """Device of a recording, as far as it is known without a replay.
 
-Hints are facts about the program that the user knows and the recording does not contain.  They
-replace recorded marks of the same kind: notes that the program made a call which leaves no entry.
+Hints are calls of the program that the user knows and the recording does not contain.  They replace
+recorded marks of the same kind.  A mark is a call without an entry, stored beside the entries.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EMPTY_CACHE_WAYS = (_NEVER, "recorded")
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """Calls of the program, as the user gives them.
+    """Facts that the user gives about calls of the program that leave no entry.
 
     memory_fraction: argument of set_per_process_memory_fraction at the start; None for no hint.
     empty_cache: "never" if the program never called empty_cache, even if the recording suggests
@@ -109,7 +109,10 @@ def _fraction_at_start(marks: Sequence[Mark]) -> float | None:
 class RecordedDevice:
     """Device of a recording, with facts from the file, its provenance and the user.
 
-    recorded: recorded settings, or the defaults if the recording has none.
+    release, release_note: modelled release, and the reason for its choice as a sentence.
+    recorded: recorded setting, or the defaults if the recording has none.
+    config: options of the conf of `recorded`, as read by `release`.
+    has_settings: False if neither the recording nor a hint gives the conf.
     start: segments before the first entry.
     provenance: origin of the recording; None if it is not noted.
     releases: releases that can have written the recording, oldest first.  If the user requests a
@@ -151,14 +154,20 @@ class RecordedDevice:
 
     @property
     def collects_at(self) -> float | None:
-        """Recorded garbage_collection_threshold, if the memory limit must be inferred from it."""
+        """Recorded garbage_collection_threshold if the memory limit is not recorded; else None.
+
+        The limit is then inferred from the recorded garbage collections.
+        """
         is_marked = any(mark.kind is MarkKind.FRACTION for mark in self.marks)
         has_limit = is_marked or self.recorded.fraction(self.release) is not None
         threshold = self.config.garbage_collection_threshold
         return threshold if threshold > 0 and not has_limit else None
 
     def in_force(self, setting: Setting) -> Setting:
-        """Return `setting` with the memory fraction that the program sets at its start."""
+        """Return `setting` with the memory fraction that the program sets at its start.
+
+        A what-if setting that already has a memory fraction is returned unchanged.
+        """
         at_start = _fraction_at_start(self.marks)
         if setting.call_fraction == at_start or self._sets_limit(setting):
             return setting
@@ -201,7 +210,7 @@ class RecordedDevice:
 
     @cached_property
     def addresses(self) -> Addresses:
-        """Address policy of what-ifs, which cannot use the recorded addresses."""
+        """Address policy of what-if replays, whose segments differ from the recorded ones."""
         if self.is_made or self.is_requests:
             return Addresses()
         return read_addresses(self.trace, self.start)
@@ -228,10 +237,11 @@ class RecordedDevice:
         start: Start = Start.KEPT,
         host_spill: int = 0,
     ) -> ReplayAllocator:
-        """Return an allocator in the state before the first entry.
+        """Return a simulated allocator in the state before the first entry.
 
-        limit: memory limit in bytes that the program sets by a call.
-        start: `Start.REALLOCATED` for an empty allocator.
+        device_memory: bytes of the device; None for an unlimited device.
+        limit: memory limit in bytes that the program sets by a call; None without a limit.
+        start: `Start.KEPT` for the recorded segments, `Start.REALLOCATED` for an empty allocator.
         host_spill: bytes of host memory that the driver provides when the device is full.
         """
         is_kept = start is Start.KEPT
@@ -270,7 +280,7 @@ class RecordedDevice:
         return allocator
 
     def plan_under(self, setting: Setting, plan: Plan) -> Plan:
-        """Return `plan`, without the program's own memory fractions if `setting` has one."""
+        """Return `plan`, without its steps that set a memory fraction if `setting` has one."""
         if not plan.changes or not self._sets_limit(setting):
             return plan
         return replace(plan, steps=plan.steps.without(StepKind.FRACTION))
@@ -286,8 +296,8 @@ class RecordedDevice:
     def limit_for(self, setting: Setting, device_memory: int | None, plan: Plan) -> int | None:
         """Return the memory limit in bytes for a replay on a device of `device_memory` bytes.
 
-        The inferred limit grows with the device, because the program sets it as a fraction. None if
-        no limit was inferred, or if a memory fraction is known.
+        The inferred limit grows with the device, because the program sets it as a fraction.
+        Returns None if no limit was inferred, or if a memory fraction is known.
         """
         limit = plan.limit
         if limit is None or self.in_force(setting).fraction(self.release) is not None:

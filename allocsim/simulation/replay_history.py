@@ -21,10 +21,10 @@ from allocsim.simulation.plan import StepKind, Steps
 from allocsim.simulation.result import Fidelity
 
 Row = tuple[str, int, int, int]
-"""(action, address, size, stream)"""
+"""Entry of a replay: (action, address, size, stream)."""
 
 ENTRIES = np.zeros(len(StepKind), dtype=np.int64)
-"""Number of entries of a plain step, by `StepKind`; 0 for kinds that run singly."""
+"""Number of entries of a plain step, by `StepKind`; 0 for kinds that run one by one."""
 FIRST_ACTIONS = np.zeros(len(StepKind), dtype=np.uint8)
 """Action of the first entry of a plain step, by `StepKind`."""
 for _kind, _count, _action in (

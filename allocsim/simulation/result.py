@@ -31,9 +31,10 @@ class SimulatedOom:
     requested_bytes: size before rounding; None if the recording has only the rounded size.
     rounded_bytes: size after rounding.
     tried_bytes: size that the error message gives.
-    is_recorded: this entry of the recording is an `oom` entry too.
+    is_recorded: True if the recording has an `oom` entry for this request too.
     total_bytes, free_bytes: memory of the device after the error.
     allocated_bytes, reserved_bytes: memory of PyTorch after the error.
+    limit_bytes: memory limit set by a fraction or a call; None without a limit.
     """
 
     entry: int
@@ -74,7 +75,7 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """First difference of a device's baseline from its recording.
+    """First difference of a recording from its replay under the recorded settings (the baseline).
 
     entry: first entry that differs; None if only the final segments differ.
     """
@@ -98,8 +99,9 @@ class Parting:
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """Agreement of a replay under the recorded settings with the recording.
+    """Agreement of a replay under the recorded settings with the recording, as numbers.
 
+    allocations, segments: number of recorded `alloc` entries, and of final segments.
     addresses_matched: number of recorded `alloc` entries with the same address in the replay.
     segments_matched: number of final segments with the same blocks in the replay.
     entries: number of compared entries.
@@ -155,8 +157,10 @@ class PeakState:
 class Spill:
     """Use of host memory by a device whose driver provides it when the device is full.
 
-    lent_bytes: available host memory.
-    began, worst: entries of the first request that used host memory (or None) and of the peak.
+    lent_bytes: host memory that the driver can provide.
+    most_bytes, end_bytes: host memory in use at most, and at the end.
+    began: entry of the first request that used host memory; None if no request did.
+    worst: entry at which `most_bytes` was reached first; -1 without such an entry.
     """
 
     lent_bytes: int
@@ -250,8 +254,9 @@ class DeviceRun(Shown):
     def parting(self) -> Parting | None:
         """First difference of the baseline from the recording; None if the baseline is exact.
 
-        For a what-if, the first access replays the baseline, which takes as long as the what-if.
-        All what-ifs of a recording share that replay.  `replaying.with_proof` runs it explicitly.
+        The baseline is the replay under the recorded settings.  For a what-if, the first access
+        runs it, which takes as long as the what-if.  All what-ifs of a recording share that replay.
+        `replaying.with_proof` runs it explicitly.
         """
         return self.find_parting()
 
@@ -278,13 +283,13 @@ class DeviceRun(Shown):
 
     @property
     def peak_range(self) -> tuple[int, int]:
-        """Lowest and highest of the peaks of this replay, both start states and `left_open`."""
+        """Lowest and highest peak of this replay, of both start states, and of `left_open`."""
         return self.peak_range_with(self.peaks_left_open)
 
     def peak_range_with(self, peaks: tuple[int, int] | None) -> tuple[int, int]:
-        """Return the lowest and highest of this replay's peak, the start states' peaks and `peaks`.
+        """Return the lowest and highest peak of this replay, of both start states, and of `peaks`.
 
-        peaks: lowest and highest peak reserved bytes; None to leave them out.
+        peaks: lowest and highest peak reserved bytes of other replays; None to leave them out.
         """
         started = () if self.peaks is None else (self.peaks.kept, self.peaks.anew)
         ways = (self.peak_reserved_bytes, *(peaks or ()), *started)

@@ -1,5 +1,6 @@
 """Allocator setting that a user can choose: a conf and a memory fraction.
 
+A conf is an option string of PYTORCH_CUDA_ALLOC_CONF; a memory fraction limits reserved memory.
 PyTorch 2.10 and later read the fraction from the conf.  Under earlier releases the program has to
 call `torch.cuda.set_per_process_memory_fraction`.
 """
@@ -18,7 +19,7 @@ IN_STRING = "per_process_memory_fraction"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Conf, and memory fraction set by a call.
+    """Option string of PYTORCH_CUDA_ALLOC_CONF (`conf`), and memory fraction set by a call.
 
     call_fraction: argument of set_per_process_memory_fraction; None without a call.
     """
@@ -62,7 +63,10 @@ def in_option_string(release: Release) -> bool:
 
 
 def releases_needed(conf: str, release: Release, possible: Sequence[str]) -> str | None:
-    """Name the releases that read `conf` as `release` does, such as "PyTorch 2.11 or later"."""
+    """Name the releases that read `conf` as `release` does, such as "PyTorch 2.11 or later".
+
+    Returns None if all `possible` releases do.
+    """
     if all(_reads_alike(conf, release, version) for version in possible):
         return None
     # Extend the range from `release` in both directions while the meaning is the same.

@@ -1,7 +1,7 @@
-"""Memory over a replay, computed by NumPy: timeline and statistics.
+"""Allocated and reserved memory after each step of a replay, and sums of statistics, with NumPy.
 
-The functions give the same numbers as `allocsim.core.stats.fold_records`.  The core does not import
-NumPy, so a `Drive` gives it the function to call.
+`fold` and `fold_columns` return the same sums as `fold_records` of the core.  The core does not
+import NumPy, so a replay (`Drive`) passes the function to use to the core.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Timeline:
 class TimelineBuilder:
     """Builder of the timeline of a replay.
 
-    moved: change of allocated bytes at each step since the last `keep`.
+    moved: change of allocated bytes at each step since the last call of `keep`.
     """
 
     def __init__(self, allocated: int, reserved: int) -> None:
@@ -113,20 +113,20 @@ class TimelineBuilder:
 _Ints = NDArray[np.int64]
 
 FEW = 64
-"""Number of records below which plain Python is faster than NumPy."""
+"""Number of changes in a journal below which plain Python is faster than NumPy."""
 
 
 def fold(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Add up the changes of a journal (core/journal.py), with NumPy if that is faster.
+    """Add up the changes of statistics in a journal (core/journal.py), with NumPy if faster.
 
-    Return the sums of all pools, the small pools and the large pools.
+    Returns the sums for all pools, for the small pools and for the large pools.
     """
     is_quicker = IS_COMPILED or len(journal[0]) < FEW
     return fold_records(journal) if is_quicker else fold_columns(journal)
 
 
 def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Add up the changes in a journal, which must not be empty, with NumPy."""
+    """Add up the changes in a journal, which must not be empty, with NumPy; see `fold`."""
     sizes, requested, inactive, at, waits = map(int_column, journal)
     sign = np.sign(sizes)
     is_small = inactive & 1
@@ -157,7 +157,7 @@ def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
 
 
 def fold_allocated(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Add up only the changes of allocated bytes in a journal, enough for sweeps of settings."""
+    """Add up only the changes of allocated bytes of all blocks, enough to compare settings."""
     sizes, _, _, at, waits = journal
     held = int_column(sizes)
     grown = np.maximum(held, 0).sum(keepdims=True)
