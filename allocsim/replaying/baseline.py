@@ -1,8 +1,8 @@
-"""Setup of replays, and the proof of a recording.
+"""Setup of replays, and the proof that a replay reproduces its recording.
 
-The baseline is the replay under the recorded settings on the recorded device; it uses the recorded
-addresses of the driver, and is compared with every entry (the proof).  The proof is made once, on
-first use, and kept with the prepared device.
+The baseline is the replay under the recorded settings on the recorded device.  It places segments
+at their recorded addresses, and its comparison with every entry is the proof.  The proof is made
+once, on first use, and kept with the prepared device (`Prepared`).
 """
 
 from __future__ import annotations
@@ -68,12 +68,14 @@ def unstarted_drive(
     proves: bool = False,
     make: Callable[..., Drive] = Drive,
 ) -> tuple[Drive, int | None, list[str]]:
-    """Prepare a replay without starting it.
+    """Construct a replay without starting it; see `replay` for most parameters.
 
     Returns the replay, the device's memory in bytes (None for an unlimited device), and sentences
     on inferred facts.
+
     is_stepwise: run the steps one by one instead of in batches, and compare nothing.
-    proves: compare with the recording although `setting` differs, because it is equivalent.
+    proves: compare with the recording although `setting` differs, because its effect is the same.
+    make: `Drive`, or a function that constructs a subclass of it.
     """
     is_same = prepared.is_recorded(setting) and not prepared.is_edited
     is_as_recorded = is_same and is_recorded_device(prepared, device_memory) and not host_spill
@@ -181,13 +183,15 @@ def _device_memory(
 
 
 _ROUNDS = 8
-"""Number of times that a start state is learned; a larger block may change earlier requests."""
+"""Most replays to learn block sizes at the start; a larger block may change earlier requests."""
 
 
 def parting_of(prepared: Prepared) -> Parting | None:
     """Return the first difference of the baseline from the recording; None if it is exact.
 
     The first call for `prepared` replays the baseline, and later calls return the cached result.
+    Nothing is replayed, and the result is None, if the modelled release cannot have written the
+    recording.
     """
     if not prepared.is_own_release:
         return None
@@ -197,7 +201,10 @@ def parting_of(prepared: Prepared) -> Parting | None:
 
 
 def with_learned_start(prepared: Prepared) -> Prepared:
-    """Return `prepared` with a start state that makes the baseline exact, if one is found."""
+    """Return `prepared` with block sizes at the start that make the baseline exact, if found.
+
+    A recording shows only the requested sizes of blocks from before its first entry.
+    """
     if not has_unknown_sizes(prepared):
         return prepared
     tried = prepared
@@ -263,8 +270,9 @@ def run_as_proof(
 ) -> tuple[Drive, int | None, list[str]] | None:
     """Run one replay that is both the what-if of `setting` and the proof of `prepared`.
 
-    This is possible if `setting` is equivalent to the recorded setting.  Returns the finished
-    replay, the device's memory in bytes (None if unlimited) and notes; None if impossible.
+    This is possible if `setting` has the same effect as the recorded setting.  Returns the finished
+    replay, the device's memory in bytes (None if unlimited) and notes.  Returns None if it is not
+    possible, if the proof exists already, or if the replay differs from the recording.
     """
     if prepared.proofs or not _is_baseline_too(prepared, setting, device_memory):
         return None

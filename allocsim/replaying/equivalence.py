@@ -9,11 +9,11 @@ comparison that the allocator makes has the same result under both settings (sem
 2. large_segment_size_mb has an effect only if a rounded size is between 1 MiB and 10 MiB, or if
    memory is mapped in handles of that size.
 3. max_split_size_mb M is compared with rounded sizes and with whole segments, since a segment of
-   M or more is never split.  So two values are equivalent if no such size is between them, and a
-   value above all sizes is equivalent to no limit.  If the recording starts with segments, only
-   the second rule is applied; with expandable segments, neither is.
-4. max_non_split_rounding_mb R is compared with the difference of a segment and a request that both
-   have M or more.  It has no effect without such a request.
+   M or more is never split.  So (a) a value above all these sizes is equivalent to no limit, and
+   (b) two values are equivalent if no such size is between them.  If the recording starts with
+   segments, only (a) is applied; with expandable segments, neither is.
+4. max_non_split_rounding_mb R is compared with the bytes by which a segment exceeds a request, if
+   both have M or more.  It has no effect without such a request.
 5. garbage_collection_threshold has no effect without a memory fraction, set or inferred.
 6. per_process_memory_fraction of 1.0 has no effect.
 7. expandable_segments_reserve has no effect without expandable segments.
@@ -97,10 +97,10 @@ def rounded_by(config: AllocatorConfig, sizes: NDArray[np.int64]) -> NDArray[np.
 
 
 _Pieces = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Starts of size intervals, and the rounding step in each."""
+"""Intervals of request sizes in bytes: (first size of each, multiple to which each rounds up)."""
 
 _PIECES: dict[tuple[str, tuple[int, ...], int], _Pieces] = {}
-"""Results of `_rounding_intervals`: a search rounds the sizes of many devices by a few settings."""
+"""Cache of `_rounding_intervals`, because a search rounds the sizes of many devices alike."""
 
 
 def _rounding_intervals(config: AllocatorConfig, n_bits: int) -> _Pieces:
@@ -158,14 +158,15 @@ RULES: dict[str, int | None] = {
     "throw_on_cudamalloc_oom": None,
     "graph_capture_record_stream_reuse": None,
 }
-"""Number of the rule above for each option; None if different values always differ."""
+"""Rule number in the module's docstring for each option; None if different values always count as
+different."""
 
 _PLAIN = tuple(OPTIONS[name].field for name, rule in RULES.items() if rule is None)
 """Fields of `AllocatorConfig` of the options without a rule."""
 
 
 def effects_on(prepared: Prepared) -> Effect:
-    """Return a function from settings to keys that are equal if the settings have equal replays."""
+    """Return a function from a setting to a key; settings with equal keys have equal replays."""
     sizes, is_limited = (requested_of(prepared),), prepared.plan.limit is not None
 
     @cache
@@ -186,7 +187,11 @@ def effect_of(
     parts: tuple[RequestedSizes, ...],
     is_limited: bool = False,
 ) -> Hashable:
-    """Return a value for `setting` that compares equal for two settings with equal replays."""
+    """Return a key for `setting`; settings with equal keys have equal replays.
+
+    parts: request sizes of each device.
+    is_limited: True if the program set a memory limit by a call, as inferred from the recording.
+    """
     config = setting.config(release)
     limit = _limiting_fraction(setting, config, release)
     return (

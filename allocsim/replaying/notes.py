@@ -48,7 +48,10 @@ def cause_notes(prepared: Prepared) -> list[str]:
 
 
 def workspace_note(recorded: str, modelled: Release) -> str | None:
-    """Return a note if cuBLAS requests other workspaces under `modelled` than under `recorded`."""
+    """Return a note if the release `modelled` requests other cuBLAS workspaces than `recorded`.
+
+    Returns None if it does not, or if the recorded release is unknown.
+    """
     made = RELEASES.get(recorded)
     if made is None or made.keeps_cublas_workspaces == modelled.keeps_cublas_workspaces:
         return None
@@ -106,7 +109,7 @@ def provenance_notes(made: Provenance | None) -> list[str]:
 
 
 def routing_text(routing: str) -> str:
-    """Describe how a phantom GPU chose experts of a mixture of experts."""
+    """Describe how a simulated (phantom) GPU assigned tokens to the experts of a model."""
     how = {
         "balanced": "tokens are spread evenly over the experts",
         "skewed": "all tokens choose the same experts",
@@ -173,6 +176,7 @@ def address_range_note(peaks: tuple[int, int], peak: int | None) -> str:
     """Return a note on the peaks of a what-if under other addresses of segments.
 
     peaks: lowest and highest peak reserved bytes under other addresses.
+    peak: peak reserved bytes of the what-if itself; None if an out-of-memory error ended it.
     """
     known = peaks if peak is None else (min(*peaks, peak), max(*peaks, peak))
     low, high = map(format_size, known)
@@ -221,7 +225,10 @@ def peak_notes(peaks: StartPeaks) -> list[str]:
 
 
 def open_notes(prepared: Prepared, peaks: tuple[int, int]) -> Iterator[str]:
-    """Yield a note on each fact that the recording does not show, and one on the range of peaks."""
+    """Yield a note on each fact that the recording does not show, and one on the range of peaks.
+
+    peaks: lowest and highest peak reserved bytes over all possibilities.
+    """
     if has_unseen_calls(prepared, prepared.plan):
         yield (
             "calls of empty_cache that release nothing leave no entry, but may release memory "

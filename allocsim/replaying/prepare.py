@@ -52,12 +52,12 @@ from allocsim.state import SegmentState
 from allocsim.units import MIB, format_size, round_up
 
 _Key = tuple[int | None, str | None, Hints]
-"""(device, release, hints)"""
+"""Arguments of `prepare` beside the recording: (device, release, hints)."""
 
 _LAST: WeakKeyDictionary[Recording, tuple[_Key, tuple[Prepared, ...]]] = WeakKeyDictionary()
 """Last result of `prepare` for each recording, with its arguments."""
 _SOUND: WeakKeyDictionary[Recording, dict[int, Rewound]] = WeakKeyDictionary()
-"""State of each device before its first entry, for recordings of several devices."""
+"""Cache of the state of each device before its first entry, for recordings of several devices."""
 
 
 def prepare(
@@ -67,7 +67,7 @@ def prepare(
     *,
     hints: Hints | None = None,
 ) -> tuple[Prepared, ...]:
-    """Prepare every device of `recording`, or only `device`."""
+    """Return every device of `recording`, or only `device`, prepared for replays."""
     keep_pages()
     key = device, torch_version, hints or Hints()
     last = _LAST.get(recording)
@@ -110,7 +110,7 @@ def _before_first(recording: Recording) -> dict[int, Rewound]:
 
 
 def prepare_made(recording: Recording, device: int | None = None) -> tuple[Prepared, ...]:
-    """Prepare a recording that the model has just made on an empty device."""
+    """Prepare a recording that the simulated allocator has just made on an empty device."""
     found = _from_empty(recording, device, None, Hints())
     return tuple(replace(each, is_made=True) for each in found)
 
@@ -212,7 +212,7 @@ def can_be_of(recording: Recording, version: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StateSource:
-    """State of one device of a snapshot, from which allocators are made.
+    """State of one device of a snapshot, from which simulated allocators are made.
 
     is_taken_full: the device is assumed to have no free memory, because its size was not given.
     """
@@ -297,9 +297,9 @@ def run_as_made(
     peak: PeakState,
     peak_device_bytes: int,
 ) -> DeviceRun:
-    """Return the result of replaying a recording that the model has just made, without a replay.
+    """Return the result of a replay without running it, if the model has just made the recording.
 
-    allocator: the allocator that made the recording, after the last request.
+    allocator: the simulated allocator that made the recording, after the last request.
     moved: change of allocated bytes at each request and free, in order.
     """
     trace, steps = prepared.trace, prepared.plan.steps
@@ -352,10 +352,10 @@ _LEAST_UNSPLIT = 20 * MIB
 
 
 def with_settings_of_vllm(prepared: Prepared) -> Prepared:
-    """Return `prepared` with the settings of vLLM, if only they make the baseline exact.
+    """Return `prepared` with the conf that vLLM sets while it loads, if the baseline needs it.
 
-    A snapshot contains only the last settings, so replays find the time of the change: an entry
-    that needs the first settings is before it, an entry that needs the last ones after it.
+    A snapshot contains only the conf after loading, so replays bisect for the entry of the change:
+    earlier entries need the first conf, later entries the last one.
     """
     is_known = prepared.hints.settings or any(m.kind is MarkKind.SETTINGS for m in prepared.marks)
     if is_known or prepared.recorded.conf != _AFTER_LOADING:

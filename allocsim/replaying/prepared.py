@@ -1,8 +1,8 @@
 """One device of a recording, prepared once and replayed under any number of settings.
 
-`Prepared` computes on first use, and keeps, the plan, the start state, the address policy and the
-proof of a device.  If the recording starts mid-run, a what-if keeps the recorded segments or
-requests the blocks in use again; `choose_start` takes the one with the smaller error in
+`Prepared` computes the plan, the start state, the address policy and the proof of a device on first
+use, and keeps them.  If the recording starts mid-run, a what-if either keeps the recorded segments
+or requests the blocks in use again; `choose_start` takes the choice with the smaller error in
 benchmarks/midrun.py (table in docs/evidence/fidelity.md).
 """
 
@@ -42,7 +42,8 @@ def choose_start(device: RecordedDevice, setting: Setting, breaks: Callable[[], 
     """Return the start state of a replay under `setting`.
 
     The recorded segments are kept, unless `setting` changes expandable_segments or
-    large_segment_size, or `breaks` returns True: a replay with them ends in undefined behaviour.
+    large_segment_size, or `breaks` returns True because a replay with them ends in undefined
+    behaviour of PyTorch.
     """
     if not has_two_starts(device, setting):
         return Start.KEPT
@@ -74,7 +75,10 @@ def may_break(device: RecordedDevice, setting: Setting) -> bool:
 
 
 def has_two_starts(device: RecordedDevice, setting: Setting) -> bool:
-    """Return True if a replay can keep the recorded segments or request the blocks in use again."""
+    """Return True if a replay under `setting` has a choice of two start states (see `Start`).
+
+    It has if blocks were in use before the first entry and `setting` is not the recorded one.
+    """
     return has_live_blocks(device.start) and not device.is_recorded(setting)
 
 
@@ -90,9 +94,9 @@ class Prepared(RecordedDevice):
 
     @cached_property
     def plan(self) -> Plan:
-        """Plan of the baseline: all steps, including the recorded answers of the driver.
+        """Plan of the baseline: all steps, including the recorded results of driver calls.
 
-        The answers are the addresses of new segments, and refusals.
+        The results are the addresses of new segments, and refusals.
         """
         return plan_of(self) if self.written is None else self.written.plan
 
@@ -101,7 +105,10 @@ class Prepared(RecordedDevice):
         return self.written is None
 
     def on(self, device_memory: int | None) -> Prepared:
-        """Return a copy for replays on `device_memory` bytes; None for the recorded size."""
+        """Return this device for replays on `device_memory` bytes; None for the recorded size.
+
+        The result is a copy if the size changes the plan or the memory of other processes.
+        """
         if device_memory not in (None, self.named_memory) and self.others_memory:
             return replace(self, is_elsewhere=True).on(device_memory)
         if self.written is not None:
@@ -133,7 +140,7 @@ class Prepared(RecordedDevice):
 
     @property
     def inferred(self) -> int | None:
-        """Bytes of the device, inferred from refused requests or from the growth of segments."""
+        """Bytes of the device, inferred from refusals or growth of segments; None if recorded."""
         if self.capacity is not None:
             return None
         return self.plan.fits or self.plan.inferred_capacity
@@ -152,7 +159,7 @@ class Prepared(RecordedDevice):
 
     @cached_property
     def quiet_of_proof(self) -> list[Quiet]:
-        """Cache of the quiet moments found by the replay for the proof: one item, or none."""
+        """Cache of the quiet moments (`Quiet`) that the replay for the proof found: 0 or 1 item."""
         return []
 
     @cached_property
@@ -162,12 +169,12 @@ class Prepared(RecordedDevice):
 
     @cached_property
     def open_plans(self) -> tuple[OtherPlan, ...]:
-        """Plans of other programs with the same recording; their peaks form the what-if range."""
+        """Other plans that would have left the same recording; they give the what-if range."""
         return tuple(open_plans(self, self.free_plan, lambda: self.quiet))
 
     @cached_property
     def quiet(self) -> Quiet:
-        """Steps after which empty_cache would have left no entry."""
+        """Steps after which a call of empty_cache would have left no entry."""
         if self.quiet_of_proof:
             return self.quiet_of_proof[0]
         return quiet_moments(self, self.plan, self.free_plan, self.capacity or self.inferred)
@@ -194,7 +201,7 @@ class Prepared(RecordedDevice):
 
         skips: skip repeated steps that leave the allocator in the same state; the timeline then
             does not contain them.
-        folder: function that computes the statistics from the core's journal.
+        folder: function that computes statistics from the core's list of changes (the journal).
         start, plan, addresses: None for the defaults of this object.
         """
         start = self.start_under(setting, device_memory) if start is None else start

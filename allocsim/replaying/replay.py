@@ -323,7 +323,10 @@ class Walk:
         self.at = target
 
     def upcoming(self) -> tuple[int, Step] | None:
-        """Run steps up to the next malloc, free or empty_cache; return its entry and step."""
+        """Run steps up to the next malloc, free or empty_cache; return its entry and step.
+
+        Returns None if no such step follows.
+        """
         steps = self._drive.plan.steps
         while self.at < len(steps) and steps.kind[self.at] in _SILENT:
             self.run_step()

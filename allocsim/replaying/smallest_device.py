@@ -1,8 +1,9 @@
-"""Smallest device, and smallest memory fraction, on which a recording completes.
+"""Search for the smallest device or memory fraction with which every request succeeds.
 
-Two replays show that a result is right: on that size every request succeeds, and on the next
-smaller one (2 MiB or 1 % less) a request fails, unless that is less than the allocated memory.  The
-search assumes that more memory never causes a failure, which the allocator does not guarantee.
+Two replays confirm a result: with that size every request succeeds, and with the next smaller one
+(2 MiB or 1 % less) a request fails.  The second is omitted if that size is below the allocated
+memory.  The search assumes that more memory never causes a failure, which PyTorch's allocator does
+not guarantee.
 
 The peak of a replay that completes is a sufficient device size, because on such a device each
 request has the same outcome.  In two cases it is only the first size to try: with expandable
@@ -23,10 +24,13 @@ from allocsim.replaying.trial import Trial, Trials
 from allocsim.simulation import Setting
 
 Try = Callable[[int], Trial | None]
-"""Function that replays on a size, in steps; it returns None if the start state does not fit."""
+"""Function that replays with memory of a given size, in the unit of `find_smallest`.
+
+It returns None if the start state does not fit.
+"""
 
 Guess = Callable[[Trial], int | None]
-"""Function that returns the next size to try after a trial, in steps; None if it knows none."""
+"""Function that computes a size from a trial, in the unit of `find_smallest`; None if unknown."""
 
 _MOST_STEPS = 1 << 29
 """Pages of a device of 2**50 bytes, the largest that is tried."""
@@ -38,7 +42,7 @@ _LEAST_FRACTION = 1 / 1000
 """Lower bound of the memory fraction from which the first size to try is computed."""
 
 _NO_GUESS = 1 << 60
-"""Value of the next size to try that means: bisect."""
+"""Value that takes the place of the next size to try if the search must bisect."""
 
 _FRACTION = re.compile(r"per_process_memory_fraction\s*:\s*([0-9.]+)")
 
@@ -79,9 +83,10 @@ def find_smallest(
     holds: function that returns True if the size of a trial is sufficient.
     least: lower bound of the result.
     first: size to try first.
+    most: largest size to try.
     known: trial of `first`, if it is known and satisfies `holds`.
 
-    The other functions read a size from a trial, and only save replays:
+    The other functions compute a size from a trial, and only save replays:
     peak: size of the peak of a sufficient trial, which is a likely result.
     same: smallest size that certainly has the outcome of a sufficient trial.
     needed: size that would have served the request which failed in a trial.
@@ -151,10 +156,13 @@ class _Climb:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Smallest device for one setting.
+    """Smallest device on which every request succeeds under one setting.
 
+    device_memory: bytes of the device.
+    trial, unlimited: results of the replays on that device, and on an unlimited device.
     fails_at: entry that fails on a device 2 MiB smaller; None if that device is smaller than the
         allocated memory.
+    replays: number of replays that the search made.
     """
 
     device_memory: int
@@ -165,7 +173,7 @@ class Capacity:
 
 
 def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
-    """Return the smallest device on which a recording completes under `setting`."""
+    """Return the smallest device on which every request succeeds; None if there is none."""
     # The result is for a card that no other process uses.
     trials = trials.alone()
     before = trials.count
@@ -248,7 +256,10 @@ def _least_fraction(prepared: Prepared, setting: Setting) -> float | None:
 def smallest_fraction(
     trials: Trials, setting: Setting, device_memory: int
 ) -> tuple[Setting, Trial] | None:
-    """Return `setting` with the smallest sufficient memory fraction, and its replay."""
+    """Return `setting` with its fraction raised until every request succeeds, and its trial.
+
+    Returns None if the conf has no per_process_memory_fraction, or if even 1.0 is too little.
+    """
     conf = setting.conf
     found = _FRACTION.search(conf)
     if found is None:
@@ -268,7 +279,7 @@ def smallest_fraction(
 def pages_needed(trial: Trial, context_memory: int) -> int | None:
     """Return the smallest device, in 2 MiB pages, on which a trial's failed request would succeed.
 
-    The CUDA context is not included.  None if no request failed.
+    The CUDA context is not included.  Returns None if no request failed.
     """
     if trial.needed_bytes is None:
         return None

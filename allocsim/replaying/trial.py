@@ -33,7 +33,8 @@ from allocsim.simulation import (
 class Point(NamedTuple):
     """Numbers by which settings are compared; they never decrease while a replay runs.
 
-    calls: number of driver calls.
+    memory: peak reserved bytes.
+    calls, retries: number of driver calls, and `num_alloc_retries` of memory_stats().
     """
 
     memory: int
@@ -48,7 +49,9 @@ class Point(NamedTuple):
 class Standing(NamedTuple):
     """Results of a setting that serves every request, with which other settings are compared.
 
-    Another setting is not better if it fails a request, or reserves more without fewer retries.
+    Another setting is not better if a request fails, or if it reserves more without fewer retries.
+
+    memory, retries: peak reserved bytes, and `num_alloc_retries` of memory_stats().
     """
 
     memory: int
@@ -63,13 +66,15 @@ class Trial:
     num_maps: part of num_device_alloc: driver calls that map memory of expandable segments.
     driver_calls: (name, bytes, number) of the driver calls of each name and size.
     obtained_small, obtained_large: total memory obtained from the driver, by pool.
+    returned_bytes: total memory returned to the driver.
     refused: True if the driver may have refused a call.
     unrefused_device: smallest device that refuses no driver call; None if unknown.
     min_device_memory: smallest device that serves every request; None if no search was made.
     fails_at: entry that fails on a device 2 MiB smaller than min_device_memory.
     at_min: (retries, device allocs, device frees) on min_device_memory.
+    oom_entry: entry of the first out-of-memory error; None without an error.
     needed_bytes: smallest device that would have served the request at oom_entry in the same state.
-    refused_below: every device smaller than this has the same error.
+    refused_below: every device smaller than this has the same first out-of-memory error.
     dropped_at: entry before which the replay was ended, because the setting could not be the best;
         None if it was not ended early.
     least_peak: lower bound of peak_reserved_bytes; 0 if unknown.
@@ -130,7 +135,7 @@ class Trial:
 
     @property
     def peak_range(self) -> tuple[int, int] | None:
-        """Lowest and highest peak reserved bytes over both start states; None for one state."""
+        """Lowest and highest peak reserved bytes from both start states; None without a choice."""
         return range_of((self.peak_kept, self.peak_anew))
 
     @property
@@ -218,7 +223,7 @@ def trial_of_run(conf: str, device_run: DeviceRun) -> Trial:
 def with_peaks(
     trial: Trial, prepared: Prepared, setting: Setting, device_memory: int | None
 ) -> Trial:
-    """Return `trial` with the peaks of both start states; replay the second start state for it."""
+    """Return `trial` with the peaks from both start states, after a replay from the other one."""
     if not trial.goes_through:
         return trial
     start = prepared.start_under(setting, device_memory)
@@ -272,7 +277,7 @@ class Trials:
         """Return the trial of `setting`, from the cache or by a replay.
 
         to_first_oom: end the replay at the first out-of-memory error.
-        standing: end the replay when it certainly cannot be better than these numbers.
+        standing: end the replay as soon as it certainly cannot be better than these results.
         """
         key = self._key(setting, device_memory)
         trial = self._known.get(key)
@@ -302,7 +307,10 @@ class Trials:
     def timeline(
         self, setting: Setting, device_memory: int | None
     ) -> tuple[Trial, Timeline | None]:
-        """Replay, and return (trial, timeline); the timeline is None if no replay is possible."""
+        """Replay every step, and return (trial, timeline).
+
+        The timeline is None if the setting makes the replay impossible.
+        """
         _, drive = self._replayed(setting, device_memory, _TrialWatch(), skips=False)
         found = None if drive is None else drive.timeline.build(drive.plan.steps.entry)
         return self.under(setting, device_memory), found

@@ -1,12 +1,12 @@
 """Range of a what-if's peak, over the programs that would have left the same recording.
 
 A call of empty_cache that returns nothing to the driver leaves no entry, but under another setting
-it may return memory.  Other plans that agree with the recording are replayed, and their peaks form
-the range:
+it may return memory.  So other plans that agree with the recording are replayed under that setting,
+and their peaks form the range:
 
 - plans with more calls at quiet moments (points where a call leaves no entry): one plan with a call
-  at each, others with calls at random ones.  If the recording shows no call at all, there are such
-  plans only if the share of quiet moments is at least `HIDING`;
+  at every quiet moment, others with calls at random ones.  If the recording shows no call at all,
+  these plans are replayed only if the share of quiet moments is at least `HIDING`;
 - the lowest and the highest possible memory limit, if it is known only from garbage collections;
 - other plausible addresses of segments, which decide the tie-break of equal free blocks.
 
@@ -42,9 +42,9 @@ _NO_RUN = (ConfigError, UndefinedBehaviorError, UpstreamError)
 
 
 def moments_of_calls(prepared: Prepared, setting: Setting) -> Sequence[int] | None:
-    """Return the steps after which the program may have called empty_cache unseen.
+    """Return the steps after which the program may have called empty_cache without an entry.
 
-    None for the recorded setting, and if a call could do more than release memory.
+    Returns None for the recorded setting, and if a call could do more than release memory.
     """
     plan = prepared.free_plan
     has_pools = plan.pools or any(segment.pool_id != DEFAULT_POOL for segment in prepared.start)
@@ -70,7 +70,7 @@ def peaks_by_plan(
     Returns None if the setting is the recorded one, or if there is no other program.
 
     loud: steps of a finished what-if after which empty_cache would have released memory; or None.
-    peak: peak reserved bytes of a finished what-if; or None.
+    peak: peak reserved bytes of that what-if; or None.
     """
     if prepared.is_recorded(setting):
         return None
@@ -171,6 +171,8 @@ def left_open(
     tries_addresses: bool,
 ) -> LeftOpen | None:
     """Replay other plans and addresses that fit the recording; return the range of peaks.
+
+    Returns None if they show that the recording determines the peak.
 
     run: finished what-if under `setting`.
     loud: steps after which empty_cache would have released memory in `run`; None if unknown.
