@@ -1,8 +1,8 @@
-"""Calls of empty_cache that the program may have made without an entry, and the resulting plans.
+"""Calls of empty_cache that the program may have made without an entry, and plans with such calls.
 
-A quiet moment is a point after a step at which a call would leave no entry, because the cache
-contains no unused segment and no unused page of an expandable segment.  If the entries do not show
-this, a replay examines the cache after a sample of the steps.
+A quiet moment is a point after a step of a plan at which a call of empty_cache would leave no
+entry, because there is no unused segment and no unused page of an expandable segment.  If the
+entries do not show the quiet moments, a replay examines the cache after a sample of the steps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from allocsim.simulation import Drive, Plan, RecordedDevice, StepKind, fold_allo
 from allocsim.state import DEFAULT_POOL, PENDING, SegmentState
 
 MOMENTS = 2048
-"""Largest number of steps after which the cache is examined."""
+"""Largest number of steps after which the cache is examined for quiet moments."""
 
 _RELEASES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 _FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
@@ -42,6 +42,7 @@ class Quiet:
     """Quiet moments: points of a recording where a call of empty_cache would have left no entry.
 
     after: numbers of the steps right before the quiet moments.
+    n_examined: number of steps after which the cache was examined.
     """
 
     after: tuple[int, ...]
@@ -53,7 +54,7 @@ class Quiet:
 
 
 def moments_of(plan: Plan) -> tuple[int, ...]:
-    """Return the numbers of the steps of `plan` after which the cache is examined."""
+    """Return a sample of the steps of `plan`, after which the cache is examined, as numbers."""
     return _sampled(len(plan.steps))
 
 
@@ -183,7 +184,7 @@ class Probe(Drive):
 
     moments: numbers of the steps after which the cache is examined, in order.
     quiet: indices in `moments` of the quiet moments, filled by the replay.
-    loud: indices in `moments` of the other steps, filled by the replay.
+    loud: indices in `moments` of the steps after which a call would leave entries, also filled.
     """
 
     moments: Sequence[int] = ()
@@ -214,9 +215,9 @@ HIDING = 0.2
 entry.  Recordings of whole programs mostly have a lower share (docs/evidence/fidelity.md)."""
 
 LEAST_DRAWN, MOST_DRAWN, MOST_SINGLE = 4, 64, 16
-"""Fewest random plans; most random plans with several calls; most with a single call."""
+"""Fewest random plans, most random plans with several calls, and most with a single call each."""
 STEPS = 400_000
-"""Limit of the total number of steps of all random plans, which saves time."""
+"""Limit of the steps of all random plans together, to save time; `LEAST_DRAWN` may exceed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +238,7 @@ class OtherPlan:
 def open_plans(
     device: RecordedDevice, plan: Plan, quiet: Callable[[], Quiet]
 ) -> Iterator[OtherPlan]:
-    """Yield other plans that would have left the same recording, for the range of what-ifs.
+    """Yield other plans that would have left the same recording, for the range of a what-if's peak.
 
     quiet: function that returns the quiet moments; called only if the plans depend on them.
     """
@@ -252,7 +253,7 @@ def open_plans(
 
 
 def leaves_open(device: RecordedDevice, plan: Plan) -> bool:
-    """Return True if the recording hides the exact memory limit or further empty_cache calls."""
+    """Return True if the recording does not show the exact memory limit or each empty_cache call."""
     return plan.limits is not None or has_unseen_calls(device, plan)
 
 

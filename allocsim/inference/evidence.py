@@ -1,13 +1,15 @@
 """Evidence in a recording for calls that it does not contain.
 
 `Threshold` infers the memory limit from garbage collections: a request that needs new memory first
-frees cached blocks until reserved memory is below garbage_collection_threshold * limit.  The blocks
-that it freed bound the threshold from above, the blocks that it kept from below (semantics 1.9).
+releases cached blocks until reserved memory is below garbage_collection_threshold * limit.  The
+blocks that were released bound the threshold from above, the blocks that were kept bound it from
+below (semantics 1.9).
 
 `learn_start` learns the sizes of blocks from before the first entry.  A recording shows only the
-request of such a block, and the block may be up to 1 MiB larger, because the large pool does not
-split a smaller rest off.  If the replay serves a request from the free block behind it, but the
-recorded program did not, the block is larger than in the replay (semantics 1.7, 6.6).
+requested size of such a block.  The block may be up to 1 MiB larger, because the large pool splits
+a block only if the remainder is larger than that.  If the replay serves a request from the free
+block after it, but the recorded run did not, the block is larger than in the replay (semantics 1.7,
+6.6).
 """
 
 from __future__ import annotations
@@ -50,11 +52,13 @@ from allocsim.units import MIB, TIB, round_up
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts about the device and the program that are known before the search for causes.
+    """Facts about the device and the program that are known before a plan is searched.
 
+    memory: bytes of the device; None if unknown.
+    max_reserved: highest reserved memory after any entry, in bytes.
     calls: numbers of segment_free and segment_unmap entries whose Python stack names empty_cache.
-    is_assumed: True if `memory` is only an assumption.  Then no explanation assumes in addition
-        that other processes used part of the device.
+    is_assumed: True if `memory` is only an assumption.  The search then does not also assume that
+        other processes used part of the device.
     empties: False if a hint says that the program never called empty_cache.
     """
 
@@ -66,7 +70,10 @@ class Facts:
 
 
 def was_called(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> bool:
-    """Return True if a call of empty_cache explains `gap` better than a refused request."""
+    """Return True if a call of empty_cache explains the releases in `gap` better than a refusal.
+
+    A refusal is a request that the driver refused because the device was full.
+    """
     if gap.released[0].number in facts.calls:
         return True
     if gap.step is not None and gap.step.action == Action.OOM:
@@ -80,7 +87,7 @@ def was_called(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> bool:
 
 
 def is_limited(gap: Gap, allocator: ReplayAllocator) -> bool:
-    """Return True if a garbage collection, a memory limit or a new setting may explain `gap`."""
+    """Return True if garbage collection, a limit or a new setting may explain releases in `gap`."""
     if has_just_set(gap):
         return True
     reserved, above = allocator.reserved_bytes, allocator.collects_garbage_above
@@ -132,8 +139,9 @@ class Threshold:
     """Bounds of the garbage collection threshold and of the memory limit, in bytes.
 
     share: the option garbage_collection_threshold, from 0 to 1.  The threshold is `share` * limit.
-    least_limit: highest reserved memory; the limit is not lower.
-    limit: limit in the current replay; None before the first garbage collection.
+    least_limit: highest reserved memory of the recording; the limit is not lower.
+    memory: bytes of the device; None if unknown.
+    limit: memory limit that the search tries; None before it has chosen one.
     low, high: the threshold is at least `low` and less than `high`.
     most_limit: the limit is lower than this.  A refused request lowers it to the reserved memory
         that the request would have caused.
@@ -174,9 +182,9 @@ class Threshold:
         return (ends[0], ends[-1]) if len(set(ends)) > 1 else None
 
     def learn(self, gap: Gap, allocator: CachingAllocator) -> None:
-        """Tighten the bounds by the request that ends `gap`.
+        """Tighten the bounds by the memory released in `gap`, before the request that ends it.
 
-        allocator: state before the request.
+        allocator: simulated allocator in the state before that request.
         """
         reserved = allocator.reserved_bytes
         if gap.step is not None and gap.step.action == Action.OOM:
@@ -207,7 +215,7 @@ class Threshold:
             self.most_limit = min(self.most_limit, left + size)
 
     def choose_limit(self) -> bool:
-        """Set `limit` to a value within the bounds; return False if it stays as it is."""
+        """Set `limit` to a value within the bounds; return False if it does not change."""
         most = min(int(self.high / self.share), self.most_limit)
         is_unlimited = self.high == NO_LIMIT and most > (self.memory or NO_LIMIT)
         if is_unlimited or self._allows(self.limit) or len(self._tried) > _MOST_TRIES:
@@ -245,7 +253,7 @@ def has_unknown_sizes(device: RecordedDevice) -> bool:
 
 
 def learn_start(device: RecordedDevice, plan: Plan) -> tuple[SegmentState, ...]:
-    """Return the start state with the block sizes that a replay shows to be right."""
+    """Return the segments before the first entry, with block sizes corrected by a replay."""
     memory = device.capacity_of(plan)
     allocator = device.allocator(
         device.recorded,

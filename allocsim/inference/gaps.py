@@ -1,8 +1,9 @@
-"""Entries of a trace, split into plain steps of the program and gaps between the steps.
+"""Entries of a trace, split into plain steps of the program and gaps between them.
 
 The entries alloc, oom and free_requested are steps of the program; a free_completed right after its
-free_requested belongs to the same step.  The allocator itself causes all other entries, which form
-gaps.  Source: semantics 6.2, 6.6.
+free_requested belongs to the same step.  The allocator itself causes all other entries, such as
+segment_free.  A gap consists of such entries, whose cause must be inferred.  Source: semantics 6.2,
+6.6.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _SETS = {MarkKind.FRACTION: StepKind.FRACTION, MarkKind.SETTINGS: StepKind.SETTI
 class RecordedEntry(NamedTuple):
     """Entry of the trace, with its number.
 
-    action: code of the action, such as a malloc.
+    action: code of the `Action`, such as alloc.
     addr, size: address and bytes of the block or segment.
     pool: index of the private pool; -1 for the default pool.
     """
@@ -47,8 +48,8 @@ class Call(NamedTuple):
 
     entry: number of entries before the call.
     kind: kind of the call, a `StepKind`.
-    number: index of the private pool that the call deletes, or, in `Plan.changes`, of the value
-        that it sets.
+    number: index of the private pool that the call deletes, or index in `Plan.changes` of the conf
+        or memory fraction that it sets; 0 for other calls.
     """
 
     entry: int
@@ -63,9 +64,10 @@ class EntryMasks:
     is_immediate: the entry is a free_requested, and the next is its free_completed.
     is_held: the entry is an immediate free right before memory was returned to the driver or a
         request failed, so the allocator may have waited for this free.
-    is_plain: the entry is a step that needs no inference.
-    is_growth: the entry is a new segment for the next entry, a request that needs no inference.
-    is_planned: the entry is part of a gap or ends a gap, so its steps are inferred.
+    is_plain: the entry is a step of the program that needs no inference.
+    is_growth: the entry is a new segment for the request in the next entry, and neither needs
+        inference.
+    is_planned: the entry is part of a gap or ends a gap, so the steps that cause it are inferred.
     """
 
     is_immediate: NDArray[np.bool_]
@@ -79,14 +81,17 @@ class EntryMasks:
 class Gap:
     """Entries that the allocator caused between two steps, and the step that ends the gap.
 
-    free: immediate free right before the gap, for which the allocator may have waited; or None.
+    free: free right before the gap, completed at once, for which the allocator may have waited; or
+        None.
+    completed: frees that were requested earlier and completed in the gap.
     n_early: number of frees completed before the first entry of `released`.
+    released: segments and mapped ranges returned to the driver.
     before: segments obtained from the driver before the first entry of `released`.
     obtained: segments obtained after the first entry of `released`, or all if nothing was returned.
-    step: step that ends the gap; None at the end of the trace.
+    step: step of the program that ends the gap; None at the end of the trace.
     is_immediate: the step is a free that completes at once.
-    scope: index of the pool for this and later requests; None if it does not change.
-    calls: known calls of the program in the gap, in order.
+    scope: index of the pool that serves the step and later requests; None if it does not change.
+    calls: calls of the program in the gap that are known from marks or hints, in order.
     """
 
     free: RecordedEntry | None
@@ -129,7 +134,10 @@ class Gap:
 def calls_of(
     marks: Sequence[Mark], pools: Sequence[PoolId]
 ) -> tuple[tuple[Call, ...], tuple[Change, ...]]:
-    """Return the calls that leave no entry, and the confs and memory fractions that they set."""
+    """Convert marks to calls that leave no entry; also return the confs and fractions they set.
+
+    pools: ids of the private pools, to which calls refer by index.
+    """
     calls: list[Call] = []
     changes: list[Change] = []
     for mark in marks:
@@ -195,7 +203,7 @@ def _growths(action: NDArray[np.uint8], ends_step: NDArray[np.bool_]) -> NDArray
 def gaps_of(
     trace: Trace, pools: PoolColumn, masks: EntryMasks, calls: Sequence[Call] = ()
 ) -> Iterator[Gap]:
-    """Yield the gaps of a trace in order."""
+    """Yield the gaps of a trace in order; `calls` are known calls that left no entry."""
     open_gap = _OpenGap()
     pending_calls = deque(calls)
     scope = -1

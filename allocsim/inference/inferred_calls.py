@@ -1,7 +1,8 @@
-"""Possible causes of a return of memory to the driver, as steps of a plan.
+"""Possible causes of recorded releases of memory to the driver, as steps of a plan.
 
-A gap consists of the entries between two steps of the program, and an explanation is a sequence of
-steps that may have caused them.  Evidence that distinguishes the causes (semantics 1.8, 2.4, 2.5):
+A gap consists of the entries between two steps of the program, such as segment_free.  An
+explanation is a sequence of steps that may have caused these entries.  Evidence that distinguishes
+the causes (semantics 1.8, 2.4, 2.5):
 
 - A request that found a free block was not refused (but see `_may_grow_in_place`).  If memory
   returned to the driver just before, empty_cache returned it.
@@ -48,9 +49,9 @@ class Cause(Enum):
 class Explanation:
     """Steps of a plan that may have caused the entries of a gap.
 
-    cause: cause that the steps stand for, such as a call of empty_cache.
-    refused: reserved bytes that a request refused by the full device would have led to; None if no
-        request was refused.
+    cause: cause of the entries that the steps express, such as a call of empty_cache.
+    refused: reserved bytes that would have resulted from a request, if the explanation is that the
+        full device refused it; else None.
     """
 
     cause: Cause
@@ -59,7 +60,7 @@ class Explanation:
 
 
 def plain_explanation(gap: Gap) -> Explanation:
-    """Explain a gap by its recorded entries, without inferring a call."""
+    """Explain a gap by its recorded entries and known calls, without inferring a call."""
     late = gap.completed if gap.step is not None and gap.step.action == Action.OOM else ()
     early = () if late else gap.completed
     steps = (

@@ -1,12 +1,12 @@
 """Search for a plan that reproduces a recording, including calls that left no entry.
 
-The recording is replayed with the most likely explanation of each gap (`inferred_calls.py`).  At
-the first difference, the search goes back to the last gap with an untried explanation, and replays
-again.
-Without a success, the plan with the latest difference is kept.
+A gap consists of entries that the allocator caused, such as segment_free.  The recording is
+replayed with the most likely explanation of each gap (`inferred_calls.py`).  At the first
+difference, the search goes back to the last gap with an untried explanation, and replays again.
+If no replay succeeds, the plan with the latest difference is kept.
 
-The search changes at most the last `LOOK_BACK` choices, and all replays together have at most
-`DRIVES` times the entries of the recording, or `STEPS` entries if that is more.
+The search changes at most the last `LOOK_BACK` choices of an explanation.  All replays together
+have at most `DRIVES` times the entries of the recording, or `STEPS` entries if that is more.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class DeletedPool:
     """Private pool that the program deleted before the end, such as that of a CUDA graph.
 
     Before release 2.12 only the final segments name their pool.  If a request obtains a segment
-    although a free block fits, it is of a pool that no final segment names.
+    although a free block fits, the segment belongs to a pool that no final segment names.
 
-    first: entry of its first segment.
-    last: last entry of the release of its segments.
-    rows: numbers of its entries.
+    first: entry that obtains the first segment of the pool.
+    last: last entry that releases a segment of the pool.
+    rows: numbers of all entries with addresses in these segments.
     """
 
     first: int
@@ -54,9 +54,9 @@ class DeletedPool:
 
 
 def deleted_pool(trace: Trace, entry: int | None) -> DeletedPool | None:
-    """Return the pool whose first segment is obtained at `entry`; None if there is none.
+    """Return the deleted pool whose first segment is obtained at `entry`; None if there is none.
 
-    The segments that the same call of empty_cache released are its segments if they are not older.
+    The pool has all segments obtained from `entry` on that are released together with the first.
     """
     action, addr = trace.action, trace.addr
     if entry is None or trace.pool_ids or action[entry] != Action.SEGMENT_ALLOC:
@@ -83,7 +83,7 @@ def deleted_pool(trace: Trace, entry: int | None) -> DeletedPool | None:
 
 
 def with_pools(pools: PoolColumn, deleted: Sequence[DeletedPool]) -> PoolColumn:
-    """Return `pools` with the entries of the deleted pools in a new pool for each."""
+    """Return `pools` with a new pool for each deleted pool, to which its entries are assigned."""
     number, ids = pools.number.copy() if deleted else pools.number, pools.ids
     for pool in deleted:
         number[pool.rows] = len(ids)
@@ -92,7 +92,7 @@ def with_pools(pools: PoolColumn, deleted: Sequence[DeletedPool]) -> PoolColumn:
 
 
 LOOK_BACK = 12
-"""Number of explanations before the first difference that may be changed."""
+"""Number of chosen explanations before the first difference that the search may change."""
 
 DRIVES = 4
 STEPS = 400_000
@@ -105,8 +105,8 @@ _EMPTY_CACHE = "empty_cache"
 def plan_of(device: RecordedDevice) -> Plan:
     """Return the plan of a recording, found by replays under `device.release`.
 
-    If the device's size is unknown and these fail, the smallest possible size is tried, in whole
-    GiB and then in half GiB.
+    If they fail for expandable segments on a device of unknown size, its size is assumed to be the
+    highest reserved memory, rounded up to 1 GiB and then to 0.5 GiB.
     """
     plan = _with_deleted_pools(device, _found_plan(device, device.named_memory))
     expands = device.config.expandable_segments
