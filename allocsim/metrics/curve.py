@@ -1,4 +1,4 @@
-"""Measures of a replay's memory: fragmentation, bounds, and the curve as a few numbers.
+"""Measures of a replay's memory: fragmentation, bounds, and curves reduced to a few numbers.
 
 R(t) and A(t) are the reserved and allocated bytes after entry t, as in torch.cuda.memory_stats().
 The four ratios are those of Johnstone and Wilson, "The Memory Fragmentation Problem: Solved?" (ISMM
@@ -36,7 +36,10 @@ from allocsim.simulation import DeviceRun, Timeline
 class Measures:
     """Measures of one device's replay: bytes, and overheads as ratios (0: no overhead).
 
+    mean_overhead, overhead_at_peak_allocated, overhead_at_peak_reserved, overhead_of_peaks: the
+        ratios mean, at_live, at_reserved and of_peaks of the module's docstring.
     slack_share: slack of all allocated blocks, as a share of their bytes, 0 to 1.
+    lower_bound_bytes: peak of the requested bytes; no allocator needs less.
     packed_bytes: memory that is enough if all requests are known in advance.
     n_blocks: number of blocks for which `packed_bytes` was computed.
     n_online: number of these blocks that were placed without knowledge of later requests.
@@ -126,7 +129,10 @@ _Column = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Extremes:
-    """Extremes of each group of `step` consecutive values; the last group may be shorter."""
+    """Minimum and maximum of each group of `step` consecutive values of a curve.
+
+    The last group may be shorter.
+    """
 
     step: int
     low: _Column

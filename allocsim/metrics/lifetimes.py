@@ -30,7 +30,8 @@ class Lifetimes:
 
     start, end: entry of the allocation and of the end of each block's life.
     size: bytes of the request, rounded up to 512.
-    in_order_of: lifetimes with the same order of starts and ends, to save sorting; None if unknown.
+    in_order_of: lifetimes whose starts and ends have the same order, to save sorting; None if none
+        are known.
     """
 
     start: NDArray[np.int64]
@@ -59,9 +60,10 @@ class Lifetimes:
 
     @cached_property
     def turns(self) -> NDArray[np.intp]:
-        """All starts and ends in order of their entries, ends first if entries are equal.
+        """Starts and ends of all blocks as numbers, in order of their entries.
 
-        The start of the block in row i is the number i; its end is i + n, for n blocks.
+        With n blocks, number i is the start and number i + n the end of the block in row i.  At the
+        same entry, ends come first.
         """
         if self.in_order_of is not None:
             return self.in_order_of.turns
@@ -179,7 +181,11 @@ class EqualPeriods(NamedTuple):
 
 
 def equal_periods(moment: _Ints, periods: _Ints) -> Iterator[EqualPeriods]:
-    """Find consecutive periods with equally many rows; yield the rows of each such sequence."""
+    """Find consecutive periods with equally many rows; yield the rows of each such sequence.
+
+    moment: entry of each row, ascending.
+    periods: first entry of each period.
+    """
     starts = np.searchsorted(moment, periods)
     lengths = np.diff(starts)
     for first, last in true_ranges((lengths[1:] == lengths[:-1]) & (lengths[1:] > 0)):
@@ -197,9 +203,12 @@ class Sizes:
     """Request sizes and peaks of one device of a recording, in bytes.
 
     counts: distinct request sizes before rounding, ascending, each with its number of requests.
+    present: sizes of the segments and blocks from before the first entry.
     peak_live: peak of the live requests, each rounded up to 512.
     peak_middle: peak of the live requests above 1 MiB and below 10 MiB, each rounded up to 512.
         Such requests share segments of large_segment_size_mb.
+    recorded_peak: highest reserved memory after any entry of the recording.
+    living: request sizes of live blocks from before the first entry.
     """
 
     counts: tuple[tuple[int, int], ...]

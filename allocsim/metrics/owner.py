@@ -1,9 +1,9 @@
 """Line of the user's program that caused an entry of a recording.
 
 The user's line is the innermost frame that is not in Python's library, an installed package or
-compiled code.  An entry without frames takes the line of other entries, marked as inferred: if the
-preceding stacks occurred earlier in the same order, the line that followed them then, else the line
-of the closest earlier allocation.
+compiled code.  An entry without frames gets an inferred line.  If the stacks of the allocations
+before it occurred earlier in the same order, it is the line of the allocation that followed them
+there; else it is the line of the closest earlier allocation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from allocsim.recording import Action, Frame, FrameTable, Trace
 _PACKAGES = ("site-packages", "dist-packages")
 _FOREIGN_PARTS = (*_PACKAGES, "/torch/", "/lib/python", "/usr/include/", "/allocsim/phantom/")
 _SPAWNED = "multiprocessing/spawn.py"
-"""File that runs the command line of a spawned process, whose file is "<string>"."""
+"""File of multiprocessing whose caller, in a spawned process, is a frame with file "<string>"."""
 _COMPILED = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".so", ".inl")
 _TORCH_FILES = frozenset(
     {

@@ -209,6 +209,7 @@ class Packing:
     """Placement of all blocks in one range, to show how little memory could hold them.
 
     offset: start of each block in the range, in bytes, in the order of the lifetimes.
+    height: bytes of the range, up to the end of the highest block.
     n_online: number of blocks placed by best fit, without knowledge of later requests.
     """
 
@@ -220,7 +221,11 @@ class Packing:
 def pack(
     lifetimes: Lifetimes, most_placed: int = MOST_PLACED, periods: NDArray[np.int64] | None = None
 ) -> Packing:
-    """Place blocks so that live blocks never overlap; return the lower of two packings."""
+    """Place blocks so that live blocks never overlap; return the lower of two packings.
+
+    most_placed: number of largest blocks that are placed greedily.
+    periods: first entry of each period; they save time and do not change the result.
+    """
     if not len(lifetimes):
         return Packing(np.zeros(0, dtype=np.int64), 0, 0)
     online = best_fit(lifetimes, periods=periods)
