@@ -253,7 +253,7 @@ def open_plans(
 
 
 def leaves_open(device: RecordedDevice, plan: Plan) -> bool:
-    """Return True if the recording does not show the exact memory limit or each empty_cache call."""
+    """Return True if the recording hides the exact memory limit or some empty_cache calls."""
     return plan.limits is not None or has_unseen_calls(device, plan)
 
 

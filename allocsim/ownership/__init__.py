@@ -1,8 +1,8 @@
 """Owner and category of each block of a recording, inferred from its stack and lifetime.
 
 An owner is the part of the program that requested a block: a line, a stack, a module of the model,
-a stream or a pool.  A category is its purpose, such as "parameters" or "gradients".  The sizes of
-the blocks that are allocated after an entry add up exactly to the allocated bytes.
+a stream or a pool.  A category is the purpose of a block, such as "parameters" or "gradients".  At
+any entry, the sizes of the blocks in use add up exactly to the allocated bytes.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def moment_of_state(path: str, at: str | int | None) -> Moment:
 
 
 BY = ("line", "stack", "module", "category", "stream", "pool")
-"""Ways to name the owner of a block; every block has a name of each kind."""
+"""Kinds of owners by which blocks can be grouped; every block has an owner of each kind."""
 
 _MODULES = 3
 _STACK = 8
@@ -130,9 +130,11 @@ _STACK = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Held:
-    """Allocated blocks after one entry, in order of allocation.
+    """Blocks in use after one entry, with their owners and categories, in order of allocation.
 
+    blocks: all blocks of the recording.
     rows: indices in `blocks` of the allocated blocks.
+    whose: owner of each allocated block.
     rules: for each allocated block, the index in `RULES` of the rule that decides its category; -1
         if no rule applies.
     """
@@ -175,8 +177,8 @@ class Held:
     def name(self, by: str, index: int, frames: int | None = None) -> str:
         """Return the name of the owner of the block at `index` in `rows`.
 
-        by: kind of name, one of `BY`.
-        frames: number of frames in the name; None for the default of the kind.
+        by: kind of owner, one of `BY`.
+        frames: number of stack frames in the name; None for the default of the kind.
         """
         whose = self.whose[index]
         if by == "line":
@@ -192,7 +194,11 @@ class Held:
 
 
 def scene_of_run(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline) -> Scene:
-    """Return the blocks of a recording, each with its training phase and kind of code."""
+    """Return the blocks of a recording, each with the phase and kind of code that requested it.
+
+    start: segments before the first entry.
+    timeline: memory after each step of the baseline, for the sizes of blocks.
+    """
     return _scene(trace, blocks_of(trace, start, timeline), is_state_only=False)
 
 

@@ -18,8 +18,8 @@ _Mask = NDArray[np.bool_]
 _Column = NDArray[np.int64]
 
 WORKSPACE_SIZES = (8_519_680, 33_554_432, 1_048_576)
-"""Bytes of three workspaces: cuBLAS (two parts of 4 MiB, eight of 16 KiB), cuBLAS on Hopper, and
-cuBLASLt."""
+"""Sizes in bytes of the workspaces of cuBLAS (two parts of 4 MiB, eight of 16 KiB), of cuBLAS on
+Hopper, and of cuBLASLt."""
 
 _NEAR = 8  # number of earlier allocations among which a copied buffer is searched
 
@@ -28,7 +28,10 @@ _MADE_OTHERWISE = (Origin.OWN_LAYER, Origin.OTHER, Origin.FILLED, Origin.LOADED)
 
 
 class Evidence:
-    """Cached facts about the blocks of one device; every mask has one item per block."""
+    """Cached facts about the blocks of one device.
+
+    A mask has one item per block; its docstring describes the blocks for which it is True.
+    """
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
@@ -92,7 +95,10 @@ class Evidence:
 
     @cached_property
     def gradient_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Distinct sizes of gradients in bytes, and the number of gradients of each."""
+        """Distinct sizes of gradients in bytes, and the most gradients of each size at one time.
+
+        The gradients are counted at the end of each backward pass.
+        """
         rows = np.flatnonzero(self.gradients)
         spans = self.scene.backwards.of(self.blocks.born[rows])
         best: dict[int, int] = {}
@@ -107,10 +113,10 @@ class Evidence:
 
     @cached_property
     def has_gradient(self) -> _Mask:
-        """Blocks from before training that are parameters, since gradients of their size exist.
+        """Blocks from before training that must be parameters, since gradients of their size exist.
 
-        If a size has n more gradients than known parameters, these are the first n blocks of that
-        size with an unknown purpose.
+        If there are n more gradients than known parameters of a size, the first n blocks of that
+        size with an unknown purpose are taken for parameters.
         """
         scene, blocks = self.scene, self.blocks
         stays = self.lasts & (scene.born_in(Phase.SETUP) | scene.outlives_all)
@@ -142,9 +148,9 @@ class Evidence:
 
     @cached_property
     def copied_buffers(self) -> _Mask:
-        """Blocks of a module's constructor that follow a computed tensor of the same size.
+        """Blocks that a module's constructor requests soon after a computed tensor of equal size.
 
-        Such a block is a copy, which the module registers as a buffer.
+        Such a block is a copy of the tensor, which the module registers as a buffer.
         """
         scene, blocks = self.scene, self.blocks
         worked_out = self.lasts & scene.born_in(Phase.SETUP) & scene.came_from(Origin.OTHER)
@@ -159,7 +165,8 @@ class Evidence:
     def kept_by_fate(self) -> _Mask:
         """Blocks of the last, unfinished forward pass that its backward pass would have needed.
 
-        Most blocks with the same stack were kept for the backward pass in earlier forward passes.
+        A block counts if most blocks with the same stack were kept for the backward pass in earlier
+        forward passes, or, without earlier ones, if blocks with its stack accumulate.
         """
         scene, blocks = self.scene, self.blocks
         forward = self.of_forward & ~scene.is_before
@@ -178,7 +185,7 @@ class Evidence:
 
     @cached_property
     def of_forward(self) -> _Mask:
-        """Blocks allocated in a forward pass, or between it and the backward pass (a loss)."""
+        """Blocks allocated in a forward pass, or between it and the backward pass, as a loss is."""
         scene = self.scene
         program = scene.born_in(Phase.PROGRAM) & ~scene.is_before
         born = self.blocks.born
@@ -227,11 +234,11 @@ class Evidence:
 
     @cached_property
     def from_before(self) -> tuple[_Mask, _Mask]:
-        """Masks of parameters and of optimizer state among blocks from before the recording.
+        """Two masks of blocks from before the recording: parameters, and optimizer state.
 
         n gradients of a size imply n parameters of that size and, if an optimizer is used, n or 2n
-        blocks of its state.  These blocks live to the end, except state that an optimizer step
-        replaces.
+        blocks of its state.  All these blocks live to the end of the recording, except optimizer
+        state that a step of the optimizer replaces.
         """
         scene, blocks = self.scene, self.blocks
         parameters = np.zeros(len(blocks), dtype=bool)

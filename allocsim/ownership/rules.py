@@ -42,7 +42,7 @@ class CategoryRule:
     """Rule that assigns a category to the blocks that match.
 
     reason: reason for the category, as a clause to show to the user.
-    holds: function that returns the mask of the blocks that match.
+    holds: function that returns a mask, True for the blocks that match.
     """
 
     category: str
@@ -127,7 +127,7 @@ _BY_PROFILER = (
     (ACTIVATIONS, Origin.TOLD_ACTIVATION),
     (GRADIENTS, Origin.TOLD_GRADIENT),
 )
-"""Categories in the memory timeline of PyTorch's profiler, with the origin of their blocks."""
+"""Categories that the memory timeline of PyTorch's profiler gives, with the `Origin` for each."""
 
 
 RULES: tuple[CategoryRule, ...] = (
@@ -235,7 +235,7 @@ def categories_of(scene: Scene) -> NDArray[np.int64]:
 _NUMBERS = np.array(
     [*(CATEGORIES.index(rule.category) for rule in RULES), CATEGORIES.index(UNKNOWN)]
 )
-"""Index in `CATEGORIES` of the category of each rule; the last item is "unknown"."""
+"""Index in `CATEGORIES` for each rule in `RULES`; the last item, for no rule, is "unknown"."""
 
 
 def purposes_of(
@@ -247,8 +247,9 @@ def purposes_of(
 ) -> NDArray[np.int64]:
     """Return the category, as an index into `CATEGORIES`, of each block of a list of requests.
 
-    stack: stack number in `table`.
-    lives: two columns, with the number of the request and of the free; `n_entries` if never freed.
+    stack, requested: stack number in `table`, and requested bytes, of each block.
+    lives: two columns, with the number of the request and of the free of each block, counted over
+        all requests and frees; `n_entries` for a block that is never freed.
     """
     born, freed = lives
     n = len(born)

@@ -1,8 +1,8 @@
 """Blocks of a device as columns: lifetime, size, stack, and the training phase of the allocation.
 
-A block is allocated after entry e if `born <= e < freed`, and waits for other streams if `freed <=
-e < completed`; `born` is -1 for blocks from before the first entry.  The size of a block is that of
-the baseline replay, so that the sizes add up to the allocated bytes.
+A block is in use after entry e if `born <= e < freed`, and waits for other streams if `freed <= e <
+completed`; `born` is -1 for blocks from before the first entry.  The size of a block is its size in
+the baseline (the replay under the recorded settings), so that sizes add up to the allocated bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ _MARKED = {
     "backward": Phase.BACKWARD,
     "optimizer": Phase.OPTIMIZER,
 }
-"""Phase that begins with a mark of this value; marks of other values end the phase before."""
+"""Training phase that begins at a mark (`recording.Mark`), by the mark's value.
+
+A mark with any other value ends the phase before it.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,8 +45,9 @@ class Blocks:
     requested: bytes of the request before rounding.
     pool: index into `pools`; -1 for the default pool.
     stack: stack number in the recording's frame table; -1 without a stack.
-    born, freed, completed: entries of the allocation, of the free, and of the completion of the
-        free.
+    born, freed, completed: entries of the allocation, of the free, and of the free's completion;
+        `n_entries` for a free or completion that does not occur.
+    n_entries: number of entries of the recording.
     """
 
     address: NDArray[np.uint64]
@@ -155,9 +159,9 @@ def _are_completions(action: NDArray[np.uint8], row: NDArray[np.intp]) -> NDArra
 
 
 def rows_of(segments: tuple[SegmentState, ...], pools: tuple[PoolId, ...]) -> list[NDArray[Any]]:
-    """Return the blocks in the segments before the first entry, as columns for `paired`.
+    """Return the blocks in use in segments before the first entry, as columns for `paired`.
 
-    Each block in use is an allocation with the entry number -1.
+    Each of them becomes an allocation with the entry number -1; a pending free follows it.
     """
     rows = []
     number = {pool: index for index, pool in enumerate(pools) if pool != DEFAULT_POOL}
@@ -177,7 +181,7 @@ def rows_of(segments: tuple[SegmentState, ...], pools: tuple[PoolId, ...]) -> li
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """Spans of one training phase: each is a maximal sequence of allocations in this phase.
+    """Spans of one training phase: each consists of consecutive allocations, all in this phase.
 
     first, last: entries of the first and last allocation of each span.
     after: entry of the first allocation after each span; `NEVER` if there is none.
@@ -215,10 +219,12 @@ class Scene:
     is_engine_thread: mask of blocks allocated by Python code in autograd's thread.
     is_without_grad: mask of blocks allocated while gradients were disabled.
     is_bare: mask of blocks allocated by autograd itself, or without Python frames.
+    is_before: mask of blocks from before the first entry.
     forwards, backwards, optimizers: spans of the forward, backward and optimizer phase.
+    last_alloc: entry of the last allocation; -1 if there is none.
     has_lives: True if the recording has entries; without entries lifetimes are unknown.
-    marked_starts, marked_numbers: first entry and number of each step that the program marked.
-    rules: result of `rules_of`, one item, or empty before the first call.
+    marked_starts, marked_numbers: first entry and number of each training step that is marked.
+    rules: cache of `rules_of`: empty before the first call, then one item.
     """
 
     blocks: Blocks
@@ -249,7 +255,7 @@ class Scene:
         return self.blocks.freed > self.last_alloc
 
     def span_end(self, spans: Spans) -> tuple[_Column, _Column]:
-        """Return the last allocation in each block's span, and the first one after that span.
+        """Return for each block the entries of the last allocation in its span and of the next one.
 
         The span of a block is the last of `spans` that begins before the block is allocated.
         """

@@ -16,7 +16,10 @@ from allocsim.recording import Frame, FrameTable
 
 
 class Phase(IntEnum):
-    """Training phase, or other part of the program, that requested a block."""
+    """Training phase, or other part of the program, that requested a block.
+
+    PROGRAM is the user's code outside model and optimizer.  UNTOLD means that the stack is unknown.
+    """
 
     UNTOLD = 0
     SETUP = 1
@@ -41,7 +44,7 @@ _PHASE_TEXTS = {
 
 
 class Origin(IntEnum):
-    """Kind of code that requested a block."""
+    """Kind of code that requested a block; TOLD_… is a category given by PyTorch's profiler."""
 
     OTHER = 0
     ENGINE = 1  # autograd's engine itself
@@ -83,7 +86,7 @@ _BY_PROFILER = {
 
 @dataclass(frozen=True, slots=True)
 class StackKind:
-    """Classification of a stack.
+    """Training phase and kind of code that a stack shows.
 
     is_engine_thread: True if autograd's thread called the Python code: recomputation or a hook.
     is_without_grad: True if the model was called under no_grad or inference_mode.
@@ -149,7 +152,8 @@ def is_call(frame: Frame) -> bool:
 def kinds_of(table: FrameTable, stacks: Sequence[int]) -> dict[int, StackKind]:
     """Return the classification of each stack, by stack number.
 
-    All stacks must be given at once: one may show that a file in another defines modules.
+    All stacks must be given at once, because one stack may show that a file in another stack
+    defines modules.
     """
     known = {stack: table.stack(stack) for stack in stacks}
     python = {

@@ -1,8 +1,7 @@
 """Names of a block's owner: line, stack, module of the model, stream or pool.
 
-Requests of autograd's thread have no frames, so their owner is inferred: if the activations that
-were freed just before and just after the request belong to the same forward code, this code is the
-owner.
+Requests of autograd's thread have no Python frames, so their owner is inferred: it is the forward
+code that is common to the stacks of the activations freed just before and just after the request.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ class Whose:
 
     stack: Python frames that requested the block, innermost first.  If autograd requested it:
         frames of the forward code that autograd differentiates; empty if unknown.
-    silent: "" if the stack was recorded; else a text such as "no stack recorded".
+    silent: "" if the stack of the request was recorded; else a text such as "no stack recorded".
     """
 
     stack: tuple[Frame, ...]
     silent: str = ""
 
     def line(self, frames: int = 1) -> str:
-        """Return the user's line that requested the block, followed by its callers."""
+        """Return the user's line that requested the block and its callers, up to `frames` lines."""
         code = code_of(self.stack)
         if code is None:
             return self.silent or NO_STACK
@@ -196,14 +195,14 @@ def pool_name(blocks: Blocks, row: int) -> str:
 
 
 LINE = re.compile(r":(\d+)")
-"""Line number in the name of an owner."""
+"""Pattern of a line number in the name of an owner."""
 
 
 def moved_lines(before: Iterable[str], now: Iterable[str]) -> dict[str, str]:
-    """Return a dictionary from new to old name of owners whose line numbers differ.
+    """Match owners of two recordings whose names differ only in line numbers; return new to old.
 
-    Names that differ only in line numbers are paired in order, if both recordings have equally
-    many.
+    before, now: names of all owners in the old and in the new recording.
+    Such names are matched in order of their line numbers, if both recordings have equally many.
     """
     known = set(before), set(now)
     alone: list[dict[str, list[str]]] = [defaultdict(list), defaultdict(list)]
