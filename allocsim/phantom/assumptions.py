@@ -1,4 +1,4 @@
-"""Supply values that a phantom GPU cannot compute, and results that come from other ranks.
+"""Supply values that a simulated GPU cannot compute, and results that come from other ranks.
 
 The hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the recorded
 program, so it imports only the standard library.  Every replacement makes the same allocations as
@@ -13,11 +13,13 @@ import threading
 from typing import Any
 
 MOST_EXPERTS = 1024
-"""Largest number of scores per token that are assumed to be experts; a vocabulary has more."""
+"""Most scores per token for which a top-k is taken as a choice of experts.
+
+With more scores, such as a vocabulary's, it is taken as a choice of tokens."""
 
 
 class Router:
-    """Assumed distribution of tokens over experts.
+    """Assumed choice of experts by the tokens of a mixture-of-experts model.
 
     is_skewed: True if all tokens go to the same experts; else the numbers of tokens per expert
         differ by at most one.
@@ -28,7 +30,9 @@ class Router:
         self.is_skewed = is_skewed
 
     def choose(self, scores: Any, chosen: Any, dim: int) -> Any:
-        """Return assumed expert indices for a top-k that looks like a choice of experts.
+        """Return assumed indices of experts for the result of a top-k over their scores.
+
+        Return None if the shapes show that the top-k does not choose experts.
 
         scores, chosen: input and index tensor of the top-k; only their shapes are used.
         """
@@ -74,7 +78,7 @@ def end_at_max_length(module: Any) -> None:
 
 
 _LEAST = 1 << 14
-"""Number of elements from which on the values of a tensor are assumed not to matter."""
+"""Least elements of a host tensor that is not filled with random numbers, to save time."""
 
 
 def leave_unfilled(torch: Any) -> None:
@@ -94,7 +98,7 @@ _DIFFERS = "DDP expects same model across all ranks"
 
 
 def answer_for_others(torch: Any) -> None:
-    """Patch `torch` so that DistributedDataParallel of one rank works without the other ranks."""
+    """Patch `torch` so that DistributedDataParallel runs in one rank while no other rank exists."""
     dist = torch.distributed
     if not dist.is_available() or not hasattr(dist, "_verify_params_across_processes"):
         return

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 WRITE_S = 120.0
-"""Longest time to wait for a recording."""
+"""Longest time that os.kill waits for a process to write its recording, in seconds."""
 _POLL_S = 0.02
 
 
@@ -42,7 +42,7 @@ def _marker(folder: str, pid: int) -> Path:
 
 
 def wait_before_kill(folder: str) -> None:
-    """Patch os.kill so that processes marked in `folder` can write before they are killed."""
+    """Patch os.kill to wait until a terminated process has written its recording to `folder`."""
     kill, terminated = os.kill, set()
 
     @functools.wraps(kill)
@@ -74,14 +74,16 @@ def call_in_forks(owner: Any, function: Callable[[Any], None], util: Any) -> Non
 
 
 Frame = tuple[str, int]
-"""File and line number."""
+"""Frame of a Python stack: file and line number."""
 
 Site = tuple[int, int, list[Frame]]
-"""(number of reads with one stack, bytes of the largest read, frames, innermost first)"""
+"""Call stack that copies values from a simulated GPU to the host, as a tuple.
+
+(number of copies, bytes of the largest copy, frames, innermost first)"""
 
 SHOWN = 3
 _OF_A_FLOAT = frozenset({2, 4})
-"""Sizes in bytes of one floating-point number, which may be a loss."""
+"""Bytes of a copy to the host that may be one floating-point number, such as a printed loss."""
 
 
 class _ReadFrame(ctypes.Structure):
@@ -107,7 +109,7 @@ def watch_reads(wanted: bool) -> bool:
 
 
 def read_sites() -> list[Site]:
-    """Return the call stacks that copied values from the phantom GPU to the host."""
+    """Stop counting copies to the host; return the call stacks that made the counted ones."""
     watch_reads(False)
     first = ctypes.POINTER(ctypes.POINTER(_ReadSite))()
     ask = ctypes.CDLL(None).device_read_sites
@@ -131,16 +133,16 @@ def device_peak_bytes() -> int:
 _COUNTED = (
     *("kernels", "graphs", "nodes", "stack", "settled", "collective_graphs", "graph_bytes"),
 )
-"""Fields of struct device_driver of the stubs."""
+"""Names of the numbers in device_driver, a C struct of the stubs, in its order."""
 
 
 def driver_counts() -> dict[str, int]:
-    """Return counts of the phantom GPU's driver for this process.
+    """Return counts and sizes, by name, that the simulated CUDA driver kept for this process.
 
     "kernels": loaded kernels.  "graphs", "nodes": instantiated CUDA graphs and their nodes.
     "stack": largest stack that a kernel needs for one thread, in bytes.  "settled": the same,
     without variants of kernels that were only tried.  "collective_graphs": graphs with collectives.
-    "graph_bytes": most bytes charged for graphs at once, without what collectives add.
+    "graph_bytes": most bytes that graphs took at one time, without the extra bytes of collectives.
     """
     ask = ctypes.CDLL(None).device_driver
     ask.restype = ctypes.POINTER(ctypes.c_size_t * len(_COUNTED))
@@ -148,7 +150,10 @@ def driver_counts() -> dict[str, int]:
 
 
 def places_of(sites: Iterable[Site]) -> list[tuple[str, int]]:
-    """Return (file and line, number of copies to the host) for each line of the program."""
+    """Return the program's lines that copied to the host, as pairs (file and line, copies).
+
+    sites: call stacks of the copies. Lines that probably only print a loss come last.
+    """
     places: dict[Frame, tuple[int, int]] = {}
     for times, most, frames in sites:
         inner = [frame for frame in frames if _is_the_programs(frame[0])] or frames
@@ -185,7 +190,7 @@ def _shown(name: str) -> str:
 
 
 def leave_out_frames(snapshot: dict[str, Any], folder: str) -> None:
-    """Remove the frames of files whose names begin with `folder` from all stacks, in place."""
+    """Remove this package's frames, of files whose names begin with `folder`, from all stacks."""
     segments = [*snapshot["segments"], *snapshot.get("host_segments", ())]
     blocks = [block for segment in segments for block in segment["blocks"]]
     traces = [*snapshot["device_traces"], snapshot.get("host_traces", ())]
@@ -197,7 +202,7 @@ def leave_out_frames(snapshot: dict[str, Any], folder: str) -> None:
 
 
 _TEXTS = {"compile_context", "user_metadata"}
-"""Fields for which PyTorch creates a new string object in each entry."""
+"""Fields of an entry (one allocator call of a snapshot) with a new, often equal, string each."""
 
 
 def columns_of(entries: list[dict[str, Any]]) -> dict[str, list[Any]]:

@@ -1,6 +1,6 @@
-"""Compile the stub libraries with the system's compiler.
+"""Compile the stubs of the CUDA libraries (the simulated GPU) with the system's C compiler.
 
-The folder of a build is named after the digest of its sources and options, so the stubs are
+The name of a build's folder contains a digest of the sources and options, so the stubs are
 compiled again if and only if these change.
 """
 
@@ -31,7 +31,7 @@ class UnavailableError(PhantomError):
 
 
 class RefusedError(PhantomError):
-    """Real PyTorch refused its conf, or ended while it ran an op script."""
+    """Real PyTorch refused its conf, or ended while it ran an op script (a list of calls)."""
 
 
 STUB = Path(__file__).parent / "stub"
@@ -50,9 +50,9 @@ ORIGIN = "-Wl,-rpath,$ORIGIN"
 
 @dataclass(frozen=True, slots=True)
 class Stubs:
-    """Paths of the stub libraries for one CUDA release, all in `folder`.
+    """Paths of the stubs of CUDA's libraries for one CUDA release, all in `folder`.
 
-    device: library that counts the memory of the phantom GPU; the other stubs call it.
+    device: library that counts the memory of the simulated GPU; the other stubs call it.
     blas, dnn, math, nccl: stubs that are preloaded, so that the program calls their functions
         instead of those of CUDA's libraries.
     """
@@ -143,9 +143,10 @@ def digest_of(name: str, *more: Path) -> str:
 
 
 def build_once(folder: Path, build: Callable[[Path], object]) -> None:
-    """Create `folder` with the contents that `build` writes to an empty folder, unless it exists.
+    """Create `folder` and let `build` write its contents, unless the folder exists already.
 
-    Several processes may build the same folder at the same time.
+    `build` writes to a temporary folder, which is then renamed, so several processes may build the
+    same folder at the same time.
     """
     if folder.exists():
         return

@@ -1,6 +1,6 @@
-"""Serving engines on a phantom GPU: their start, and the memory that the driver takes for them.
+"""Serving engines on a simulated GPU: their start, and the memory that the driver takes for them.
 
-Rule: the sizes are measured.  docs/evidence/serving.md names the starts of vLLM on an H100 and the
+All sizes are measured.  docs/evidence/serving.md names the starts of vLLM on an H100 and the
 public logs from which each size was read.
 """
 
@@ -20,13 +20,15 @@ _HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """Program that starts an engine.
+    """Program of this package that starts a serving engine, such as vLLM.
 
     script: path of the program; its arguments are a folder with config.json, the requests to play
         as "number,prompt,decode" or "", and the arguments of the engine's command.
-    configured, ready: lines that the program prints.
-    split: option with the number of cards that share each layer; "" if only one card is possible.
-    fraction: option with the share of the card that the engine takes.
+    configured, ready: lines that the program prints when the engine has read its options, and
+        when it can take requests.
+    split: engine's option for the number of cards that share each layer; "" if only one card is
+        possible.
+    fraction: engine's option for the share of the card's memory that it takes.
     """
 
     name: str
@@ -55,13 +57,14 @@ def starter_of(server: str) -> Starter:
 
 @dataclass(frozen=True, slots=True)
 class DriverCharges:
-    """Bytes that the driver takes for each thing that it holds.
+    """Bytes of device memory that the CUDA driver takes for kernels and CUDA graphs.
 
-    modules: for the modules of PyTorch, cuBLAS and the engine, with the first kernel of a process.
-    kernel: for each loaded kernel.
-    node: for a node of a CUDA graph.
-    graph: least for a CUDA graph.
-    collective: for a CUDA graph with collectives of NCCL, in addition.
+    modules: bytes for the modules (binaries with kernels) of PyTorch, cuBLAS and the engine, taken
+        when a process loads its first kernel.
+    kernel: bytes for each loaded kernel.
+    node: bytes for each node of a CUDA graph.
+    graph: least bytes for a CUDA graph.
+    collective: additional bytes for a CUDA graph that contains collectives of NCCL.
     """
 
     modules: int = 0
@@ -76,9 +79,10 @@ class DriverCharges:
         return f"{self.kernel} {self.node} {self.collective} {self.modules} {self.graph}"
 
     def taken(self, counts: Mapping[str, int]) -> int:
-        """Return the bytes for counts as the stubs report them.
+        """Return the bytes that the driver takes for the kernels and graphs of one process.
 
-        counts: "kernels", "collective_graphs", and "graph_bytes", the charge for all other graphs.
+        counts: counts from the stubs: number of "kernels" and "collective_graphs", and
+            "graph_bytes", the bytes for all graphs, computed with the likely bytes per node.
         """
         graphs = counts.get("graph_bytes", 0) * self.node // _NODE[1]
         collectives = counts.get("collective_graphs", 0) * self.collective
@@ -104,9 +108,9 @@ def _modules(gpu: Gpu, cuda_major: int) -> tuple[int, int, int]:
 
 
 def charges_of(gpu: Gpu, cuda_major: int, *, has_nccl: bool) -> tuple[DriverCharges, ...]:
-    """Return the (low, likely, high) charges of a card.
+    """Return low, likely and high sizes of the memory that the driver takes on a card.
 
-    has_nccl: True if several cards exchange with NCCL, and not with a kernel of the engine.
+    has_nccl: True if several cards exchange data by NCCL, and not by a kernel of the engine.
     """
     sizes = zip(_modules(gpu, cuda_major), _KERNEL, _NODE, _COLLECTIVE, strict=True)
     charges = tuple(

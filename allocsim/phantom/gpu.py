@@ -1,7 +1,7 @@
-"""Phantom GPUs: the properties that affect allocations, of each real GPU model in gpus.csv.
+"""GPUs that can be simulated: for each model in gpus.csv, the properties that affect allocations.
 
 PyTorch and its libraries compute launch sizes, and then buffer sizes, from the limits of a
-multiprocessor, so a phantom GPU reports the limits of the real one.
+multiprocessor, so a simulated ("phantom") GPU reports the limits of the real one.
 
 The memory of a model is the total capacity that PyTorch prints in out-of-memory errors, in GiB with
 two decimals, for Linux drivers and the default setting of error correction. Capability,
@@ -21,7 +21,7 @@ from allocsim.errors import ConfigError
 from allocsim.units import GIB, KIB, MIB, TIB
 
 CONTEXT_MEMORY = 512 * MIB
-"""Assumed bytes of the CUDA context and libraries, if the GPU's are unknown."""
+"""Assumed bytes of the CUDA context and libraries on a GPU for which they were not measured."""
 
 CONTEXT_MEMORY_SEEN = (112 * MIB, 871 * MIB)
 """Smallest and largest context memory of one process that was seen on any GPU, in bytes."""
@@ -87,14 +87,14 @@ def limits_of(capability: tuple[int, int], l2: int) -> Limits:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One phantom GPU; the defaults describe an A100.
+    """GPU to simulate; the defaults describe an A100.
 
     context_memory: bytes of `memory` that the CUDA context holds.
     assumed: sentence about properties that are assumed, for a card that is not modelled exactly,
         such as one of another maker; "" if none are assumed.
     context_chunks: address ranges of the CUDA context, highest first, as text such as "32:8 64:64
-        416:414 26": size and used size of each range in MiB.  The last number is the MiB that the
-        first kernels take.  "" if unknown.
+        416:414 26": pairs size:used of the ranges in MiB, then the MiB that the first loaded
+        kernels take.  "" if unknown.
     """
 
     name: str
@@ -133,7 +133,7 @@ def context_range(gpu: Gpu) -> tuple[int, int]:
     """Return the smallest and the largest size of the CUDA context on `gpu`, in bytes.
 
     The context grows with the kernels that a program loads, so its exact size is unknown.  Return
-    (0, 0) for a GPU described without a context.
+    (0, 0) if `gpu.context_memory` is 0.
     """
     return context_seen(gpu) if gpu.context_memory else (0, 0)
 
@@ -141,7 +141,7 @@ def context_range(gpu: Gpu) -> tuple[int, int]:
 def context_seen(gpu: Gpu) -> tuple[int, int]:
     """Return the smallest and the largest size of a CUDA context on GPUs like `gpu`, in bytes.
 
-    For a GPU described without a context, return the range of all GPUs.
+    If `gpu.context_memory` is 0, return the range that was seen over all GPUs.
     """
     if not gpu.context_memory:
         return CONTEXT_MEMORY_SEEN
@@ -165,12 +165,12 @@ _UNIFIED = (
     "subtracted"
 )
 _ASSUMED = {"printed": "", "derived": "", "AMD": _AMD, "Intel": _INTEL, "unified": _UNIFIED}
-"""Assumptions about the GPUs of each kind in gpus.csv.
+"""Sentence on the assumptions about a GPU, by its kind in gpus.csv: the source of its memory.
 
 printed: PyTorch printed the memory in an error.
 derived: memory of another GPU of the same size and generation; if there is none, the memory that
     nvidia-smi prints, less 300 to 500 MiB.
-Others: memory as PyTorch or the vendor's tools print it, else the nominal size less that of a
+Others: memory as PyTorch or the vendor's tools print it, else the nominal size, reduced as for a
     similar GPU.  AMD's and Intel's get the limits of an A100's multiprocessors, and the number of
     units that PyTorch reports as multiprocessors.
 """
@@ -185,7 +185,7 @@ _ALIASES = {
     "DGX B300": "B300",
     "GB300": "B300",
 }
-"""Names of machines, with one of their GPUs."""
+"""Short name of the GPU for names that are not in gpus.csv, most of them names of machines."""
 
 _CONTEXTS = {"RTX 3070": 180, "RTX A4000": 204, "RTX 4060": 112, "RTX 6000 Ada": 426, "L40S": 298}
 """MiB of context memory of GPUs whose context is known to be smaller than `CONTEXT_MEMORY`.
@@ -193,9 +193,10 @@ Source: out-of-memory errors; for the L40S a program that used all other memory.
 
 
 _CONTEXT_CHUNKS = {"H200": "32:8 64:64 416:414 26"}
-"""Address ranges that the CUDA context occupies, highest address first, as "size:used" in MiB.  The
-last number is MiB for the first kernels, which are loaded before the used part of the last range is
-released.  Source: segment addresses in `traces/h200`, PyTorch 2.11 with
+"""Value of `Gpu.context_chunks` by short name: address ranges that the CUDA context occupies.
+
+The last number is the MiB of the first kernels, which are loaded before the used part of the last
+range is released.  Source: segment addresses in `traces/h200`, PyTorch 2.11 with
 CUDA 13.0, driver 580.159."""
 
 

@@ -1,4 +1,4 @@
-"""Replace kernels that a serving engine compiles when they are first called.
+"""Replace kernels that a serving engine compiles at their first call by functions that do nothing.
 
 The hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the recorded
 program, so it imports only the standard library and is compatible with Python 3.9.
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 PLANNED = 32
-"""Number of zeros that an invented plan has; the longest plan of FlashInfer 0.7 has fewer."""
+"""Zeros in the list that replaces the result of FlashInfer's plan(); 0.7 returns fewer numbers."""
 
 _USED: tuple[tuple[re.Pattern[str], Any], ...] = (
     (re.compile(r"^plan$"), lambda: [0] * PLANNED),
@@ -27,9 +27,9 @@ _USED: tuple[tuple[re.Pattern[str], Any], ...] = (
     (re.compile(r"_(num|count|size|occupancy)$|workspace_size"), 0),
     (re.compile(r"supports"), False),
 )
-"""Invented results of functions whose result the caller uses, by pattern of the function's name.
+"""Result that a replaced function returns (itself or a function that makes it), by its name.
 
-A tactic is a variant of a kernel, so no variants are offered."""
+Callers use these results. "tactics" are variants of a kernel; none are offered."""
 
 _hollow: dict[str, set[str]] = {}
 _invented: set[str] = set()
@@ -47,15 +47,15 @@ def invented_values() -> str:
 
 
 def tried_variants() -> dict[str, int]:
-    """Return the largest stack in bytes of the kernel variants that Triton tuned.
+    """Return the largest stack, in bytes per thread, of the kernel variants that Triton tuned.
 
-    "tried": of the variants tried in this process.  "kept": of those tried in an earlier process.
+    The key "tried" is for variants tried in this process, "kept" for those of an earlier process.
     """
     return _tried
 
 
 class Hollow:
-    """Replacement of a module of kernels; its functions do nothing."""
+    """Replacement of a module of compiled kernels; calls of its functions are only listed."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -98,8 +98,10 @@ def _hollow_sglang(module: Any) -> None:
 
 
 _ASSEMBLED = range(2_500, 10_000)
-"""Lines of a Triton kernel that is assembled.  Shorter ones keep less than 1 KiB of each thread in
-local memory, which the context has; a longer one (vLLM's top-k, 32,000 lines) takes a minute."""
+"""Lines of PTX of a Triton kernel that is assembled, to learn its stack per thread.
+
+A shorter one needs less than the 1 KiB per thread that the CUDA context already has; assembling a
+longer one (vLLM's top-k has 32,000 lines) takes a minute."""
 
 
 def _hollow_triton(module: Any) -> None:
@@ -122,7 +124,10 @@ def _try(begin: int) -> int:
 
 
 class _Choices:
-    """Cache of the kernel variants that Triton chose, with the largest stack of all tried."""
+    """Triton's cache of tuning results, which also keeps the largest stack of the tried variants.
+
+    Triton stores here which variant of a kernel was fastest.
+    """
 
     def __init__(self, cache: Any) -> None:
         self._cache = cache
@@ -157,9 +162,9 @@ def _completes_prompt(runner: Any, batch: Any) -> Any:
 
 
 def _know_samples(module: Any) -> None:
-    """Patch vllm.v1.worker.gpu.model_runner to know how many tokens each sequence sampled.
+    """Patch vllm.v1.worker.gpu.model_runner with the number of tokens sampled for each sequence.
 
-    It would read the numbers from the device, where they are unknown, so no sequence would end.
+    vLLM would read the numbers from the device, where they are unknown, so no request would end.
     """
     runner, output = module.GPUModelRunner, module.AsyncOutput
     sample, init = runner.sample, output.__init__
@@ -216,4 +221,4 @@ PATCHES = {
     "vllm.v1.worker.gpu.model_runner": _know_samples,
     "vllm.model_executor.layers.quantization.kv_cache": _leave_scales_out,
 }
-"""Function that patches each module once it is loaded."""
+"""Function that patches a module when it is imported, by the module's name."""

@@ -57,9 +57,11 @@ _AHEAD: dict[tuple[str, str | None], Future[TorchInstall]] = {}
 
 
 def begin_to_find_torch(python: str | None = None) -> list[str]:
-    """Start a search for PyTorch in each interpreter, for `find_torch`; return the interpreters.
+    """Start to search for PyTorch in the background, so that a later `find_torch` is faster.
 
-    python: the only interpreter; default: this one, and the one on the PATH.
+    Return the paths of the searched interpreters.
+
+    python: the only interpreter to search; default: this one, and the one on the PATH.
     """
     places = [python] if python is not None else [sys.executable, shutil.which("python3")]
     named = list(dict.fromkeys(filter(None, places)))

@@ -1,4 +1,4 @@
-"""Store the contents of integer and boolean tensors of a phantom GPU on the host.
+"""Store the contents of integer and boolean tensors of a simulated GPU on the host.
 
 The hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the recorded
 program, so it imports only the standard library.
@@ -12,21 +12,23 @@ from __future__ import annotations
 from typing import Any
 
 MOST_NUMBERS = 1 << 22
-"""Largest number of elements of a tensor that is computed."""
+"""Most elements of a device tensor whose values are computed on the host."""
 
 MOST_BYTES = 1 << 25
-"""Largest storage whose contents are kept, in bytes."""
+"""Largest storage of a device tensor whose contents are kept on the host, in bytes."""
 
 _PRUNED_EVERY = 256
-"""Number of storages to add before freed storages are searched and dropped."""
+"""Number of storages to add until the contents of freed storages are next dropped."""
 
 
 class _Contents:
     """Contents of one storage, the memory that a tensor and its views share.
 
     storage: address of PyTorch's storage object; while `weak` exists, no other object gets it.
+    weak: weak reference to that object.
     pointer: device address of the contents.
-    constant: host tensor without dimensions; None if the elements differ.
+    constant: host tensor without dimensions, the value of all elements; None if elements differ.
+    data: host tensor with the bytes of the storage; None if `constant` describes them.
     known: host tensor with a boolean per byte, True if it is known; None if all bytes are known.
     version: number of in-place writes to the storage that PyTorch has counted; None if it does not
         count them.
@@ -53,7 +55,7 @@ class _Contents:
 
 
 class Known:
-    """Contents of all device tensors whose values are known on the host."""
+    """Contents of all tensors of the simulated GPU whose values are known on the host."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -190,5 +192,5 @@ class Known:
 
 
 def _version(tensor: Any) -> int | None:
-    """Return the number of in-place writes to the storage; None in inference mode."""
+    """Return PyTorch's count of in-place writes to a tensor's storage; None in inference mode."""
     return None if tensor.is_inference() else tensor._version

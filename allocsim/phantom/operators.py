@@ -1,4 +1,4 @@
-"""List the operators of PyTorch that are computed on the host for a phantom GPU.
+"""List the operators of PyTorch that are computed on the host for a simulated GPU.
 
 The hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the recorded
 program, so it imports only the standard library.  Operators that its PyTorch lacks are skipped.
@@ -31,22 +31,22 @@ _MOVES = (
 )
 _FILLS = ("fill", "zero", "arange", "eye", "full", "copy")
 _IN_PLACE = {"copy": "copied", "fill": "filled", "zero": "filled"}
-"""Methods of `Values` for in-place operators other than `after`."""
+"""Method of `Values` that runs an in-place operator, by operator; `after` for all others."""
 _SIZED = (
     *("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive"),
     "repeat_interleave",
 )
-"""Operators whose output size depends on values, so that PyTorch copies the size to the host."""
+"""Operators whose output size depends on values, so PyTorch copies the size to the host."""
 _CHOOSING = ("topk",)
 """Operators with which a mixture-of-experts model chooses experts."""
 _UNKNOWN = ("random", "bernoulli", "geometric", "set", "resize")
-"""Operators that write unknown values in place."""
+"""In-place operators after which the values of their tensor are unknown."""
 
 _LEFT = frozenset({"aten::pow.Tensor_Tensor_out", "aten::isin.Tensor_Tensor_out"})
-"""Overloads to which PyTorch passes a number as a tensor of the device, which a kernel in Python
-cannot take."""
+"""Overloads that are not computed on the host: PyTorch passes them a number as a device tensor,
+which a kernel in Python cannot take."""
 _MASKS = frozenset({"condition", "mask"})
-"""Names of arguments that do not affect the type of the result."""
+"""Names of tensor arguments that do not affect the dtype of the result."""
 
 
 def names() -> Iterator[tuple[str, str]]:
@@ -65,9 +65,9 @@ def names() -> Iterator[tuple[str, str]]:
 
 
 def overloads(torch: Any, name: str) -> Iterator[Any]:
-    """Yield the overloads of the operator `name` without a kernel for BackendSelect.
+    """Yield the overloads of the operator `name` that can be computed on the host.
 
-    Such overloads can get an additional kernel, which computes values on the host.
+    They have no kernel for the dispatch key BackendSelect, so `Values` can register one.
     """
     packet = getattr(torch.ops.aten, name, None)
     for overload in () if packet is None else packet.overloads():
@@ -85,7 +85,7 @@ def operands(op: Any) -> list[int]:
 
 
 def promoted(op: Any) -> list[int]:
-    """Return the positions of the tensor arguments whose types determine the type of the result."""
+    """Return the positions of the tensor arguments that determine the dtype of the result."""
     named = op._schema.arguments
     return [n for n in operands(op) if named[n].name not in _MASKS]
 

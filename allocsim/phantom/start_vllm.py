@@ -1,8 +1,8 @@
 """Start vLLM's engine as `vllm serve` would, and end once it is ready for requests.
 
 This file runs by its path in the interpreter that has vLLM.  Arguments: the folder of the model's
-config.json; the number of requests to play, tokens of each prompt and tokens to generate, such as
-"2,1024,64", or ""; then the arguments of `vllm serve`.
+config.json; the requests to play as "number,tokens of each prompt,tokens to generate", such as
+"2,1024,64", or "" for none; then the arguments of `vllm serve`.
 
 Weights have no values, and the API server, which uses no GPU, is not started.  With tensor
 parallelism, all GPUs allocate the same, so only the first rank is started.  A line gives the memory
@@ -36,7 +36,7 @@ _PLACES = {
     "Request": ("vllm.v1.request",),
     "MessageQueue": ("vllm.distributed.device_communicators.shm_broadcast",),
 }
-"""Modules that have each name, those of the newest release of vLLM first."""
+"""Modules of vLLM from which each name can be imported; newest releases first."""
 
 
 def _find(name: str) -> Any:
@@ -80,9 +80,11 @@ def print_memory(stage: str, peak: int | None = None) -> None:
 
 
 def run_steps(each: Iterator[object], most: int) -> None:
-    """Run an engine until it has answered its requests, and print the memory of the card.
+    """Run an engine until it has answered its requests, then print the card's memory in use.
 
-    most: number of steps after which the engine is taken to hang.
+    Raises RuntimeError if the requests have not ended after `most` steps.
+
+    each: iterator that runs one step of the engine for each element.
     """
     peak = card_in_use()
     for number, _ in enumerate(each):
@@ -116,7 +118,7 @@ def _play(engine: Any, requests: int, prompt: int, decode: int) -> None:
 
 
 def _leave_out_other_ranks() -> None:
-    """Patch torch.distributed so that one rank of several does not wait for the others."""
+    """Patch torch.distributed so that the first rank runs without the other ranks."""
     dist: Any = import_module("torch.distributed")
     store = import_module("torch.testing._internal.distributed.fake_pg").FakeStore
     begin, divide, send = dist.init_process_group, dist.new_group, dist.broadcast_object_list

@@ -1,7 +1,8 @@
-"""Compute integer and boolean tensors of a phantom GPU on the host.
+"""Compute integer and boolean tensors of a simulated GPU on the host.
 
 Sizes and branches of the program that depend on their values are then correct.  Every operator
-still runs on the device, in the same order, so the allocator gets no additional requests.
+still runs on the simulated device, in the same order, so PyTorch's allocator gets the same
+requests.
 
 The hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the recorded
 program, so it imports only the standard library.  The kernels are registered for the dispatch key
@@ -17,16 +18,17 @@ from typing import Any
 
 _NUMBERS = frozenset({int, float, bool, complex})
 _MOST_KEPT = 1024
-"""Largest number of cached tensors that stand for Python numbers."""
+"""Most host tensors, made from Python numbers that are operands, that are cached for reuse."""
 _ANSWERED, _KNOWN, _NOTED = 2, 1, 0
-"""Modes of the phantom GPU for copies to the host, with the numbers of device.h."""
+"""Modes of the simulated GPU for copies to the host (see `_Telling`), as numbered in device.h."""
 
 
 class Values:
-    """Computation of tensor values in one process.
+    """Kernels for PyTorch's operators that compute values of device tensors on the host.
 
     known: contents of the device tensors whose values are known on the host.
-    routed_reads: number of sizes and copies to the host that depend on the chosen experts.
+    routed_reads: number of output sizes and copies to the host that depend on the experts that
+        tokens were assumed to choose.
     """
 
     def __init__(self, torch: Any, known: Any, router: Any, operators: Any) -> None:
@@ -167,7 +169,7 @@ class Values:
         return out
 
     def filled(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Run an operator such as `fill_`, and store that all elements have one known value."""
+        """Run an operator such as `fill_`; store on the host that all elements have one value."""
         to = args[0]
         if not self.known.may_have(to):
             return self.after(op, run, args, kwargs)
@@ -182,7 +184,7 @@ class Values:
     def sized(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
         """Run an operator whose output size depends on the values of its inputs.
 
-        The size is computed on the CPU first.
+        The size is computed on the host, so that the device allocates the right output.
         """
         values, is_routed = self._computed(op, args, kwargs, None)
         if values is None:
@@ -197,7 +199,7 @@ class Values:
         return out
 
     def chosen(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Run a top-k; if its scores are unknown, store assumed expert indices."""
+        """Run a top-k on the device; for floating-point scores, store assumed expert indices."""
         scores = args[0]
         out = run()
         if not scores.is_cuda:
@@ -213,7 +215,7 @@ class Values:
         return out
 
     def unknown(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Run an operator that writes unknown values in place, and mark the tensor as unknown."""
+        """Run an in-place operator and forget the tensor's values, which are then unknown."""
         out = run()
         self._keep(op, (args, kwargs), out, None, False)
         return out
@@ -322,11 +324,11 @@ class Values:
 
 
 class _UnknownError(Exception):
-    """Signal that the contents of an input are unknown, so the operator cannot be computed."""
+    """Exception raised if an operator's input has unknown contents, so it cannot be computed."""
 
 
 class _Telling:
-    """Context manager that tells the stubs how to handle copies to the host by this thread.
+    """Context manager that sets how the simulated GPU handles this thread's copies to the host.
 
     state: a pair.  Its first number is `_NOTED` (report that the program reads an unknown value),
         `_KNOWN` (report nothing) or `_ANSWERED` (write the second number to the host).

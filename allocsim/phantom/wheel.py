@@ -1,7 +1,7 @@
-"""Download the native allocator of published PyTorch releases.
+"""Download the compiled allocator of published PyTorch releases.
 
-Kept: torch/lib/libc10*.so, torch/include, torch/version.py, and CUDA's headers (about 80 MiB).  The
-folder of a release in the cache is complete or absent.
+From each wheel, the cache keeps torch/lib/libc10*.so, torch/include, torch/version.py, and CUDA's
+headers (about 80 MiB).  The folder of a release in the cache is complete or absent.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PUBLISHED = {
 """Patch release that is used for each release of PyTorch, oldest first."""
 
 PLANS_WITHOUT_DEVICE = (2, 8)
-"""First release whose cuDNN (9.8 and later) can plan a convolution for a described device.
+"""First release of PyTorch whose cuDNN (9.8 and later) can plan a convolution without a GPU.
 
 Earlier releases are made to use the legacy interface of cuDNN, whose stub needs no workspace.
 """
@@ -60,7 +60,7 @@ _DESCRIPTION = "wheel.json"
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """Libraries and headers of one PyTorch release in the cache.
+    """Libraries and headers of one PyTorch release in allocsim's cache folder.
 
     torch: release of PyTorch, such as "2.15.0".
     cuda: release of CUDA, such as "13.2".
@@ -122,7 +122,7 @@ def cached_wheel(torch_version: str) -> Wheel | None:
 
 
 def fetch_wheel(torch_version: str, say: Callable[[str], None] = lambda _: None) -> Wheel:
-    """Return the files of a release; download them with pip if the cache lacks them."""
+    """Return the files of a PyTorch release; download them with pip if the cache lacks them."""
     version = full_version(torch_version)
     if (wheel := cached_wheel(version)) is not None:
         return wheel

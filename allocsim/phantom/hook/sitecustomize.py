@@ -4,7 +4,7 @@ Only the standard library is imported, because the program's interpreter may lac
 is used only after the program imports it, and another sitecustomize still runs.
 
 A process that used CUDA writes a pickle to ALLOCSIM_RECORD_FOLDER at exit: a snapshot of PyTorch
-with the additional key "allocsim" for data that a replay needs, such as marks.
+with the additional key "allocsim" for data that a replay needs, such as calls without an entry.
 """
 
 import atexit
@@ -118,7 +118,7 @@ class Recorder:
         return self.is_recording and os.getpid() == self.pid
 
     def guard(self):
-        """End the program when it reaches a limit of entries or time; runs in a thread."""
+        """End the program when it reaches a limit of allocator calls or time; runs in a thread."""
         while self.stopped_by is None:
             time.sleep(POLL_S)
             reached = None
@@ -218,7 +218,7 @@ class Recorder:
         self.is_written = True
 
     def reports(self):
-        """Return the counts and texts that the stub libraries collected; empty on a real GPU."""
+        """Return the fields of `ProcessRecording` that the stubs know; empty on a real GPU."""
         reports = {"reads_back": "", "guessed": "", "device_peak_bytes": 0, "driver": {}}
         if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
             ending = self.ending
@@ -256,7 +256,10 @@ class Recorder:
 
 
 def load_module(name, folder=""):
-    """Return a module of allocsim from its path below allocsim.phantom, not by import."""
+    """Load a module of allocsim by its path; the program's Python may lack the package.
+
+    folder: folder of the module, relative to allocsim/phantom.
+    """
     place = os.path.join(BESIDE, folder, name + ".py")
     spec = importlib.util.spec_from_file_location("allocsim.phantom." + name, place)
     module = importlib.util.module_from_spec(spec)
@@ -265,7 +268,7 @@ def load_module(name, folder=""):
 
 
 def finish_work(torch):
-    """Close a process group left open, which would wait for a phantom GPU forever."""
+    """Close a process group left open, which would wait for a simulated GPU forever."""
     if os.environ.get("ALLOCSIM_PHANTOM_MEMORY") and torch is not None:
         with contextlib.suppress(Exception):
             if torch.distributed.is_initialized():
@@ -287,7 +290,7 @@ def memory_of(torch, card):
 
 
 def conf_of(snapshot):
-    """Return the conf in a snapshot; None before PyTorch 2.3, which does not write it."""
+    """Return PYTORCH_CUDA_ALLOC_CONF from a snapshot; None before PyTorch 2.3, which omits it."""
     return snapshot.get("allocator_settings", {}).get("PYTORCH_CUDA_ALLOC_CONF")
 
 
