@@ -1,6 +1,7 @@
 """The `fit` question: predict whether a model's training or serving fits on a GPU.
 
-Answers by formula load neither the replay nor the laws.
+Submodules are imported on first use, so an answer by formula loads neither the replay nor the laws
+(formulas for every request of a program).
 """
 
 from typing import TYPE_CHECKING
@@ -116,6 +117,6 @@ _HOMES = {
     "task": "ATTENTION DTYPES EAGER_NOTE GENERATOR_QUANTS OPTIMIZERS PARALLEL QUANTS STARTS Task "
     "lengths_of usual_attention usual_lengths usual_values",
 }
-"""Names of each module, which is imported on first use of one of them."""
+"""Public names by the submodule that defines them, which is imported when one is first used."""
 
 __getattr__ = lazily(globals(), _HOMES)

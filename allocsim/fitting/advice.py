@@ -1,7 +1,8 @@
-"""Changes with which a task fits a card, each tried by a program, a law or a formula.
+"""Changes of a task, such as a smaller batch, with which it fits a GPU.
 
-A change is proposed only if the changed task completes beside the largest CUDA context that was
-seen.  Changes are ordered by how little they alter the training run.
+Each change is tried: by running the program, by its law (formulas for its requests) or by a
+formula.  It is proposed only if the changed task completes beside the largest CUDA context that was
+seen.  The changes that alter the training run least come first.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from allocsim.fitting.task import Task, usual_attention
 from allocsim.phantom import CARDS, Gpu, UnavailableError, context_range
 
 _HOPELESS = 0.9
-"""Factor on a formula's lower end: no run was seen to need less memory than this product."""
+"""Factor by which a formula's lower end is reduced before a change is ruled out by it alone.
+
+No run was seen to need less memory than this product."""
 _LORA = 16
 _UNIT = 64
-"""Multiple to which a shorter sequence is rounded."""
+"""Unit of a shorter sequence, in tokens, and of a smaller image, in pixels."""
 _TRIALS = {"program": 3, "laws": 7, "formula": 12}
-"""Maximum number of trials of a search for the longest sequence, by method."""
+"""Maximum number of trials in a search for a size, such as the sequence length, by method."""
 _MOST = 5
 """Maximum number of changes that are proposed."""
 _CARDS_TRIED = 3
@@ -46,7 +49,7 @@ class Change:
     options: command-line options that make the change, such as "--checkpointing".
     effect: consequence for the training run, in words.
     task, gpu: changed task, and the card on which it was tried.
-    spare_bytes: bytes left on the card beside the largest CUDA context that was seen.
+    spare_bytes: bytes of the card not used at the peak, beside the largest CUDA context seen.
     engine: method by which the change was tried: "program", "laws" or "formula".
     """
 
@@ -65,7 +68,7 @@ class Advice:
     """Changes with which a task fits its card.
 
     stored: tensors that the task keeps in GPU memory, and their precision, as text.
-    alternative: the task in another common precision, if that changes the verdict; else None.
+    alternative: result for the task in another common precision; None if the verdict is the same.
     changes: changes with which the task fits; empty if it surely fits already.
     """
 
@@ -78,7 +81,7 @@ class Advice:
 def advise(found: Fit | Estimate, **how: Any) -> Advice:
     """Find changes of the task or the card with which the task fits.
 
-    found: result of `fit` or `estimate`; ConfigError if it is about a user's own program.
+    found: result of `fit` or `estimate` for the unchanged task; ConfigError for a user's program.
     how: the arguments `conf`, `python`, `torch_version` and `transformers` of `fit`.
     """
     task = found.task
@@ -149,7 +152,7 @@ def _checkpointing(task: Task, n: int, layers: int) -> Task:
 
 
 class _Trials:
-    """Trials of changed tasks on cards by one engine: "program", "laws" or "formula"."""
+    """Trials of whether changed tasks fit cards, by one method: "program", "laws" or "formula"."""
 
     def __init__(self, found: Fit | Estimate, task: Task, how: dict[str, Any]) -> None:
         self.engine = engine = found.engine

@@ -1,8 +1,8 @@
-"""Decide whether a task fits a card, with the margin and the memory that it needs.
+"""Decide whether a task fits a GPU, with the margin and the memory that it needs.
 
 An engine is a method to answer: "program" runs the task's program on PyTorch, "laws" computes the
-program's requests, and "formula" estimates a range.  The first of the three that can answer is
-used, but a requested engine is never replaced by another.
+program's requests by formulas, and "formula" estimates a range.  The first of the three that can
+answer is used, but an engine that the user requests is never replaced by another.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from allocsim.replaying import Trials, effects_on
 from allocsim.units import TIB
 
 AT_ONCE = 2
-"""Number of cards for which programs run at the same time; each occupies a processor."""
+"""Number of GPUs whose programs run at the same time; each program occupies a CPU core."""
 
 
 class RunOptions(TypedDict, total=False):
@@ -63,7 +63,7 @@ class RunOptions(TypedDict, total=False):
 
 
 def missing_package(engine: str, python: str | None, task: Task) -> Missing | None:
-    """Return the package that the program of `task` lacks here; None if it can run.
+    """Return the missing package that the program of `task` needs to run; None if it can run.
 
     Raises UnavailableError if the interpreter `python` was requested and has no PyTorch.
     """
@@ -89,7 +89,7 @@ def engine_for(
     gpu: Gpu,
     by_law: RunsByLaw | None = None,
 ) -> tuple[str, str]:
-    """Return the engine that answers whether `task` fits `gpu`, and why earlier engines cannot.
+    """Return the engine to use for `task` on `gpu`, and text on why better ones cannot answer.
 
     engine: requested engine ("program", "laws" or "formula", tried in this order), or "auto".
     missing: package without which the program cannot run; None if it can.
@@ -116,7 +116,7 @@ def engine_for(
 def runner_for(
     task: Task, gpu: Gpu, **how: Unpack[RunOptions]
 ) -> Callable[[Task, Gpu], Ran | Estimate]:
-    """Return a function that runs any task on any card, by the engine chosen for this pair."""
+    """Return a function that runs a task on a GPU, by the engine chosen for `task` and `gpu`."""
     engine = how.pop("engine", "auto")
     missing = missing_package(engine, how.get("python"), task)
     engine, reason = engine_for(engine, missing, task, gpu)
@@ -128,9 +128,9 @@ def runner_for(
 def run_exactly(
     engine: str, task: Task, gpu: Gpu, /, *, transformers: str | None = None, **how: Any
 ) -> Ran:
-    """Run `task` on `gpu` by PyTorch (engine "program") or formulas for requests ("laws").
+    """Run `task` on a simulated `gpu` by PyTorch ("program"), or its requests by formulas ("laws").
 
-    how: arguments of `run_program`; with laws, all but `conf` and `keep` are ignored.
+    how: arguments of `run_program`; with "laws", all but `conf` and `keep` are ignored.
     """
     if engine == "laws":
         return run_by_law(task, gpu, conf=how.get("conf"), keep=how.get("keep"))
@@ -158,17 +158,17 @@ def fit(
     """Report whether `task` fits `gpu`, with the margin and the memory that it needs.
 
     gpu: a card or its name, such as "RTX 4090".
-    engine: "program" runs the task on real PyTorch over a phantom GPU; "laws" computes the same
+    engine: "program" runs the task on real PyTorch over a simulated GPU; "laws" computes the same
         requests without PyTorch; "formula" estimates a range. "auto" chooses the first of them
         that can answer.
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
     python: interpreter with a CUDA build of PyTorch; default: this one, or the one on the PATH.
     torch_version: intended release of PyTorch; a note reports if another release ran.
-    transformers: intended release of transformers, which a note compares with that of the laws;
-        default: the installed release.
+    transformers: intended release of transformers; with "laws", a note reports if the laws are for
+        another. Default: the installed release.
     keep: file to which the recording is written.
     host_spill: bytes of host memory that the driver lends to the GPU.
-    values: True to compute small integer and boolean tensors, on which a program may branch.
+    values: True to compute values of small integer and boolean tensors; others have no values.
 
     Raises UnavailableError if PyTorch is missing and nothing else can answer. Raises ConfigError if
     the program fails for a reason other than memory, or if the requested engine cannot answer.
@@ -241,13 +241,13 @@ def fit_command(
 
 @dataclass(frozen=True, slots=True)
 class _Setup:
-    """Program of one `fit` question, with its options and its card.
+    """Arguments of one `fit` question: a program, its options and a GPU.
 
     run: function that runs the program on a card. It takes the arguments `keep` (file for the
         recording), `work` (time when the work of a stream completes) and `routing` (distribution of
         tokens over experts) of `run_program`.
     is_one_of_many: True if several cards are compared.
-    is_law: True if `run` evaluates a law.
+    is_law: True if `run` evaluates a law (formulas for the requests) instead of the program.
     """
 
     run: Callable[..., Ran]

@@ -1,7 +1,7 @@
-"""Estimate of a task's memory, if neither a run of the program nor a law can answer `fit`.
+"""Estimate of a task's memory by sums of tensors, if no better method can answer `fit`.
 
-A law has a formula for each request of a program; this module sums up tensors.  An estimate is a
-range, and a task fits only if the upper end does.
+Better methods are a run of the program, and a law, which has a formula for each of its requests.
+An estimate is a range, and a task fits only if the upper end does.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ from allocsim.phantom import Gpu, context_seen
 from allocsim.units import format_range, format_size
 
 _COPIED_IN_STEP = ("adamw", "adafactor")
-"""Optimizers whose step needs a copy of all parameters."""
+"""Optimizers whose step temporarily allocates another copy of all parameters."""
 _SUM = "sum of the tensors of separate PyTorch operations (docs/reference/parallel.md)"
 _CONTEXT, _OVERHEAD = "CUDA context", "rounding and fragmentation"
 _FEWEST_SCORES, _MOST_SCORES = 2, 5
-"""Fewest and most copies of the attention scores, in elements of 16 bits, with eager attention.
+"""Memory for the scores of eager attention, in 16-bit tensors of their size: fewest and most.
 
-There are at least the scores and the masked scores, and at most these with the softmax in 32 bits
-and in 16 bits.
+There are at least the scores and the masked scores (2). At most the softmax in 32 bits and its
+16-bit copy exist too (5).
 """
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Estimate(Shown):
-    """Memory of a task by formula, as a range.
+    """Memory that a task needs on a GPU, as a range that formulas give.
 
-    parts: all uses of the card's memory at the peak, each a range.
+    parts: all uses of the card's memory at the peak, such as weights, each with a range of bytes.
     source: origin of the formula.
-    reason: sentence on why program and law could not answer; "" if a formula was requested.
+    reason: sentence on why better methods could not answer; "" if a formula was requested.
     notes: limits of the answer, one sentence each.
     """
 
@@ -84,7 +84,7 @@ class Estimate(Shown):
 
     @property
     def needed_bytes(self) -> int:
-        """Bytes that suffice for the task, without the CUDA context."""
+        """Bytes that suffice for the task (upper end of the range), without the CUDA context."""
         return sum(part.high for part in self.parts if part.name != _CONTEXT)
 
     @property
@@ -121,7 +121,7 @@ class Estimate(Shown):
 def estimate(task: Task, gpu: Gpu, reason: str = "", conf: str | None = None) -> Estimate:
     """Return the memory that `task` needs on `gpu`, by formula; ConfigError without a formula.
 
-    reason: sentence on why program and law could not answer, or "".
+    reason: sentence on why better methods could not answer, to store in the result; or "".
     conf: has no effect; a note reports that.
     """
     if task.generates:
@@ -132,7 +132,7 @@ def estimate(task: Task, gpu: Gpu, reason: str = "", conf: str | None = None) ->
 
 
 def training_of(task: Task) -> Training:
-    """Convert a task of training to the input of the training formulas; ConfigError without one."""
+    """Convert a task to the input of the training formulas; ConfigError if they do not cover it."""
     shape = shape_of(task.model)
     if task.checkpoint_layers:
         raise ConfigError("formulas checkpoint all layers or none; some of them need the program")
@@ -192,9 +192,9 @@ def _trained(task: Task, gpu: Gpu) -> tuple[tuple[MemoryPart, ...], str]:
 
 
 def least_served(task: Task) -> int:
-    """Return the bytes of weights and cache of a serving task, without a simulation of its tokens.
+    """Return the bytes of weights and KV cache of a serving task: a lower bound of its memory.
 
-    Raises ConfigError without a formula.
+    Raises ConfigError for a model without a formula.
     """
     held, prompt = _held(task), max(task.lengths, default=task.prompt)
     kind = "fp32" if task.dtype == "fp32" else "bf16"
@@ -253,21 +253,22 @@ def _left_out(task: Task, gpu: Gpu, conf: str | None) -> Iterator[str]:
 
 
 _LOGITS, _CAST_LOGITS = 3, 2 + 4 + 4
-"""Tensors of the logits' size while a loss in their type is computed; bytes per logit by autocast.
+"""Memory of the logits while the loss is computed.
 
-Autocast keeps logits in 16 bits, their softmax and its gradient in 32.
+Without autocast: number of tensors of the logits' size. With autocast: bytes per logit, for logits
+in 16 bits, and their softmax and its gradient in 32.
 """
 _SERVED_ALONE = ("gemma3n_text", "mllama_text_model", "nemotron_h")
-"""Types whose training has no formula."""
+"""Values of model_type with a formula for serving, but none for training."""
 _PARALLEL = ("cohere", "cohere2", "phi")
-"""Types whose attention and MLP have the same input."""
+"""Values of model_type whose attention and MLP run in parallel, on the same normalized input."""
 _WITH_BIASES = ("gpt2", "phi", "starcoder2", "whisper")
-"""Types without a gate, where every matrix and norm has a bias."""
+"""Values of model_type whose MLP has no gate, and whose matrices and norms all have biases."""
 _FOUR_NORMS = ("gemma2", "gemma3_text", "gemma4_text", "glm4")
 _WHOLE_EVERY = 3
-"""Every third layer of ModernBERT, from the first on, attends to all tokens without a mask."""
+"""Period of ModernBERT's layers with full attention and no mask: layers 0, 3, 6 and so on."""
 _NORMS = dict.fromkeys(_FOUR_NORMS, 4) | dict.fromkeys(_PARALLEL, 1)
-"""Norms of a layer's width, by type; 2 in other types."""
+"""Number of norms over the hidden size in a layer, by model_type; 2 in other types."""
 
 
 def shape_of(model: Model) -> TransformerShape:
@@ -341,20 +342,21 @@ _ADAPTED = {
     **{"q": "attn_q", "k": "attn_k", "v": "attn_v", "o": "attn_output", "wi": "ffn_up"},
     **{"wi_0": "ffn_gate", "wi_1": "ffn_up", "wo": "ffn_down", "out_proj": "attn_output"},
 }
-"""Role of the tensor of each linear module of a layer, by the name that transformers uses."""
+"""Role of a linear module's weight, as in `Shape.role`, by the module's name in transformers."""
 _OTHER_LINEAR = ("attn_linear_in", "attn_linear_out", "linear_gate", "weight")
-"""Roles of further linear modules, which have adapters if no module is named."""
+"""Roles of further weights, which have LoRA adapters only if the user names no modules."""
 _OF_MEMORY = ("attn_k", "attn_v")
-"""Roles of the modules whose input is the encoder's output in attention to it."""
+"""Roles of the weights of cross-attention whose input is the encoder's output."""
 _FROZEN_EXPERTS = ("gemma4_text", "gpt_oss", "laguna", "llama4_text", "qwen3_5_moe_text")
-"""Types whose experts peft does not adapt, because they are no linear modules."""
+"""Values of model_type whose experts get no adapters from peft: they are no linear modules."""
 
 
 def with_adapters(
     shape: TransformerShape, model: Model, rank: int, targets: Sequence[str] = ()
 ) -> TransformerShape:
-    """Add LoRA adapters of a rank to a model's sizes for the training formulas.
+    """Return `shape`, the model's sizes for the training formulas, with LoRA adapters added.
 
+    rank: rank of the adapters.
     targets: names of the modules with adapters; empty for all linear modules of a layer.
     """
     unknown = sorted(set(targets) - set(_ADAPTED))

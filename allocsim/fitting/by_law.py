@@ -1,7 +1,7 @@
-"""Compute a task's requests by formulas (its law), without PyTorch, and replay them.
+"""Compute a task's allocator requests by formulas (its law), without PyTorch, and replay them.
 
-A law is used only for the program and the regime (the sizes with the same kernels) from whose
-recordings it was derived.  Any other task is refused with a sentence that names the difference.
+A law holds for the program whose recordings it was derived from, and for the sizes at which the
+same kernels run (its regime).  A task without a law is refused with a sentence that says why.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from allocsim.workload import EMPTY_CACHE as PLAYED_EMPTY_CACHE
 from allocsim.workload import KnownProgram, Played, peak_of_known, play_known, write_recording
 
 OLDEST_CAPABILITY = (8, 0)
-"""Oldest compute capability with FlashAttention; the laws were recorded on such cards."""
+"""Oldest compute capability for laws: it has FlashAttention, with which they were recorded."""
 
 _BASE_ADDRESS = 0x7000_0000_0000
 
@@ -60,8 +60,8 @@ def run_by_law(
 ) -> Ran:
     """Compute the requests of a task by formulas (its law), without PyTorch, and replay them.
 
-    keep: file to which the recording is written.
-    requests: the task's requests, if they are known.
+    keep: file to which a recording of the replay is written.
+    requests: the task's requests, if they were computed before.
 
     Raises ConfigError if the task has no law.
     """
@@ -90,7 +90,10 @@ def why_no_law(task: Task, gpu: Gpu) -> str:
 
 
 class RunsByLaw:
-    """Runs of one task by formulas (its law) on many cards; equal requests are replayed once."""
+    """Replays of one task's requests, computed by formulas (its law), on many cards.
+
+    Cards on which the requests are equal share one replay.
+    """
 
     def __init__(self, task: Task, conf: str | None = None) -> None:
         self._task, self._conf = task, conf
@@ -142,7 +145,10 @@ def card_of(gpu: Gpu) -> Card:
 
 
 def mask_unit(task: Task) -> int:
-    """Return the multiple to which each row of the attention mask is padded; 0 without a mask."""
+    """Return the number of elements to whose multiple PyTorch pads each row of an attention mask.
+
+    Return 0 if the task passes no mask to attention.
+    """
     if task.attention == "eager":
         return 1
     window = _sizes_of(task.model).get("window", 0)
@@ -152,7 +158,10 @@ def mask_unit(task: Task) -> int:
 
 
 def laws_name(task: Task) -> ProgramName:
-    """Return the name under which the laws of a task's program are stored."""
+    """Return the name under which the laws (formulas for the requests) of a task are stored.
+
+    Raises ConfigError if no law can exist for the task.
+    """
     config = config_of(task.model)
     family = family_of(config)
     head = task.model.head if isinstance(task.model, Configured) else ""
@@ -174,7 +183,7 @@ def laws_name(task: Task) -> ProgramName:
 
 
 def config_of(model: Model) -> Mapping[str, Any]:
-    """Return the configuration of a model, empty if no law can give the model's requests."""
+    """Return the configuration of a model; empty for kinds of models that have no laws."""
     if isinstance(model, Configured):
         return model.config
     return CLASSIFIERS.get(model.function, {}) if isinstance(model, Classifier) else {}
@@ -199,7 +208,10 @@ def _without_law(task: Task) -> Iterator[str]:
 
 
 def nearest_law(name: str) -> str | None:
-    """Return the most similar name among the programs with laws, of the same kind, or None."""
+    """Return the program with laws whose name is most similar to `name`, or None.
+
+    A training program is compared only with training programs, and serving with serving.
+    """
     alike = [each for each in known_laws() if _serves(each) == _serves(name)]
     family = f"{name.partition('_')[0]}_"
     candidates = [each for each in alike if each.startswith(family)] or alike
@@ -328,9 +340,10 @@ def peak_by_law(
 ) -> tuple[int, bool]:
     """Return the peak reserved bytes of a task, and True if it runs out of memory, by its law.
 
-    needs_peak: False to end without a replay if more than `gpu` has is in use at once; the result
-        is then the sum of the requests in use.
-    known: run of the task on another card with unlimited memory; equal if the card is alike.
+    needs_peak: False to skip the replay if the requests in use at one time exceed the memory of
+        `gpu`; the result is then their sum instead of the peak.
+    known: earlier run of the task on a card with unlimited memory. Its peak is returned if that
+        card has the same multiprocessors and the run fits `gpu`.
     """
     if known is not None and card_of(known.gpu) == card_of(gpu):
         used = known.device_run.peak_device_bytes - known.prepared.context_memory

@@ -1,7 +1,7 @@
 """Data of the calculator, a web page that answers `fit` questions with formulas for requests.
 
-The data are models, cards, the first question, the formulas of each program (its laws), and the
-purpose of each request, such as "gradients", which does not change with sizes.
+The data are models, GPUs, the question that the page shows first, the formulas for the requests of
+each program (its laws), and the purpose of each request, such as "gradients".
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from allocsim.phantom import CARDS, Gpu
 
 _STEPS = next(each.default for each in fields(Task) if each.name == "steps")
 _OPTIONS = frozenset(("checkpointing", "eager", "lora"))
-"""Options that the page has, apart from precision and optimizer."""
+"""Options of `fit` that the calculator page offers, apart from precision and optimizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class LawModel:
     is_tied: True if the output layer shares the embedding's weights.
     sizes: sizes in the configuration, by the names in `SIZES`.
     sees: True if the model classifies images.
-    scaling: kind of scaling of rotary position embeddings.
+    scaling: scaling of rotary position embeddings, such as "default" or "llama3".
     has_law: True if any program of the model has a law.
     """
 
@@ -87,9 +87,9 @@ class LawModel:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """Task and card that a calculator page shows when it is opened.
+    """Question that a calculator page shows when it is opened: a task and a GPU.
 
-    card: common name of the GPU, or "".
+    card: name of the GPU in `CARDS`, such as "RTX 4090"; "" if it is not there.
     """
 
     model: LawModel
@@ -99,16 +99,17 @@ class Opening:
 
 
 _Purposes = dict[str, tuple[Law, NDArray[np.int64]]]
-"""Laws by name, each with the purpose of each request, as an index into `CATEGORIES`."""
+"""Pairs by name of a law: its formulas, and the purpose (index into `CATEGORIES`) per request."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageLaws:
     """Formulas for the requests of a model family (its laws) on the calculator page.
 
-    parts: for each part of a program, such as the optimizer, its laws by name. Each law comes with
-        the purpose of each request, as an index into `CATEGORIES`.
-    programs: for each program, the names of its parts.
+    torch_version, transformers: releases with which the requests were recorded.
+    parts: for each part of a program, such as the optimizer, its laws by name. Each law is a pair
+        with the purpose of each request, as an index into `CATEGORIES`.
+    programs: names of the parts of each program, by the program's name.
     """
 
     family: str
@@ -119,7 +120,7 @@ class PageLaws:
 
 
 def law_programs() -> tuple[ProgramName, ...]:
-    """Return the names of the programs with laws that the calculator supports."""
+    """Return the names of the programs whose requests the calculator page can compute (by laws)."""
     return tuple(filter(_is_on_page, known_programs()))
 
 
@@ -129,7 +130,7 @@ def _is_on_page(name: ProgramName) -> bool:
 
 
 def law_families() -> tuple[str, ...]:
-    """Return the model families with laws that the calculator has, such as "llama_tied"."""
+    """Return the model families that the calculator page supports, such as "llama_tied"."""
     return tuple(dict.fromkeys(name.family for name in law_programs()))
 
 
@@ -192,9 +193,10 @@ def law_cards() -> dict[str, Gpu]:
 
 
 def opening_at(task: Task, gpu: Gpu) -> Opening:
-    """Return the question that a calculator page shows first: `task` on `gpu`.
+    """Return the question that a calculator page shows first: whether `task` fits `gpu`.
 
-    Raises ConfigError for an option that the calculator does not have, and for a task without laws.
+    Raises ConfigError for an option that the page does not offer, and for a task whose requests
+    have no formulas (laws).
     """
     name = laws_name(task)
     if task.start != "clean" or not _is_on_page(name):
@@ -212,9 +214,9 @@ _SIZES = {
     "vocabulary": 61_007, "positions": 2048, "batch": 3, "length": 777, "lora": 8, "patch": 14,
 }  # fmt: skip
 _REPETITION = 2
-"""Occurrence of a part, such as a training step, whose purposes are used: the second.
+"""Training step (or other repeated part) from which the purposes of requests are taken.
 
-It follows a part with the same requests, as all later occurrences do.
+It is the second, because it follows an equal step, as all later steps do.
 """
 _CARD = Card((8, 0), 108, 2048)
 _WINDOW = "window"

@@ -1,5 +1,6 @@
-"""Answer of `fit` by a run or a law: the verdict, the margin and the memory of a task on a card.
+"""Answer of `fit` for one GPU: whether the task fits, with the margin and the memory it needs.
 
+This is the answer by a run of the program or by its law (formulas for its requests).
 `read_answers` and `read_frontier` read the JSON of such answers.
 """
 
@@ -26,12 +27,13 @@ from allocsim.units import format_range, format_size
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Lowest and highest peak of reserved memory under other releases, in per cent of the law's.
+    """Change of the peak of reserved memory under releases for which a task's law was not made.
 
-    The laws are of one release of PyTorch and of transformers.  The range holds all but one of the
-    programs of PyTorch 2.11 and transformers 5.17 that were compared with their law (table in
-    docs/reference/laws.md).  Its upper end decides the verdict if the user's release is known to
-    differ.
+    A law (formulas for a program's requests) is of one release of PyTorch and of transformers.  The
+    range from `low` to `high`, in per cent of the law's peak, holds all but one of the programs of
+    PyTorch 2.11 and transformers 5.17 that were compared with their law (table in
+    docs/reference/laws.md).  `high` decides the verdict if the user's release is known to differ.
+
     is_known: True if the user's release is known to differ; False if it is unknown.
     """
 
@@ -40,7 +42,7 @@ class Drift:
     is_known: bool = False
 
     def of(self, peak: int) -> tuple[int, int]:
-        """Return the range of a peak of `peak` bytes by law, in bytes."""
+        """Return the lowest and highest bytes that the law's peak may be under other releases."""
         return floor(peak * (1 + self.low / 100)), ceil(peak * (1 + self.high / 100))
 
     @property
@@ -54,7 +56,9 @@ _TRAINING, _SERVING, _EAGER_SERVING = (-2, 6), (-6, 4), (-1, 30)
 def drift_of(
     task: Task, torch_version: str, transformers: str, *, torch: str | None, meant: str | None
 ) -> Drift | None:
-    """Return how far the peak of a task may be from its law; None if both releases are the law's.
+    """Return how much a task's peak may differ under the user's releases from that of its law.
+
+    Return None if the user's releases of PyTorch and transformers are those of the law.
 
     torch_version, transformers: releases that the law was recorded with.
     torch: the user's release of PyTorch; None for that of the law.
@@ -77,16 +81,16 @@ def drift_of(
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Fit(Shown):
-    """Verdict on whether a program fits a card, with its margin and a conf that helps.
+    """Verdict on whether a program fits a GPU, with the margin and allocator settings that help.
 
     task: the task, or None for a user's own program.
     program: text of the generated program, or the user's command line.
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
-    ran: run on the card; the card finishes its work only when the program waits for it.
+    ran: run on the card, which finishes its work only when the program waits for it.
     unlimited: run without a memory limit, if the task does not fit; None if this run also fails.
-    lent: replay with host memory lent by the driver, if the task does not fit; None if none is
-        lent.
-    recommendation: conf under which the task fits, if it does not fit with `conf`.
+    lent: replay with host memory that the driver lends to the GPU, if the task does not fit; None
+        if none is lent.
+    recommendation: allocator settings under which the task fits, if it does not fit with `conf`.
     keeping_up: run on a card that finishes its work at once; None if no freed block waits for other
         streams.
     skewed: run where all tokens choose the same experts, if the requests depend on that choice;
@@ -96,8 +100,8 @@ class Fit(Shown):
         fails beside the smallest, None if it depends on the size of the context.
     least_room: bytes, without the CUDA context, of the smallest card on which the task fits; None
         if the task fits `gpu`, or if unknown.
-    drift: range of the peak under other releases than those of the law; None if there is no law, or
-        if the user's releases are those.
+    drift: how much the peak may differ from that of the law under the user's releases; None if
+        there is no law, or if the law is of these releases.
     """
 
     task: Task | None
@@ -125,7 +129,7 @@ class Fit(Shown):
 
     @property
     def completes(self) -> bool:
-        """True if the program completed on the card, with a CUDA context of the assumed size."""
+        """True if the run completed on the card, beside a CUDA context of the assumed size."""
         return not self.ran.is_out_of_memory
 
     @property
@@ -137,8 +141,8 @@ class Fit(Shown):
     def needed_bytes(self) -> int | None:
         """Bytes that suffice for the task, without the CUDA context; None if unknown.
 
-        If the task completes, they are its peak of reserved memory. Otherwise they are the size of
-        the smallest card that fits or, if that was not searched for, the peak without a limit.
+        If the task completes, this is its peak of reserved memory. Otherwise it is the memory of
+        the smallest card on which it fits or, if that is unknown, the peak without a memory limit.
         """
         if self.completes:
             return self.ran.peak_reserved_bytes
@@ -153,14 +157,14 @@ class Fit(Shown):
 
     @property
     def room_bytes(self) -> int:
-        """Bytes of the card that are available to the allocator."""
+        """Bytes of the card that are available to PyTorch's allocator."""
         return self.gpu.room
 
     @property
     def spare_bytes(self) -> int:
-        """Bytes of the card that are available to the allocator and not reserved at the peak.
+        """Bytes available to PyTorch's allocator minus the bytes that the task needs.
 
-        They are negative if the task does not fit.
+        The number is negative if the task does not fit.
         """
         return self.room_bytes - (self.needed_bytes or self.ran.peak_reserved_bytes)
 
@@ -168,8 +172,8 @@ class Fit(Shown):
     def process_bytes(self) -> tuple[int, int]:
         """Range (low, high) of the card memory that the process uses at its peak, in bytes.
 
-        It counts `drift` if the user's release is known to differ. If `fits` is True, `high` is at
-        most the card's memory.
+        It includes the CUDA context and, if the user's release is known to differ from the law's,
+        `drift`. If `fits` is True, `high` is at most the card's memory.
         """
         low, high = context_range(self.gpu)
         least = most = self.needed_bytes or self.ran.peak_reserved_bytes
@@ -207,6 +211,7 @@ _MOST_BYTES = 1 << 24
 class Answered:
     """Answer of `fit` for one card, as read from its JSON.
 
+    name: name of the card.
     needed_bytes: bytes that suffice, without the CUDA context; if unknown, the peak of reserved
         memory.
     breakdown: bytes by purpose; empty if the JSON has none.
@@ -222,13 +227,13 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class ReadFront:
-    """Answer of `fit --find` with two sizes, as read from its JSON.
+    """Answer of `fit --find` with two sizes, such as batch and sequence, as read from its JSON.
 
     gpu: name of the card.
     name: size that was maximized.
     other: size whose values were given.
-    points: value of `other`, largest value of `name` that fits with it (0 if none does), and bytes
-        reserved at the peak.
+    points: tuples (value of `other`, largest value of `name` that fits with it or 0, bytes reserved
+        at the peak).
     """
 
     gpu: str

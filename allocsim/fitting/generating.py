@@ -12,20 +12,23 @@ from allocsim.units import MIB, TIB
 
 SOURCE = "the requests of diffusers 0.42, through the allocator of 2.15 (docs/commands/fit.md)"
 _BESIDE, _QUANTISED = 0.01, 0.04
-"""Shares of reserved memory by which figures were above the simulation, at most: 0.5 % in runs of
-diffusers, and 3.2 % in published ones with quantised weights."""
+"""Shares that are added to the simulated reserved memory, without and with quantised weights.
+
+Real runs of diffusers were at most 0.5 % above the simulation, published figures with quantised
+weights at most 3.2 %."""
 _SMALL = 128 * MIB
-"""Bytes that are added for small models."""
+"""Bytes that are added to the simulated reserved memory, which matter for small models."""
 _FEWER, _SEVERAL = 0.99, 0.84
-"""Shares of the simulated activations that runs had at least, with one image and with several, for
-which cuDNN may convert less."""
+"""Least shares of the simulated activations that real runs had, with one image and with several.
+
+With several images, cuDNN may convert fewer convolutions to channels-last."""
 
 
 def generation_parts(task: Task, gpu: Gpu) -> tuple[MemoryPart, ...]:
     """Return the uses of the card's memory at the peak; ConfigError for impossible sizes.
 
-    The allocator empties its cache before memory runs out, so the pipeline is simulated on the card
-    itself, and on an unlimited one if it does not fit.
+    PyTorch's allocator releases cached memory before memory runs out, so the pipeline is simulated
+    with the card's memory. If it does not fit, it is simulated with unlimited memory.
     """
     assert isinstance(task.model, Generator)
     context = context_seen(gpu)
@@ -55,7 +58,7 @@ def generation_parts(task: Task, gpu: Gpu) -> tuple[MemoryPart, ...]:
 
 
 def drawn_on(task: Task, gpu: Gpu, memory: int) -> Drawn:
-    """Simulate the task on a card like `gpu` with `memory` bytes for the allocator."""
+    """Simulate the task on a card like `gpu` with `memory` bytes for PyTorch's allocator."""
     assert isinstance(task.model, Generator)
     is_recent = gpu.capability >= (9, 0)
     work = DrawingWork(

@@ -17,7 +17,7 @@ _TABLES: dict[str, dict[str, Any]] = json.loads(
     Path(__file__).with_name("images.json").read_text(encoding="utf-8")
 )
 GENERATORS: dict[str, dict[str, Any]] = _TABLES["models"]
-"""Rows of `images.json` that describe image generators, by name."""
+"""Descriptions of image generators in `images.json`, by the generator's name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +52,7 @@ class Generator:
 
 @cache
 def generator_of(name: str) -> Generator:
-    """Return the image generator with a name in `GENERATORS`."""
+    """Return the image generator called `name`, a key of `GENERATORS`."""
     row = GENERATORS[name]
     return Generator(
         name=name,

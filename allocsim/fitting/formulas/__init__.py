@@ -1,6 +1,6 @@
-"""Memory of a model by formula: weights, caches and serving engines; training in `training`.
+"""Formulas for the memory of a model's weights, KV cache and serving engine, without a run.
 
-No program is run.
+The subpackage `training` has the formulas for training, `diffusion` those for image generators.
 """
 
 from allocsim.fitting.formulas.engines import (

@@ -1,6 +1,6 @@
 """Memory that Transformers, TensorRT-LLM, llama.cpp and Ollama need to serve a model.
 
-The arithmetic is each engine's own, with its defaults, which are named here.  Numbers that an
+Each function repeats the arithmetic of one engine with its default options.  Numbers that an
 engine measures when it starts (profiling run, capture of CUDA graphs) are ranges.
 """
 
@@ -37,19 +37,25 @@ from allocsim.fitting.formulas.sizes import Encoder
 from allocsim.units import GIB, MIB, round_up
 
 _RESERVED_BESIDE = (0.01, 0.02)
-"""Shares of reserved memory by which real runs of dense models were below and above the replay."""
+"""Largest deviations of reserved memory in real runs of dense models from the simulation.
+
+Shares of the simulated bytes: below and above them."""
 _SMALL_POOLS = 192 * MIB
-"""Bytes by which real runs were above the replay in addition, mostly small models.  Both are from
-the 33 servings of traces/fit without eager attention whose weights were loaded in place."""
+"""Bytes by which real runs, mostly of small models, were above the simulation in addition.
+
+This and `_RESERVED_BESIDE` are from the 33 servings of traces/fit without eager attention whose
+weights were loaded in place."""
 _TENSORRT_BLOCK = 32
 _TENSORRT_FRACTION = 0.9
 _TENSORRT_CHUNK = 8192
 _SAMPLED = 256
-"""Number of sequences for which a token is sampled."""
+"""Number of sequences for which TensorRT-LLM is assumed to sample a token at a time."""
 _SAMPLING = (1, 8)
-"""Copies of the 32-bit logits while a token is sampled: only the logits, or also sorted copies."""
+"""Fewest and most copies of the 32-bit logits while tokens are sampled; sorting needs copies."""
 GRAPHS = (104 * MIB, 1 * GIB)
-"""Bytes taken by the capture of CUDA graphs; posted logs: 0.11, 0.31, 0.36, 0.65 and 0.96 GiB."""
+"""Least and most bytes that the capture of an engine's CUDA graphs takes.
+
+Posted logs have 0.11, 0.31, 0.36, 0.65 and 0.96 GiB."""
 
 
 def transformers(work: ServingWork) -> Needs:
@@ -103,13 +109,13 @@ def transformers(work: ServingWork) -> Needs:
 
 _FEWEST_WIDE = 2
 _MOST_WIDE = 6
-"""Fewest and most tensors of the MLP's width that exist at a time in a layer of an encoder."""
+"""Most tensors of the MLP's width at one time in a layer of an encoder; `_FEWEST_WIDE` at least."""
 _T5_SCORES = (8, 12)
-"""Fewest and most bytes per score in T5: two or three tensors in 32 bits."""
+"""Fewest and most bytes per attention score in T5: two or three tensors in 32 bits."""
 _ROUNDED = 25
-"""Inverse of the share of the weights that rounding of their blocks and segments adds at most."""
+"""Divisor of the weights' bytes: rounding their blocks and segments adds at most 1/25 of them."""
 _DISTANCES = 6
-"""64-bit numbers that T5 computes for each pair of tokens to find the bias of their distance."""
+"""Number of 64-bit integers per pair of tokens while T5 computes its relative-position bias."""
 
 
 def _with_encoder(work: ServingWork, encoder: Encoder) -> Needs:
@@ -191,7 +197,7 @@ def tensorrt_llm(work: ServingWork) -> Needs:
 
 
 _BATCH = 512
-"""Number of tokens that are computed at a time: the default of --ubatch-size."""
+"""Tokens that llama.cpp computes at a time: the default of its option --ubatch-size."""
 _CELLS = 256
 _MOST_CELLS = 1 << 20
 _KEEP = 4096
@@ -199,7 +205,10 @@ _SOURCE = "llama.cpp, src/llama-model.cpp and src/llama-context.cpp"
 
 
 def compute_buffer(work: ServingWork) -> tuple[int, int]:
-    """Return the bytes of llama.cpp's compute buffer, with and without flash attention."""
+    """Return the least and most bytes of llama.cpp's compute buffer.
+
+    They are for flash attention and without it; equal if the options say which is used.
+    """
     sizes, rows = work.sizes, work.options.chunk or _BATCH
     with_flash = 4 * rows * (sizes.vocabulary + sizes.width)
     scores = 4 * rows * (_cells(work) * (sizes.heads + 1) + 4 * sizes.width)

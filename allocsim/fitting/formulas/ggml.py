@@ -1,7 +1,7 @@
-"""Types of ggml: the bytes of a row of elements, and the type of each tensor in a GGUF file.
+"""Data types of ggml (llama.cpp): their bytes, and the type of each tensor in a GGUF file.
 
 A type stores a fixed number of weights, with their scales, as one block of bytes.  A name such as
-Q4_K_M is a recipe: most tensors have its base type, some have more bits.
+Q4_K_M is a recipe for a file: most tensors have its base type, some a type with more bits.
 """
 
 # Sources: the structs such as `block_q4_K` of `ggml-org/ggml`, src/ggml-common.h, whose fields the
@@ -69,7 +69,7 @@ BLOCKS = {
     "TQ2_0": QuantBlock(256, 2 + 64),
     "MXFP4": QuantBlock(32, 1 + 16),
 }
-"""Block of each type, by ggml's name."""
+"""Size of the blocks of each type, by ggml's name of the type."""
 
 NUMBERS = {
     **dict(enumerate(("F32", "F16", "Q4_0", "Q4_1"))),
@@ -82,7 +82,7 @@ NUMBERS = {
 
 
 def bytes_in(kind: str, weights: int) -> int:
-    """Return the bytes that `weights` numbers take in ggml's type `kind`, such as "Q4_K"."""
+    """Return the bytes of a tensor of `weights` elements in ggml's type `kind`, such as "Q4_K"."""
     block = BLOCKS[kind]
     if weights % block.weights:
         raise ConfigError(f"{weights:,} weights of {kind} are not a multiple of {block.weights}")
@@ -99,14 +99,14 @@ BASES = {
     **{"Q2_K": "Q2_K", "Q2_K_S": "Q2_K"},
     **{"IQ2_S": "IQ2_XS", "IQ2_M": "IQ2_S", "IQ3_XS": "IQ3_S", "IQ3_M": "IQ3_S"},
 }
-"""Base type of each recipe, which most tensors have."""
+"""Type of most tensors in a file, by the recipe with which it was quantised, such as Q4_K_M."""
 
 _PLAIN = ("F32", "F16", "BF16")
 _KEPT = ("norm", "bias", "router", "position")
 _LOW = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M")
 _TWO_BITS = ("IQ2_S", "IQ2_M")
 _FALLBACK = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "TQ1_0": "Q4_0", "TQ2_0": "Q4_0"}
-"""Replacement for a type whose blocks do not divide a tensor's rows; IQ4_NL for other types."""
+"""Type to use if a row of a tensor is no multiple of a type's block; IQ4_NL for types not here."""
 _Q5_OUTPUTS = ("Q2_K", "IQ3_XS", "IQ3_XXS", "Q3_K_S", "Q3_K_M", "IQ4_NL", "Q4_K_S", "Q4_K_M",
                "IQ3_S", "IQ3_M", "IQ4_XS")  # fmt: skip
 """Recipes that store attention outputs as Q5_K in models with eight experts."""
@@ -114,10 +114,10 @@ _Q5_OUTPUTS = ("Q2_K", "IQ3_XS", "IQ3_XXS", "Q3_K_S", "Q3_K_M", "IQ4_NL", "Q4_K_
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """Tensor of a quantised GGUF file, with all that determines its type.
+    """Tensor of a quantised GGUF file, with everything on which its ggml type depends.
 
-    recipe: name of the recipe, a key of `BASES`.
-    base: base type of the recipe.
+    recipe: quantisation of the file, a key of `BASES`, such as "Q4_K_M".
+    base: type that most tensors of such a file have.
     has_imatrix: True if the file was made with an importance matrix.
     """
 

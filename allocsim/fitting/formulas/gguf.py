@@ -37,9 +37,9 @@ _STRING, _ARRAY = 8, 9
 _SCALARS = {
     **{0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"},
 }
-"""Format character of `struct`, by the number of the value's type in the file."""
+"""Format character for Python's `struct`, by the number of a metadata value's type in GGUF."""
 _KEPT_VALUES = 4096
-"""Longest array of numbers that is read; such an array holds one value per layer."""
+"""Longest metadata array whose numbers are read; arrays of interest have one per layer."""
 
 Value = int | float | bool | str | tuple[int | float | bool, ...]
 
@@ -59,7 +59,8 @@ class Gguf:
 def read_gguf(path: Path) -> Gguf:
     """Return the header of a GGUF file.
 
-    A model in several files, such as "m-00001-of-00003.gguf", has the tensors of all of them.
+    For one of several files of a model, such as "m-00001-of-00003.gguf", the result has the tensors
+    of all of them.
     """
     found = _PART.fullmatch(path.name)
     if found is None or not 1 < int(found[3]) <= _MOST_PARTS:

@@ -1,7 +1,8 @@
-"""Memory of serving by Transformers with a growing cache, simulated on the allocator model.
+"""Memory of serving by Transformers, whose KV cache grows with every token.
 
-A forward pass allocates and frees its tensors in the order of Llama's eager modules.  Every token
-copies keys and values into a longer tensor, so those of one layer briefly exist twice.
+The requests are computed and played to this package's model of PyTorch's allocator.  A forward pass
+allocates and frees its tensors in the order of Llama's eager modules.  Every token copies keys and
+values into a longer tensor, so the keys or values of one layer briefly exist twice.
 """
 
 # Sources: transformers, cache_utils.py (`DynamicLayer.update`: torch.cat) and
@@ -24,23 +25,23 @@ from allocsim.units import TIB
 from allocsim.workload import KnownProgram, peak_of_known
 
 _Rows = NDArray[np.int64]
-"""Rows of a program: kind, block and size, one column for each call."""
+"""Requests and frees: an array with the rows kind, block and size, and one column per call."""
 
 _UNLIMITED = TIB << 20
 _RECORDED = 3
-"""Number of tokens whose requests are recorded; those of the others follow from them."""
+"""Generated tokens whose forward pass is simulated call by call; later ones are extrapolated."""
 _MOST_TOKENS = 64
-"""Maximum number of generated tokens that are simulated; if there are more, evenly spread ones."""
+"""Most generated tokens that are simulated; of more tokens, a sample at equal intervals is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grown:
     """Memory of a simulated `generate()` with a growing KV cache, in bytes.
 
-    loaded: reserved memory when only the weights are loaded.
+    loaded: reserved memory after the weights are loaded.
     allocated: peak of allocated memory.
     reserved: peak of reserved memory.
-    cache: keys and values after the last token.
+    cache: bytes of the blocks of keys and values after the last token.
     """
 
     loaded: int
@@ -50,15 +51,14 @@ class Grown:
 
 
 class _Run:
-    """Requests and frees of a process that runs a model's forward pass.
+    """List of the requests and frees of a process that runs a model's forward pass.
 
-    A method that simulates a module returns the block of its result, and frees that of its input
-    `x`.
+    A method for a module returns the number of its result's block and frees the block of its input
+    `x`. Arguments of the methods: `rows` is the number of new tokens in all sequences, `seen` the
+    number of earlier tokens in each sequence.
 
     each: bytes of an element.
     workspace: bytes of cuBLAS's workspace, which every linear layer requests and frees.
-    rows: number of new tokens of all sequences.
-    seen: number of earlier tokens of each sequence.
     """
 
     def __init__(self, sizes: ModelSizes, each: int, workspace: int) -> None:
@@ -79,7 +79,10 @@ class _Run:
             self._rows.append((FREE, block, 0))
 
     def take_rows(self) -> _Rows:
-        """Return the rows since the last call; OverflowError for a request that is too large."""
+        """Return and clear the requests and frees listed since the last call of this method.
+
+        Raises OverflowError for a request that is too large.
+        """
         rows = np.array(self._rows, dtype=np.int64).reshape(-1, 3).T
         if np.any(rows[2] > _UNLIMITED):
             raise OverflowError
@@ -226,6 +229,8 @@ def grow(
     workspace: int = WORKSPACE,
 ) -> Grown:
     """Simulate transformers' `generate()` on a card without a memory limit, and return its peaks.
+
+    Raises ConfigError if a request would be larger than any card.
 
     batch: sequences that are generated at a time.
     prompt, decode: tokens of each prompt, and tokens generated after it.

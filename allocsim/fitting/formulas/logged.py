@@ -1,6 +1,6 @@
-"""Numbers from a serving engine's start-up log that replace assumptions about a model.
+"""Sizes from a serving engine's start-up log, which replace the estimates of the formulas.
 
-If the log has a number for each of several cards, the largest is used.  For the KV cache it is the
+If the log has a number for each of several cards, the largest is used, but for the KV cache the
 smallest, because the engine gives every card a cache of that size.
 """
 
@@ -39,15 +39,17 @@ _OPTIONS = {
     "batched_tokens": "chunk",
     "tensor_parallel": "cards",
 }
-"""Options that a log prints as whole numbers."""
+"""Field of `ServerOptions` for each option that a log prints as a whole number."""
 _HALVES = ("k_cache_bytes", "v_cache_bytes")
-"""Sizes of both halves of the cache, which SGLang logs instead of its total."""
+"""Names of the sizes of keys and of values in the KV cache; SGLang logs both, and no total."""
 _ROUNDED = 0.02
-"""Largest relative error of bytes per token: whole blocks, and states beside the tokens."""
+"""Largest relative difference of the cache bytes per token between log and formula.
+
+It is due to whole blocks, and to states that do not grow with the tokens."""
 _DECIMALS = 0.011 * GIB
-"""Largest error of a number in GiB with two decimals, or of the sum of two such numbers."""
+"""Largest rounding error of a number in GiB with two decimals, or of the sum of two, in bytes."""
 _BLOCK = 16
-"""Tokens of a block, which older releases of vLLM print instead of tokens."""
+"""Tokens of a block of the KV cache; older releases of vLLM print its blocks, not its tokens."""
 _RANK = re.compile(r"(?:TP|rank[ =]?)(\d+)", re.IGNORECASE)
 _HOST = re.compile(r"CPU.*|AMX|.*Host")
 """Buffers of llama.cpp in host memory: CPU_Mapped, CPU_AARCH64, CUDA_Host, ROCm_Host and others."""
@@ -57,6 +59,8 @@ _HOST = re.compile(r"CPU.*|AMX|.*Host")
 class Logged:
     """Sizes that a serving engine printed at its start, in bytes; None for a size not in the log.
 
+    activations: peak of a forward pass beside the weights.
+    graphs: memory that the capture of CUDA graphs took.
     estimated_graphs: memory that the engine expected CUDA graphs to take.
     beside_torch: memory used on the card outside PyTorch.
     consumed: sum of `weights` and `beside_torch`, if the engine prints only this sum.
@@ -104,10 +108,10 @@ class Logged:
         return self.cache / self.cache_tokens if self.cache and self.cache_tokens else None
 
     def applied(self, given: ServerOptions) -> tuple[Logged, ServerOptions]:
-        """Return the logged sizes that hold for a server with `given` options, and all its options.
+        """Return the logged sizes for use with a server with `given` options, and its options.
 
-        An option that `given` lacks is taken from the log. `pool` and `room` are set only if no
-        option differs from the log.
+        An option that `given` lacks is taken from the log. In the sizes, `pool` and `room` are set
+        only if no option differs from the log. Raises ConfigError for another number of cards.
         """
         known = self.options.cards or 1
         if given.cards not in (None, known):
@@ -130,7 +134,7 @@ class Logged:
 
     @property
     def printed_pool(self) -> tuple[int, int] | None:
-        """Range (low, high) of the cache sizes that round to the printed one, in bytes, or None."""
+        """Range (low, high) of KV cache bytes that round to the logged size; None without one."""
         if self.cache is None:
             return None
         return round(self.cache - _DECIMALS), round(self.cache + _DECIMALS)

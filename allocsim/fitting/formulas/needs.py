@@ -1,7 +1,7 @@
 """Memory that serving a model needs on a card, in parts, each a number or a range with a reason.
 
-Layers with a sliding window store only the window if the engine makes use of it.  Where this is
-unknown, the result is a range.
+For layers with a sliding window, some engines store keys and values only of the window, others of
+all tokens.  If this is unknown, the result is a range.
 """
 
 # Sources: Pope et al., "Efficiently Scaling Transformer Inference" (2022), on the cache;
@@ -31,11 +31,13 @@ From PyTorch 2.15 on, it is allocated and freed with each matrix product.
 """
 LARGE_WORKSPACE = 32 * MIB
 KV_TYPES = ("fp32", "fp16", "bf16", "fp8", *_BLOCKS)
-"""Types of keys and values that at least one engine supports."""
+"""Data types of keys and values that at least one engine supports, such as "fp8"."""
 
 
 def row_bytes(kept: Iterable[int], kind: str) -> int:
-    """Return the bytes of one token's keys and values in one layer.
+    """Return the bytes that the KV cache of one layer takes for one token.
+
+    Raises ConfigError for an unknown type, or elements that are no multiple of the type's block.
 
     kept: elements of keys and of values, as in `ModelSizes.kept`.
     kind: type of the elements, one of `KV_TYPES`.
@@ -53,7 +55,7 @@ def row_bytes(kept: Iterable[int], kind: str) -> int:
 
 
 def bytes_a_token(sizes: ModelSizes, kind: str) -> int:
-    """Return the bytes of one token's keys and values, of a type in `KV_TYPES`, on all layers."""
+    """Return the bytes of one token in the KV cache of all layers; `kind` is in `KV_TYPES`."""
     return sum(each.count * row_bytes(each.kept, kind) for each in sizes.cached)
 
 
@@ -75,18 +77,18 @@ def kv_range(sizes: ModelSizes, tokens: int, kind: str, *, block: int = 1) -> tu
 
 
 AS_LOGGED = "as the log says"
-"""Reason of a part whose size the engine printed."""
+"""Value of `MemoryPart.why` if the engine's log gives the size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingWork:
-    """Model and requests that a server must serve, with its card and options.
+    """Model and requests that a server must serve, with the server's GPU ("card") and options.
 
-    sizes: shape of the model's layers; with several cards, the share of one card.
+    sizes: sizes of the model; with several cards, the share of one card.
     weights: weights of the model; with several cards, the share of one card.
     memory: bytes of the card.
     context: range (low, high) of the size of a CUDA context on the card, in bytes.
-    batch: sequences that are served at a time, each with `prompt` and `decode` tokens.
+    batch: sequences served at a time, each with `prompt` given and `decode` generated tokens.
     requests: number of rounds of `batch` sequences, served one after another.
     kv_type: type of keys and values, one of `KV_TYPES`, or "" for the engine's default.
     gpu_layers: llama.cpp's -ngl, or None for all layers.
@@ -137,15 +139,15 @@ class ServingWork:
 
     @property
     def computed_in(self) -> str:
-        """Name of the type of keys and values: `kv_type`, or by default that of activations."""
+        """Data type of keys and values: `kv_type`, or by default the type of activations."""
         return self.kv_type or ("fp32" if self.number_size == 4 else "bf16")
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPart:
-    """One use of the memory that serving takes, such as the KV cache, as a range of bytes.
+    """One use of memory, such as the KV cache, as a range of bytes from `low` to `high`.
 
-    why: reason why low and high differ, or source of the number.
+    why: reason why `low` and `high` differ, or source of the number.
     """
 
     name: str
@@ -155,7 +157,7 @@ class MemoryPart:
 
 
 def known_or(part: MemoryPart, logged: float | None) -> MemoryPart:
-    """Return `part`, with its range replaced by the logged bytes if they are not None."""
+    """Return `part`; if `logged` is not None, its range is replaced by these bytes from a log."""
     if logged is None:
         return part
     return MemoryPart(part.name, round(logged), round(logged), AS_LOGGED)
@@ -183,11 +185,11 @@ class Largest:
 class Needs:
     """Memory that one serving engine needs, and the options with which it fits.
 
-    parts: uses of the card's memory.
+    parts: uses of the card's memory, each with a range of bytes.
     source: documentation of the engine's behaviour.
     host: uses of host memory.
-    taken: range (low, high) of the bytes that the engine reserves by default; None if it reserves
-        only the bytes that it needs.
+    taken: range (low, high) of the bytes that the engine takes with its default options; None if it
+        takes only the bytes that it needs.
     loaded_beside: range (low, high) of the bytes that the engine's log counts as weights although
         they are something else.
     pool: range (low, high) of the bytes of the KV cache within `taken`, or None.
@@ -231,7 +233,9 @@ def biggest_matrix(weights: Weights) -> int:
 
 
 _COMMUNICATION = 30 * MIB, 310 * MIB
-"""Least bytes of the buffers with which cards that share layers communicate, and most per card."""
+"""Bytes of the buffers through which tensor parallel cards communicate.
+
+Least bytes in all, and most bytes per card of the group; each card holds the buffers."""
 
 
 def context_part(work: ServingWork) -> MemoryPart:
@@ -249,7 +253,10 @@ def weights_part(work: ServingWork) -> MemoryPart:
 
 
 def cache_part(work: ServingWork, block: int) -> MemoryPart:
-    """Return the memory of the KV cache; each sequence takes whole blocks of `block` tokens."""
+    """Return the memory for the KV cache of one batch; sequences take whole blocks of tokens.
+
+    block: tokens per block of a paged cache.
+    """
     kind = work.computed_in
     low, high = kv_range(work.sizes, work.tokens, kind, block=block)
     why = f"{work.batch} x {work.tokens:,} tokens in {kind}"

@@ -1,4 +1,7 @@
-"""Memory of a pipeline of diffusers, simulated on the allocator model: encode, denoise, decode."""
+"""Memory of a diffusers pipeline: text encoders, denoiser and decoder of images.
+
+The requests of each network are computed and played to this package's model of PyTorch's allocator.
+"""
 
 # Sources: diffusers 0.42, diffusers.pipelines for the order, batches and tokens. With
 # `enable_model_cpu_offload` a network that is about to run moves its predecessor to the host and
@@ -23,15 +26,18 @@ _DENOISERS: dict[str, tuple[Callable[..., None], int]] = {
     "SD3Transformer2DModel": (sd3, 256),
     "FluxTransformer2DModel": (flux, 512),
 }
-"""Function that runs each class of denoiser, and the number of tokens for T5."""
+"""Forward pass of a denoiser, and the length of T5's input in tokens, by the denoiser's class."""
 _SCALE = 8
-"""Pixels of a latent's side."""
+"""Pixels of an image's side for each element of a latent's side."""
 _STEPS = 2
 """Number of simulated denoising steps; more of them make the same requests."""
 
 
 def networks_of(generator: Generator) -> dict[str, Callable[[Network, int, int], None]]:
-    """Return the networks in order; each takes the number of images and a latent's side."""
+    """Return the forward passes of a pipeline's networks, by name, in running order.
+
+    Each is a function of a `Network`, the number of images, and the side of a latent.
+    """
     forward, tokens = _DENOISERS[generator.kind]
     found: dict[str, Callable[[Network, int, int], None]] = {}
     context = CLIP_TOKENS if generator.kind != "FluxTransformer2DModel" else 0
@@ -55,7 +61,7 @@ def networks_of(generator: Generator) -> dict[str, Callable[[Network, int, int],
 
 @lru_cache(maxsize=8)
 def network_weights(generator: Generator) -> dict[str, tuple[Weight, ...]]:
-    """Return the weights of each network."""
+    """Return the weights of each network of a pipeline, by the network's name."""
     found = {}
     for name, run in networks_of(generator).items():
         net = Network(None)
@@ -74,9 +80,9 @@ def _encoding(config: Config, tokens: int) -> Callable[[Network, int, int], None
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Memory of a simulated pipeline, in bytes.
+    """Memory of a simulated diffusers pipeline, in bytes.
 
-    weights: weights on the card at the peak, by network.
+    weights: bytes of the weights on the card at the peak of allocated memory, by network.
     allocated, reserved: peaks of allocated and of reserved memory.
     busiest: network that ran at the peak of allocated memory.
     """
@@ -89,14 +95,16 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawingWork:
-    """Images to generate, and how.
+    """Images to generate, with the options of the pipeline.
 
+    batch: number of images at a time.
     pixels: height and width of each image.
-    quant: format of the linear modules of the denoiser and of T5, or "".
+    quant: format of the quantised linear modules of the denoiser and of T5; "" for none.
     offloads: True if only the network that runs is on the card.
-    converts: True if 3 x 3 convolutions in 32 bits are converted to channels-last, too.
+    converts: True if cuDNN converts 3 x 3 convolutions in 32 bits to channels-last; it always does
+        in 16 bits.
     workspace: bytes of cuBLAS's workspace.
-    memory: bytes of the card that are available to the allocator.
+    memory: bytes of the card that are available to PyTorch's allocator.
     """
 
     batch: int
@@ -111,7 +119,10 @@ class DrawingWork:
 
 @lru_cache(maxsize=64)
 def draw(generator: Generator, work: DrawingWork) -> Drawn:
-    """Simulate the pipeline of a generator; OutOfMemoryError if the memory does not suffice."""
+    """Simulate the pipeline of an image generator; OutOfMemoryError if `work.memory` is too small.
+
+    Return its peaks of memory.
+    """
     gpu = CachingAllocator(work.memory)
     side = max(work.pixels // (2 * _SCALE), 1) * 2
     sizes = _sizes(generator, work)

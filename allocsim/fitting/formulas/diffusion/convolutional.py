@@ -11,7 +11,12 @@ from allocsim.fitting.formulas.diffusion.network import Config, Network
 
 
 class _Text(NamedTuple):
-    """Text that the image attends to, in rows and columns, and how the image is projected."""
+    """Encoded text that the image attends to.
+
+    rows, width: tokens of the batch, and elements of a token.
+    is_linear: True if linear layers project the image before and after attention, and not
+        convolutions.
+    """
 
     rows: int
     width: int
@@ -95,7 +100,7 @@ def _spatial(net: Network, rows: int, width: int, depth: int, text: _Text) -> in
 
 
 def unet(net: Network, config: Config, batch: int, side: int, context: int) -> None:
-    """Run UNet2DConditionModel on `batch` latents of `side` x `side` and `context` tokens."""
+    """Run UNet2DConditionModel on latents of `side` x `side`, each with `context` text tokens."""
     channels, each = config["block_out_channels"], config["layers_per_block"]
     depths = config["transformer_layers_per_block"]
     downs, ups = config["down_block_types"], config["up_block_types"]
@@ -204,7 +209,7 @@ def decoder(net: Network, config: Config, batch: int, side: int) -> None:
 
 
 def encoder_of_images(net: Network, config: Config) -> None:
-    """List the weights of AutoencoderKL's encoder, which generation does not run."""
+    """List the weights of AutoencoderKL's encoder, which a pipeline loads but never runs."""
     channels, latent = config["block_out_channels"], config["latent_channels"]
     width = channels[0]
     net.conv(1, 3, width)

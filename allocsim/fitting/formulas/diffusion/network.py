@@ -1,7 +1,7 @@
-"""Weights of a network, and the requests of its layers on the allocator model.
+"""Weights of a network, and the requests of its layers to a model of PyTorch's allocator.
 
-Each network is one function that makes the requests and frees of its forward pass. Without an
-allocator the same function lists the weights, so both follow from one description.
+Each network is one function that makes the requests and frees of its forward pass. Called without
+an allocator, the same function lists the weights instead, so both follow from one description.
 """
 
 # Workspaces: cuDNN converts a 3 x 3 convolution in 16 bits to channels-last, so its workspace holds
@@ -22,7 +22,7 @@ _FEWEST_CHANNELS = 8
 """Fewest input channels for which cuDNN converts a convolution to channels-last."""
 _BITS = {"fp8": 8, "int8": 8, "nf4": 4, "nf4-double": 4}
 _PER_BLOCK = {"nf4": 4.0, "nf4-double": 1 + 4 / 256}
-"""Bytes of scales of each 64 weights."""
+"""Bytes of the scales of 64 weights, by format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,9 @@ class Weight:
     """Tensor of weights.
 
     is_linear: True for the matrix of a linear module, which can be quantised.
-    is_wide: True if transformers keeps it in 32 bits beside weights in fp16 or bitsandbytes'.
-    is_buffer: True if it is no parameter.
+    is_wide: True if transformers keeps the tensor in 32 bits when the other weights are in fp16 or
+        quantised by bitsandbytes.
+    is_buffer: True for a buffer of a module, False for a parameter.
     """
 
     elements: int
@@ -43,8 +44,8 @@ class Weight:
         """Return the bytes of the tensor.
 
         each: bytes of an element that is not quantised.
-        quant: format of linear modules, or "".
-        widens: True if 16 bits are fp16.
+        quant: format of quantised linear modules; "" for none.
+        widens: True if the other weights are in fp16, so that an `is_wide` tensor has 32 bits.
         """
         if self.is_wide and (widens or quant not in ("", "fp8")):
             return 4 * self.elements
@@ -61,10 +62,13 @@ def taken(gpu: CachingAllocator, size: int) -> int:
 
 
 class Network:
-    """Simulated process that runs networks; results of its methods are addresses.
+    """Simulated process that runs a network's layers; a method returns its result's address.
 
-    gpu: allocator, or None while the weights are listed.
+    gpu: model of PyTorch's allocator; None to list the weights in `weights` instead.
     each: bytes of an element of activations.
+    converts: True if the workspace of a 3 x 3 convolution also holds its output, as if cuDNN
+        converts it to channels-last.
+    dequantises: True if a linear layer first converts its weights to 16 bits.
     """
 
     def __init__(
@@ -86,13 +90,16 @@ class Network:
                 self.gpu.free(address)
 
     def swap(self, old: int, elements: int) -> int:
-        """Return a new tensor, after which the old one is freed."""
+        """Allocate a new tensor, then free the tensor `old`; return the new address."""
         new = self.take(elements)
         self.free(old)
         return new
 
     def repeated(self, count: int) -> range:
-        """Return the indices of equal layers to run: the first two make the peak."""
+        """Return the indices of the layers to run of `count` equal ones.
+
+        Two layers have the same peak as all; without an allocator, all layers are listed.
+        """
         return range(count if self.gpu is None else min(count, 2))
 
     def weight(self, *elements: int, **kind: bool) -> None:

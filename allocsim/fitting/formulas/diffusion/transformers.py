@@ -10,7 +10,7 @@ from allocsim.fitting.formulas.diffusion.network import Config, Network
 CLIP_TOKENS = 77
 _T5_BUCKETS = 32
 _TIME = 256
-"""Width of the encoding of a timestep."""
+"""Elements of the sinusoidal encoding of a denoising timestep."""
 _PATCH = 2
 
 
@@ -115,7 +115,7 @@ def _embedded_time(net: Network, width: int, pooled: int, count: int) -> None:
 
 
 def flux(net: Network, config: Config, batch: int, side: int, context: int) -> None:
-    """Run FluxTransformer2DModel on `batch` latents of `side` x `side` and `context` tokens."""
+    """Run FluxTransformer2DModel on latents of `side` x `side`, each with `context` text tokens."""
     head = config["attention_head_dim"]
     width = head * config["num_attention_heads"]
     rows = batch * (side // _PATCH) ** 2, batch * context
@@ -149,7 +149,7 @@ def flux(net: Network, config: Config, batch: int, side: int, context: int) -> N
 
 
 def sd3(net: Network, config: Config, batch: int, side: int, context: int) -> None:
-    """Run SD3Transformer2DModel on `batch` latents of `side` x `side` and `context` tokens."""
+    """Run SD3Transformer2DModel on latents of `side` x `side`, each with `context` text tokens."""
     width, layers = (
         config["attention_head_dim"] * config["num_attention_heads"],
         config["num_layers"],
