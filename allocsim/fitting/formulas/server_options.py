@@ -19,13 +19,13 @@ from allocsim.errors import ConfigError
 from allocsim.units import GIB
 
 NEWEST = {"vllm": (0, 33)}
-"""Release that is assumed if none is given."""
+"""Release (major, minor) of an engine that is assumed if the user gives none, by engine."""
 WITH_GRAPHS = (0, 21)
-"""First release of vLLM that subtracts an estimate of the CUDA graphs from the cache."""
+"""First release of vLLM that makes the KV cache smaller by an estimate of the CUDA graphs."""
 OLD_MEMORY = (0, 7)
-"""First release of vLLM whose memory beside PyTorch excludes the CUDA context."""
+"""First release of vLLM that does not count the CUDA context as memory outside PyTorch."""
 _FIRST_V1, _LAST_V0 = (0, 8), (0, 10)
-"""First release of vLLM whose default engine is V1, and first without the V0 engine."""
+"""First release of vLLM whose default engine is V1, and first release without the V0 engine."""
 
 _LARGE_CARD = 70 * GIB
 _HUGE_CARD = 160 * GIB
@@ -49,7 +49,8 @@ class ServerOptions:
     has_text_only: True if the server loads no image encoder.
     has_flash: True with flash attention, False without it.
     weights: format to which the engine quantises 16-bit weights.
-    window_share: SGLang's tokens for layers with a window, for each token of the other layers.
+    window_share: SGLang's swa_full_tokens_ratio: tokens in the cache of layers with a sliding
+        window, as a share of those in the cache of other layers.
     cards: number of cards that share each layer.
     gpu_layers: number of layers on the card.
     """
@@ -71,13 +72,13 @@ class ServerOptions:
     gpu_layers: int | None = None
 
     def over(self, other: ServerOptions) -> ServerOptions:
-        """Return these options; an option that is None here has the value of `other`."""
+        """Return a copy of these options with each None replaced by the value of `other`."""
         given = {each.name: getattr(self, each.name) for each in fields(self)}
         return replace(other, **{name: value for name, value in given.items() if value is not None})
 
 
 DEFAULTS = ServerOptions()
-"""No option given."""
+"""Options of a server that is started without any option."""
 
 
 def version_of(text: str) -> tuple[int, int]:
@@ -89,7 +90,13 @@ def version_of(text: str) -> tuple[int, int]:
 
 
 def options_in(text: str, server: str) -> ServerOptions:
-    """Return the options in the command line of a server; ConfigError for an unsupported one."""
+    """Parse the options of a server's command line.
+
+    Raises ConfigError for an option that the formulas do not use, and for a wrong value.
+
+    text: options, such as "--max-model-len 8192".
+    server: name of the engine, such as "vllm".
+    """
     table = _OPTIONS.get(server)
     if table is None:
         raise ConfigError(f"the formula of {server} has no server options; omit them")
@@ -133,17 +140,17 @@ _KINDS = {
     **{"f16": "fp16", "f32": "fp32", "float32": "fp32", "fp16": "fp16", "fp32": "fp32"},
     **{name: name for name in ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")},
 }
-"""Type of a cache, by the names that engines have for it; None for the type of the model."""
+"""Data type of the KV cache, by each engine's name of it; None for that of the model."""
 _FORMATS = {"fp8": "fp8", "bitsandbytes": "nf4", "w8a8_fp8": "fp8"}
-"""Format of weights, by the method with which an engine converts 16-bit weights at load."""
+"""Format to which an engine converts 16-bit weights at load, by its name of the method."""
 _CACHE_TYPES = ("--cache-type-k", "-ctk", "--cache-type-v", "-ctv")
-"""Options of llama.cpp that the formula uses together."""
+"""Options of llama.cpp for the types of keys and values; the formula needs both to be equal."""
 _SWITCHES: dict[str, object] = {
     **dict.fromkeys(("on", "1", "true"), True),
     **dict.fromkeys(("off", "0", "false"), False),
 }
 _NAMES: dict[str, Mapping[str, object]] = {_KIND: _KINDS, _FORMAT: _FORMATS, _SWITCH: _SWITCHES}
-"""Values of options that have names, by kind of value."""
+"""For each kind of option with named values: the meaning of each name, such as "on"."""
 
 
 def _value(option: str, text: str, read: str) -> object:
@@ -206,7 +213,7 @@ _OPTIONS: dict[str, dict[str, tuple[str, str]]] = {
         **dict.fromkeys(_CACHE_TYPES, ("kv_type", _KIND)),
     },
 }
-"""Field and kind of value of each option that a formula uses, by engine."""
+"""Options that the formulas use, by engine: pairs (field of `ServerOptions`, kind of value)."""
 
 
 def of_vllm(
@@ -245,7 +252,10 @@ def of_vllm(
 
 
 def options_again(options: ServerOptions, server: str) -> str:
-    """Return the options as command-line text, except those of sizes and cards."""
+    """Return the options as command-line text for `server`, such as " --enforce-eager".
+
+    Options for the memory fraction, lengths, number of sequences and cards are left out.
+    """
     own = ("fraction", "longest", "sequences", "cards", "gpu_layers")
     names: dict[str, tuple[str, str]] = {}
     for option, (name, read) in _OPTIONS[server].items():

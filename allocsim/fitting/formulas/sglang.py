@@ -30,13 +30,13 @@ from allocsim.fitting.formulas.server_options import options_again
 from allocsim.units import MIB
 
 _MADE_AT_LOAD = 320 * MIB
-"""Most bytes by which loading takes more memory than the weights, in posted logs."""
+"""Most bytes that loading a model was seen to take in addition to its weights, in posted logs."""
 
 
 def static_fraction(
     memory: int, cards: int = 1, chunk: int | None = None, captured: int | None = None
 ) -> tuple[float, int]:
-    """Return SGLang's default mem_fraction_static, and the bytes of a card outside that fraction.
+    """Return SGLang's default mem_fraction_static, and the bytes of the card that it leaves free.
 
     memory: bytes of the card.
     cards: number of cards that share each layer.
@@ -53,11 +53,13 @@ def static_fraction(
 
 
 _WINDOW_POOLS = ("gemma4_text", "gpt_oss", "laguna", "llama4_text")
-"""Types for whose layers with a window SGLang has a separate pool."""
+"""Values of model_type whose sliding-window layers have a separate KV cache in SGLang."""
 _WHOLE_EMBEDDINGS = ("gemma3_text", "gemma4_text")
-"""Types whose embedding SGLang stores whole on each card."""
+"""Values of model_type whose embedding each tensor parallel card stores in full in SGLang."""
 _OF_WINDOWS = 0.8
-"""Tokens of that pool for each token of the other: SGLang's default swa_full_tokens_ratio."""
+"""Tokens of the sliding-window cache for each token of the other cache.
+
+This is SGLang's default swa_full_tokens_ratio."""
 
 
 def _sglang_room(work: ServingWork, pool: tuple[int, int]) -> tuple[int, int]:

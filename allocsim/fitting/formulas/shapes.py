@@ -1,7 +1,7 @@
-"""Tensors of a language model, from its sizes; their elements add up to the model's parameters.
+"""Shapes of all tensors of a language model, from its sizes, such as the hidden size.
 
-A function for each family lists the tensors of one layer.  The module is long because it has all
-families.
+Their elements add up to the model's parameters.  One function per model_type lists the tensors of a
+layer; the module is long because it has them all.
 """
 
 # Sources: the modelling files of Hugging Face transformers and, for the roles, the tensor names of
@@ -16,19 +16,19 @@ from dataclasses import dataclass
 from allocsim.fitting.formulas.sizes import ModelSizes
 
 _STREAMS, _LAUREL = 4, 64
-"""Hidden states that Gemma 3n keeps for each token, and rank of its learned residual."""
+"""Parallel hidden states of a token in Gemma 3n (AltUp), and rank of its learned residual."""
 _SOUND_KERNEL = 3
-"""Frames of sound that each convolution of Whisper covers."""
+"""Width of the kernel of Whisper's convolutions, in frames of sound."""
 _IMAGE_TOKENS = 8
-"""Rows of Llama 3.2 Vision's embedding beyond the vocabulary."""
+"""Additional rows, beyond the vocabulary, of the embedding of Llama 3.2 Vision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
     """Role and dimensions of one tensor of a model.
 
-    role: purpose, by GGUF's name, such as "attn_q"; "norm", "bias", "router" and "position" are
-        never quantised.
+    role: purpose, as GGUF names it, such as "attn_q"; tensors with the role "norm", "bias",
+        "router" or "position" are never quantised.
     dims: dimensions as in PyTorch; all experts of a layer are one tensor of three dimensions.
     layer: index of its layer, or None outside the layers.
     """
@@ -43,7 +43,7 @@ class Shape:
 
 
 def shapes_of(sizes: ModelSizes) -> tuple[Shape, ...]:
-    """Return all tensors of the model, in order. A tied output layer is not a separate tensor."""
+    """Return all tensors of a model, in order; a tied output layer has no separate tensor."""
     block = FAMILIES[sizes.family]
     further = _IMAGE_TOKENS if sizes.family == "mllama_text_model" else 0
     shapes = [Shape("token_embd", (sizes.vocabulary + further, sizes.width))]
@@ -94,7 +94,7 @@ def parameters_of(shapes: Iterable[Shape]) -> int:
 
 _Rows = Iterator[tuple[str, tuple[int, ...]]]
 _Part = Callable[[ModelSizes, int], _Rows]
-"""Function that yields role and dimensions of tensors, given the number of their layer."""
+"""Function that yields pairs (role, dimensions) of a layer's tensors; arguments: sizes, layer."""
 
 
 def _layer(*parts: _Part) -> _Part:
@@ -412,4 +412,4 @@ FAMILIES: dict[str, _Part] = {
         _crossing(_layer(_unbiased_keys, _biased_norms(1))),
     ),
 }
-"""Function that yields the tensors of one layer, given its number, by model_type."""
+"""Function that yields pairs (role, dimensions) of one layer's tensors, by model_type."""

@@ -1,4 +1,4 @@
-"""Sizes of a language model, from its configuration.
+"""Sizes of a language model, such as the hidden size, from its Hugging Face configuration.
 
 Values that a configuration omits are the defaults of transformers for its model_type.
 The module is long because it has these defaults for all types.
@@ -23,49 +23,49 @@ KNOWN_TYPES = (
     *("qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "smollm3"),
     *("starcoder2", "t5", "whisper"),
 )
-"""Values of model_type that the formulas describe."""
+"""Values of model_type for which there are formulas."""
 
 _GEMMA = ("gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text")
 _ALIKE = {
     **{"gemma4_unified_text": "gemma4_text", "ministral3": "mistral", "qwen2_5_vl_text": "qwen2"},
     **{"qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe"},
 }
-"""Type with the same tensors, for types of language models beside an encoder."""
+"""Equivalent model type, by the type of the language model in a multimodal model."""
 _TIED = (
     *(*_GEMMA, "cohere", "cohere2", "gpt2", "modernbert", "smollm3", "starcoder2", "t5"),
     "whisper",
 )
-"""Types whose output layer shares the embedding's weights by default."""
+"""Model types whose output layer shares the embedding's weights by default."""
 _DELTA = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 _LINEAR = (*_DELTA, "nemotron_h")
 _WIDE_HEADS = (*_GEMMA, *_DELTA)
-"""Types whose heads have 256 elements by default."""
+"""Model types whose heads have 256 elements by default."""
 _BIASED = ("glm", "gpt_oss", "qwen2")
-"""Types whose queries, keys and values have biases by default."""
+"""Model types whose queries, keys and values have biases by default."""
 _LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2")
 _ROUTED = (*_LATENT, "glm4_moe")
-"""Types whose configurations name experts as DeepSeek does."""
+"""Model types whose configurations have the keys of DeepSeek for experts, such as n_routed_experts."""
 _WITH_EXPERTS = (*_ROUTED, "laguna", "qwen3_moe", "qwen3_next", "qwen3_5_moe_text")
-"""Types with experts whose width has a separate key."""
+"""Model types with experts whose width is moe_intermediate_size, and not that of the MLP."""
 _WHOLE_EVERY = 4
-"""Every fourth layer of Qwen3-Next and Qwen3.5 has attention to all tokens, others linear one."""
+"""Every fourth layer of Qwen3-Next and Qwen3.5 has full attention; others have linear attention."""
 _WINDOWED_EVERY = {
     **dict.fromkeys(("gemma2", "gpt_oss"), (1, 2)),
     **dict.fromkeys(("cohere2", "llama4_text", "olmo3"), (3, 4)),
     **dict.fromkeys(("gemma3_text", "gemma4_text"), (5, 6)),
     "gemma3n_text": (4, 5),
 }
-"""Layers with a window, and layers in all, of the pattern that a type repeats."""
+"""Repeating pattern of layers, by model type: (layers with a sliding window, layers in all)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latent:
     """Sizes of multi-head latent attention (MLA), as in DeepSeek and Kimi, in elements.
 
-    query: a token's compressed query, or 0 if queries are not compressed.
-    key_value: a token's compressed keys and values together.
-    turning: part of a head's query and key that has rotary position embedding.
-    value: a head's value.
+    query: size of a token's compressed query, or 0 if queries are not compressed.
+    key_value: size of a token's compressed keys and values together.
+    turning: size of the part of a head's query and key that has rotary position embedding.
+    value: size of a head's value.
     """
 
     query: int
@@ -78,8 +78,9 @@ class Latent:
 class Linear:
     """Sizes of linear attention (Gated DeltaNet, Mamba 2), which keeps one state per sequence.
 
-    key_heads, value_heads: heads of keys and queries, and of values; of Mamba, groups and heads.
-    key, value: elements of a head's keys and values.
+    key_heads: number of heads of queries and keys; for Mamba, the number of groups.
+    value_heads: number of heads of values; for Mamba, the number of heads.
+    key, value: elements of one head's key and value for a token.
     kernel: tokens that the short convolution before the attention covers.
     layers: indices of the layers with linear attention.
     """
@@ -105,11 +106,11 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Attention of the layers that see all tokens, where it differs from layers with a window.
+    """Sizes of full attention, in models where layers with a sliding window have other sizes.
 
-    layers: indices of the layers that see all tokens.
+    layers: indices of the layers with full attention.
     heads, kv_heads, head: as in `DecoderSizes`.
-    shares_keys: True if one matrix makes keys and values.
+    shares_keys: True if one projection gives keys and values.
     """
 
     layers: frozenset[int]
@@ -123,10 +124,10 @@ class Whole:
 class Encoder:
     """Encoder of a model whose decoder attends to its output, as in T5 and Whisper.
 
-    layers: number of its layers, which come before those of the decoder.
-    tokens: tokens of its output, or 0 if it has as many as its input.
-    channels: channels of a sound's spectrum, or 0 if the input is text.
-    buckets: number of distances that have a bias, or 0 without relative positions.
+    layers: number of the encoder's layers, which are numbered before those of the decoder.
+    tokens: tokens of the encoder's output, or 0 if it has as many as its input.
+    channels: channels of the spectrum of sound that is the input, or 0 if the input is text.
+    buckets: number of buckets of distances with a learned bias (T5), or 0 without them.
     """
 
     layers: int
@@ -137,9 +138,10 @@ class Encoder:
 
 @dataclass(frozen=True, slots=True)
 class CachedLayers:
-    """Layers that cache the same number of elements per token, for the same number of tokens.
+    """Group of layers whose KV caches have the same size.
 
-    window: tokens that a layer sees, or 0 for all.
+    count: number of layers.
+    window: number of latest tokens that a layer sees, or 0 for all tokens.
     kept: (elements of keys, elements of values) of a token in one layer, as in `ModelSizes.kept`.
     """
 
@@ -158,9 +160,9 @@ class DecoderSizes:
         embedding.
     positions: number of learned positions, 0 without them.
     experts: number of experts per layer, 0 for a dense model.
-    chosen: number of experts that a token is sent to.
+    chosen: number of experts that each token chooses.
     expert_inner: width of one expert.
-    shared_inner: total width of the experts that process every token, or 0.
+    shared_inner: total width of the shared experts, which process every token, or 0.
     latent: sizes of latent attention, or None for usual attention.
     """
 
@@ -180,7 +182,7 @@ class DecoderSizes:
 
     @property
     def kv_width(self) -> int:
-        """Width of all key heads together, which is also that of all value heads."""
+        """Elements of a token's keys in all heads; its values have as many."""
         return self.kv_heads * self.head
 
 
@@ -195,20 +197,21 @@ class ModelSizes(DecoderSizes):
     window: tokens that a sliding window covers, or 0.
     windowed: number of layers with a sliding window that cache keys and values.
     attention_bias: True if queries, keys and values have biases.
-    query_norm: True if queries and keys are normalised, for a type whose configuration says so.
+    query_norm: True if queries and keys are normalised; only for types with a key for this.
     indexer: (heads, elements of a head) of the indexer that chooses the tokens of sparse attention,
         or None without one.
     inner_bias: True if the MLP has biases.
     linear: sizes and layers of linear attention, or None without it.
-    whole: sizes of layers that see all tokens, or None if they are those of all layers.
-    reusing: number of layers, the last ones, that reuse keys and values of earlier layers.
-    is_wider: True if the MLP of those layers is twice as wide.
-    bare: indices of layers that have an MLP or experts alone, without attention.
-    expert_width: elements of a token's compressed form for the experts, or 0 if it has none.
-    per_layer: (rows, elements of a token) of the further embedding for each layer, or None.
-    shares_keys: True if one matrix makes keys and values.
+    whole: sizes of layers with full attention, or None if all layers have the same sizes.
+    reusing: number of last layers that reuse the keys and values of earlier layers.
+    is_wider: True if the MLP of these reusing layers is twice as wide.
+    bare: indices of layers that have only an MLP or experts, without attention.
+    expert_width: elements of the compressed token that experts get as input, or 0 if they get
+        the hidden state.
+    per_layer: (rows, elements of a token) of the additional embedding of each layer, or None.
+    shares_keys: True if one projection gives keys and values.
     encoder: encoder whose layers are the first ones of the model, or None for a decoder alone.
-    is_gated: False if the MLP has no gate, for a type whose configuration says so.
+    is_gated: False if the MLP has no gate; only for types with a key for this.
     """
 
     family: str
@@ -233,9 +236,9 @@ class ModelSizes(DecoderSizes):
     is_gated: bool = True
 
     def of_layer(self, layer: int) -> ModelSizes:
-        """Return the sizes with the attention and the MLP of one layer.
+        """Return the sizes that hold for one layer, if layers differ in attention or MLP.
 
-        A layer that reuses keys and values has no heads of keys and values.
+        A layer that reuses the keys and values of another layer gets `kv_heads` 0.
         """
         found: dict[str, Any] = {}
         if (whole := self.whole) is not None and layer in whole.layers:
@@ -250,14 +253,14 @@ class ModelSizes(DecoderSizes):
 
     @property
     def keeping(self) -> int:
-        """Number of layers whose KV cache grows with each token; linear attention has none."""
+        """Number of layers with a KV cache; layers with linear attention have none."""
         linear = self.linear.layers if self.linear else ()
         encoding = self.encoder.layers if self.encoder else 0
         return self.layers - self.reusing - len(linear) - len(self.bare) - encoding
 
     @property
     def cached(self) -> tuple[CachedLayers, ...]:
-        """Layers with a KV cache; those that see all tokens come first."""
+        """Groups of layers with a KV cache: those with full attention, then those with a window."""
         first = self if self.whole is None else self.of_layer(min(self.whole.layers))
         found = (
             CachedLayers(self.keeping - self.windowed, 0, first.kept),
@@ -279,7 +282,7 @@ class ModelSizes(DecoderSizes):
 
     @property
     def grown(self) -> tuple[int, int]:
-        """(elements of keys, elements of values) per token in one layer of transformers' cache."""
+        """(elements of keys, elements of values) that transformers caches per token and layer."""
         if self.latent is not None:
             indexed = self.indexer[1] if self.indexer else 0
             keys = self.heads * (self.head + self.latent.turning) + indexed
@@ -288,7 +291,7 @@ class ModelSizes(DecoderSizes):
 
 
 def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the configuration of the language model in that of a model with images or sound.
+    """Return the `text_config` (the language model) of a multimodal model's configuration.
 
     A configuration without a `text_config` is returned as it is.
     """
@@ -301,7 +304,7 @@ def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
-    """Return the sizes in a Hugging Face configuration; ConfigError for an unsupported one."""
+    """Read the sizes from a Hugging Face configuration; ConfigError for an unsupported one."""
     config = _text_part(config)
     family = config.get("model_type")
     if family not in KNOWN_TYPES:
@@ -401,7 +404,7 @@ def _indexer(config: Mapping[str, Any]) -> tuple[int, int]:
 
 
 _LETTERS = {"M": "linear", "*": "full_attention", "-": "mlp", "E": "moe"}
-"""Kind of layer, by its letter in Nemotron-H's hybrid_override_pattern."""
+"""Kind of a layer, by the letter that Nemotron-H's key hybrid_override_pattern has for it."""
 _BARE = ("mlp", "moe")
 _OF_NEMOTRON = {
     **{"linear_num_key_heads": "n_groups", "linear_key_head_dim": "ssm_state_size"},
@@ -409,7 +412,7 @@ _OF_NEMOTRON = {
     **{"linear_conv_kernel_dim": "conv_kernel", "num_experts": "n_routed_experts"},
     "shared_expert_intermediate_size": "moe_shared_expert_intermediate_size",
 }
-"""Key of Nemotron-H for each key that other types use."""
+"""Configuration key of Nemotron-H, by the key of other types with the same meaning."""
 
 
 def _nemotron(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -456,7 +459,7 @@ def _of_whisper(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _WITH_ENCODER = {"t5": _of_t5, "whisper": _of_whisper}
-"""Function that returns a configuration with the keys of other types and an `Encoder`."""
+"""Function that renames a configuration's keys to those of other types, and adds an `Encoder`."""
 
 
 def _positions(config: Mapping[str, Any]) -> int:

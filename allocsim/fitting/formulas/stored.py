@@ -1,7 +1,7 @@
 """Reader of safetensors headers, and the weights of a model as its files store them.
 
-Every value is checked against the file's length, the type and the shape before use.  A tensor's
-name only gives its role; a tensor with an unknown name is an ordinary weight.
+Every value is checked against the file's length, the type and the shape before use.  The name of a
+tensor is used only to find its role; a tensor with an unknown name is an ordinary weight.
 """
 
 # Sources: README.md of `huggingface/safetensors`; the tensor names of docs/gguf.md and of
@@ -184,12 +184,12 @@ _MODULES = {
     **{"qkv_proj": "attn_qkv", "gate_up_proj": "ffn_up"},
     **{"w1": "ffn_gate", "w3": "ffn_up", "w2": "ffn_down"},
 }
-"""Role of a matrix, by the name of its module in transformers."""
+"""Role of a matrix, as in `Shape.role`, by the name of its module in transformers."""
 _OF_MODULE = re.compile(r"\.(\w+)\.(?:weight|qweight)$")
 
 
 def weights_in(tensors: Iterable[StoredTensor], name: str) -> Weights:
-    """Return the stored bytes of each tensor of a file in format `name`, such as "bf16"."""
+    """Return the bytes of each tensor of a weights file; `name` is its format, such as "bf16"."""
     return Weights(name, tuple(map(_stored, tensors)))
 
 
@@ -223,12 +223,12 @@ _PATHS = {
     for module, role in _MODULES.items()
     if module.endswith("_proj") and module != "gate_up_proj"
 }
-"""Path of the module of each matrix in a layer of transformers, by its role."""
+"""Path of a matrix's module in a transformers layer, such as "self_attn.q_proj", by its role."""
 _LISTS = ("modules_to_not_convert", "llm_int8_skip_modules", "ignored_layers")
 
 
 def unconverted_in(config: Mapping[str, Any]) -> Callable[[Shape], bool]:
-    """Return a function that is True for tensors that a quantised model keeps in 16 bits."""
+    """Return a predicate for the tensors that a model's quantization_config leaves in 16 bits."""
     found = config.get("quantization_config")
     names = {
         name

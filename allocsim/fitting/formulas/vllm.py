@@ -1,7 +1,7 @@
 """Memory that a vLLM server needs and reserves, and the tokens that its cache holds.
 
-The cache gets a fraction of the card, less the weights, the peak of the profiling run, memory
-beside PyTorch and, from 0.21 on, an estimate of the CUDA graphs.
+The KV cache gets a fraction of the card's memory, less the weights, the peak of the profiling run,
+memory outside PyTorch and, from 0.21 on, an estimate of the CUDA graphs.
 """
 
 # The cache consists of blocks of 16 tokens. Layers of one kind are divided into groups of equal
@@ -46,11 +46,14 @@ from allocsim.units import MIB, round_up
 
 BLOCK = 16
 _IN_FLIGHT = (1, 2)
-"""Steps that are computed at a time, without asynchronous scheduling and with it."""
+"""Engine steps in progress at one time, without asynchronous scheduling and with it."""
 _EVEN = 1.5
-"""Ratio of layers of both kinds below which the larger number is the size of a group."""
+"""Ratio of the counts of two kinds of layers (such as full and window) that decides group sizes.
+
+vLLM divides layers into groups of the smaller count or, below this ratio, of the larger."""
 _LAST_BY_GROUP, _FIRST_BY_REQUEST = (0, 19), (0, 25)
-"""Releases whose logs show that tokens are counted by group, and by the longest request."""
+"""Last release whose logs show that vLLM counts the cache's tokens by group of layers, and first
+whose logs show that it counts them by the longest request."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +62,7 @@ class PagedCache:
 
     sizes: sizes of the model; with several cards, those of one card.
     kind: type of keys and values, one of `KV_TYPES`.
-    longest: tokens of the longest request.
+    longest: tokens of the longest request (--max-model-len).
     chunk: maximum number of tokens in one forward pass.
     version: release of vLLM.
     """
@@ -118,7 +121,7 @@ class PagedCache:
         return max(size, 0) // (self._page * self._size)
 
     def tokens(self, low: int, high: int) -> tuple[int, int]:
-        """Return the range of tokens that vLLM prints for a cache of `low` to `high` bytes."""
+        """Return the range of the number of tokens that vLLM logs for `low` to `high` bytes."""
         length = self._lengths[0]
         if len(self._counts) == 1 and not self.sizes.windowed:
             return self._pool(low) * length, self._pool(high) * length
@@ -134,7 +137,7 @@ class PagedCache:
         return min(found), max(found)
 
     def longest_in(self, size: int) -> int:
-        """Return the tokens, at most `longest`, of the longest request in a cache of a size."""
+        """Return the tokens, at most `longest`, of the longest request that `size` bytes hold."""
         length, blocks, steps = self._lengths[0], self._pool(size), _IN_FLIGHT[1]
         low, high = 0, self.longest // length + 1
         while low < high:  # the number of blocks grows with the length
@@ -145,34 +148,37 @@ class PagedCache:
 
 
 _SORTED = (37, 40)
-"""Bytes of each logit while PyTorch sorts them to sample a token."""
+"""Least and most bytes per logit while PyTorch sorts the logits to sample a token."""
 _KERNEL, _OTHER_KERNEL = (13, 15), (6, 15)
-"""Bytes of each logit with FlashInfer's kernel for sampling, and on cards without it."""
+"""Least and most bytes per logit with FlashInfer's sampling kernel, and on cards without it."""
 _FLASHINFER = (8, 0)
 _FIRST_KERNEL, _LAST_SORTED = (0, 16), (0, 16)
 _A_GRAPH = (MIB, 65 * MIB)
 _A_LATER_GRAPH = (MIB, 26 * MIB)
-"""Bytes of each captured batch size; from 0.18 on only one log has more than 22 MiB."""
+"""Least and most bytes per batch size with a CUDA graph, from 0.18 on (`_A_GRAPH` before).
+
+Only one log has more than 22 MiB."""
 _LATER = (0, 18)
 _ESTIMATED = (2 * MIB, 26 * MIB)
-"""Bytes that vLLM estimates for each captured batch size."""
+"""Least and most bytes that vLLM estimates per batch size with a CUDA graph."""
 _MADE_AT_LOAD = 144 * MIB
-"""Most bytes of buffers that are made while weights are loaded, beside the rotary table."""
+"""Most bytes of buffers that loading a model makes beside the weights and the rotary table."""
 _TUNED_STACK = 11_912 - 1024
-"""Most bytes of a thread's local memory, beside the context's, of the kernels of linear attention.
+"""Most local memory per thread, in bytes, that linear attention needs beyond the context's.
 
-The first start launches each variant of them for sm_80, and the driver keeps the largest's memory.
+The first start launches each variant of the kernels for sm_80, and the driver keeps the memory of
+the largest.
 """
 _KERNELS, _OLD_KERNELS = (20 * MIB, 360 * MIB), (20 * MIB, 1200 * MIB)
-"""Bytes beside PyTorch that vLLM measures on one card, from 0.7 on and before."""
+"""Least and most bytes that vLLM measures outside PyTorch on one card, from 0.7 on and before."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Start:
-    """Uses of a vLLM server's memory at its start, and the KV cache that its budget leaves.
+    """Uses of the card's memory when a vLLM server starts, and the size of its KV cache.
 
     options: all options, with vLLM's defaults filled in.
-    is_logged: True if the logged server had the same options, so that its peak applies.
+    is_logged: True if the server in the log had the same options, so that its sizes hold.
     """
 
     work: ServingWork

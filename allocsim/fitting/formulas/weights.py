@@ -1,4 +1,4 @@
-"""Bytes of a model's weights in each format, and the part that one of several cards holds.
+"""Bytes of a model's weights in each format, such as "awq-int4", and their division over cards.
 
 Every tensor is counted separately: a quantised tensor with its scales, zero points and indices,
 other tensors in 16 bits.
@@ -33,7 +33,7 @@ from allocsim.units import round_up
 
 _GROUP = 128
 _BLOCK = 128
-"""Rows and columns that share a scale in DeepSeek's FP8."""
+"""Side of the square blocks of a matrix that have one scale in DeepSeek's FP8."""
 _GROUPED = re.compile(r"(gptq-int4|gptq-int8|awq-int4)-g(\d{1,5})")
 _PLAIN = {"fp32": 4, "bf16": 2, "fp16": 2}
 _EMBEDDINGS = ("token_embd", "token_embd_layers", "position")
@@ -54,7 +54,7 @@ class Stored:
 
     size: bytes of its elements.
     scales: bytes of scales, zero points and indices.
-    is_quantised: True if its elements have fewer bits than the computation.
+    is_quantised: True if its elements have fewer bits than those of activations.
     """
 
     shape: Shape
@@ -150,10 +150,11 @@ def weights_of(
     has_imatrix: bool = False,
     is_unconverted: Callable[[Shape], bool] = lambda _: False,
 ) -> Weights:
-    """Return the weights of a model in the format `name`, one of `FORMATS`.
+    """Return the bytes of a model's tensors, `shapes`, in the format `name`, one of `FORMATS`.
 
     has_imatrix: True if a GGUF file was made with an importance matrix.
-    is_unconverted: True for each tensor that stays in 16 bits; GGUF formats ignore it.
+    is_unconverted: function that is True for a tensor that stays in 16 bits; GGUF formats ignore
+        it.
     """
     plain = name.lower()
     if plain in _PLAIN:
@@ -232,13 +233,16 @@ _BY_COLUMNS = ("attn_output", "ffn_down", "attn_linear_out")
 _OF_VOCABULARY = ("token_embd", "token_embd_layers", "output")
 _PADDING = 64
 _SCALES_WHOLE = ("fp8",)
-"""Formats with one scale per matrix."""
+"""Formats with one scale per matrix; each tensor parallel card has a copy of it."""
 _SCALES_OF_ROWS = ("int8", "fp8-rows")
-"""Formats with one scale per row."""
+"""Formats with one scale per row of a matrix."""
 
 
 def sizes_of_rank(sizes: ModelSizes, ranks: int) -> ModelSizes:
-    """Return the sizes of the model part that one of `ranks` tensor parallel cards stores."""
+    """Return the sizes of the part of a model that one of `ranks` tensor parallel cards stores.
+
+    Raises ConfigError if the heads or the MLP's width cannot be divided by `ranks`.
+    """
     counts: tuple[tuple[str, int], ...] = (
         ("attention heads", sizes.heads),
         ("inner features", sizes.inner),
@@ -294,7 +298,7 @@ def weights_of_rank(weights: Weights, sizes: ModelSizes, ranks: int) -> Weights:
 
 
 _Share = tuple[int, int]
-"""Numerator and denominator of the part of a tensor that one card holds."""
+"""Share of a tensor that one tensor parallel card holds: numerator and denominator."""
 
 
 def _share(role: str, sizes: ModelSizes, part: ModelSizes, ranks: int) -> _Share | None:

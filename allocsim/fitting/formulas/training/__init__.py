@@ -1,4 +1,4 @@
-"""Memory of parallel training by formula: the tensors that each rank holds."""
+"""Formulas for the memory of parallel training: sums of the tensors that each rank holds."""
 
 from allocsim.fitting.formulas.training.kept import (
     EAGER,

@@ -16,21 +16,21 @@ from allocsim.fitting.formulas.training.layout import ParallelLayout, Transforme
 
 _FP32 = 4
 _GATED_TERMS, _WIDE_TERMS = 6, 4
-"""Tensors of the MLP's width that T5's gate, a tanh form of GELU, and the product save.
+"""Number of tensors of the MLP's width that T5's gated MLP saves for its GELU and product.
 
-Autocast computes some of them in 32 bits.
+The second number is how many of them autocast computes in 32 bits.
 """
 _BUCKET = 8
-"""Bytes of the bucket of a pair of tokens, for the bias of their distance."""
+"""Bytes of the bucket index that T5 saves per pair of tokens, to look up the bias of a distance."""
 _SCORES = 4 + 1 + 4
-"""Bytes per score that T5 saves: the softmax, dropout's mask, and the softmax after dropout."""
+"""Bytes that T5 saves per attention score: softmax, mask of dropout, softmax after dropout."""
 _SOUND_FRAMES = 2
 """Frames of sound for each token of Whisper's encoder."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedLayer:
-    """Layer of a model with an encoder, and the activations of a micro-batch in it.
+    """Activations of one micro-batch in a layer of a model with an encoder (T5 or Whisper).
 
     item: bytes of an element of activations.
     casts: True if the hidden states have 32 bits and each linear layer saves its own 16-bit copy.
@@ -75,19 +75,19 @@ class EncodedLayer:
 
     @property
     def is_trained(self) -> bool:
-        """True if the weights themselves are trained, and linear layers save their inputs."""
+        """True if weights are trained, not only adapters, so linear layers save their inputs."""
         return not self.shape.lora
 
     @property
     def norm(self) -> int:
-        """Bytes that a norm saves per element."""
+        """Bytes that a norm saves for backward per element of its input."""
         if not self.is_t5:
             return self.residual
         copy = _FP32 * (self.residual < _FP32)
         return self.residual + copy + self.residual * self.is_trained
 
     def kept(self) -> dict[str, float]:
-        """Return the bytes that the layer saves, by kind of tensor, such as MLP."""
+        """Return the bytes that the layer saves for backward, by kind of tensor, such as "MLP"."""
         width, crosses = self.shape.width, self.shape.crosses
         parts = 2 + crosses
         found = {
@@ -159,7 +159,7 @@ class EncodedLayer:
         return self.shape.heads * seen * (softmax + self.item * self.casts)
 
     def mlp(self) -> float:
-        """Return the bytes that the MLP saves, without its input."""
+        """Return the bytes that the MLP saves for backward, without its input."""
         terms = _GATED_TERMS if self.shape.is_gated else 1
         each = self.item * (terms + self.is_trained)
         if self.shape.is_gated and self.casts:
@@ -167,9 +167,9 @@ class EncodedLayer:
         return float(self.rows * self.shape.inner * (each + self.is_t5))
 
     def gradients(self) -> float:
-        """Return the largest bytes of gradients that backward of the layer computes at a time.
+        """Return the peak bytes of temporary gradients during the layer's backward pass.
 
-        Those of the scores follow when the tensors of the MLP are released.
+        Gradients of attention scores exist only after the saved tensors of the MLP are freed.
         """
         factor = 3 if self.shape.is_gated else 2
         inside = float(factor * self.item * self.rows * self.shape.inner)
@@ -184,7 +184,10 @@ class EncodedLayer:
         return max(inside, scores + of_bias - self.mlp())
 
     def beside(self) -> float:
-        """Return the bytes that are saved before and after the layers of this layer's stack."""
+        """Return the bytes saved for backward outside the layers of this encoder or decoder.
+
+        They are the tensors before its first layer and after its last.
+        """
         shape, item = self.shape, self.item
         if not self.is_t5:
             if shape.crosses:

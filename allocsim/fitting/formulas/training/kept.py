@@ -1,6 +1,6 @@
-"""Tensors that a layer saves for the backward pass, and types for the memory of a rank.
+"""Tensors that a layer saves for the backward pass, and classes for the memory of a rank.
 
-A tensor is counted once, where an operation saves it, with its size on this rank.
+A tensor that several operations save is counted once, with the part of it that is on one rank.
 """
 
 # For GPT's layer with dropout and fused kernels the sum equals sbh(34 + 5as/h) of Korthikanti et
@@ -20,10 +20,11 @@ from allocsim.fitting.formulas.training.layout import ParallelLayout, Transforme
 class Precision:
     """Bytes per parameter and per element of activations during training.
 
+    weights, gradients: bytes per parameter.
     optimizer: bytes of optimizer state per parameter, including 32-bit weights if `weights` are
         16-bit.
     compute: bytes per element of activations.
-    quantised: bytes of all weights, and of the largest quantised weight when it is dequantised for
+    quantised: bytes of all weights, and bytes of the largest quantised weight in the type of
         computation; None if no weight is quantised.
     """
 
@@ -55,8 +56,9 @@ class RankPart:
 class Rank:
     """Memory of one rank of a pipeline stage at its peak.
 
-    moment: description of the moment of the peak.
-    parameters: parameters of the rank before ZeRO divides anything.
+    stage: index of the pipeline stage.
+    moment: moment of the peak in a training step, such as "backward of a layer".
+    parameters: number of parameters of the rank before ZeRO divides anything.
     parts: uses of memory at that moment.
     """
 
@@ -72,16 +74,17 @@ class Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Practice:
-    """Properties of training software, such as Megatron, that decide which tensors it saves.
+    """Properties of training software, such as Megatron, that decide which tensors exist.
 
-    gated, plain: number of saved tensors of the MLP's width, for an MLP with and without a gate.
+    gated, plain: number of tensors of the MLP's width that an MLP with and without a gate saves for
+        backward.
     norm_in_fp32: True if a norm saves its input in 32 bits and also the normalized input.
     logits: bytes per logit while the loss is computed; None if the logits are one activation tensor
         that its gradient overwrites.
     split_logits: bytes per logit if tensor parallel ranks divide the logits.
     weight_gradients: True if the backward pass of a layer also needs a temporary 16-bit gradient of
         each weight, beside the accumulated gradient (Transformer Engine, from 2.0 on).
-    foreach: True if the optimizer's step needs another copy of its parameters.
+    foreach: True if the optimizer's step temporarily needs another copy of its parameters.
     keeps_gradients: True if gradients stay allocated between steps; False if each is None until the
         backward pass reaches its layer.
     casts: True if hidden states have 32 bits and each linear layer saves its own 16-bit copy
@@ -123,20 +126,20 @@ EAGER = Practice(
     foreach=True,
     keeps_gradients=False,
 )
-"""PyTorch operation by operation, as in transformers.
+"""Separate PyTorch operations (eager mode), as in transformers.
 
-RMSNorm is in 32 bits, SiLU and product are separate (as are the terms of GPT-2's GELU), and the
-loss is computed on 32-bit logits: log-softmax, two gradients and, with `loss_parallel` of
-torch.distributed, another temporary.
+RMSNorm is in 32 bits, SiLU and product are separate operations (as are the terms of GPT-2's GELU),
+and the loss is computed on 32-bit logits: it needs the log-softmax, two gradients and, with
+`loss_parallel` of torch.distributed, another temporary tensor.
 """
 
 
 def kept_of_layer(
     shape: TransformerShape, layout: ParallelLayout, layer: int, practice: Practice, item: int = 2
 ) -> dict[str, float]:
-    """Return the bytes that a layer saves for backward, by kind of tensor, such as MLP.
+    """Return the bytes that a layer saves for backward on one rank, by kind of tensor ("MLP").
 
-    They are for one micro-batch without recomputation.
+    They are for one micro-batch without activation checkpointing.
 
     layer: index of the layer, counted from 0.
     practice: properties of the training software.
@@ -211,7 +214,7 @@ def _attention(
 
 
 _CHUNK = 64
-"""Tokens that transformers' chunk_gated_delta_rule computes at a time, without other kernels."""
+"""Tokens per chunk of transformers' chunk_gated_delta_rule (linear attention in PyTorch alone)."""
 
 
 def _linear(linear: Linear, item: int) -> float:
@@ -247,7 +250,7 @@ def _scores(
 
 
 def operations_kept(shape: TransformerShape, layout: ParallelLayout, item: int) -> float:
-    """Return the bytes that a layer saves with torchtitan's recomputation of operations."""
+    """Return the bytes that a layer saves with torchtitan's selective activation checkpointing."""
     queries = shape.heads * shape.head
     wide = queries + shape.kv_width + queries + shape.inner + shape.width
     return layout.tokens * item * (shape.width / layout.split + wide / layout.tensor)

@@ -17,9 +17,9 @@ _VOCABULARY = 128256
 _FEWEST_PARAMETERS, _MOST_PARAMETERS = 10**9, 10**13
 _TIED_BELOW = 5 * 10**9
 _INNER = 3.25
-"""Ratio of the MLP's width to the model's; Llama-3 has 3.25 (405 B) and 3.5."""
+"""Ratio of the MLP's width to the hidden size; Llama-3 has 3.25 (405 B) and 3.5."""
 _ASPECT = 112
-"""Ratio of the width to the number of layers; Llama-3 has 102 (70 B) and 130 (405 B)."""
+"""Ratio of the hidden size to the number of layers; Llama-3 has 102 (70 B) and 130 (405 B)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,19 +34,19 @@ class TransformerShape(DecoderSizes):
     dropout: True if dropout masks are saved after attention and after the MLP.
     dense_layers: number of layers without experts, counted as the first ones. In Llama 4 they are
         spread over the model, which matters with pipeline stages only.
-    others: further parameters of a layer, such as norms of queries.
+    others: number of other parameters of a layer, such as norms of queries.
     lora: rank of LoRA adapters, 0 to train all parameters.
     adapted: (inputs, outputs) of each linear module of a layer that has an adapter.
     adapts_experts: True if experts have adapters, too.
     norms_at_once: True if each norm is one operation, which saves no copy in 32 bits.
-    views_values: True if values are a view of one tensor with the queries and keys.
+    views_values: True if a layer's values are a view of one tensor with its queries and keys.
     masked: True if fused attention saves a mask of each sequence, in the type of activations.
-    further: parameters of further embeddings beside the first layer.
+    further: number of other parameters outside the layers, such as those of more embeddings.
     linear: sizes of linear attention, which replaces attention in this layer, or None.
     encoder: encoder of the model, or None for a decoder alone.
     crosses: True if the layer also attends to the encoder's output.
     crossing_adapters: number of adapters of the layer whose input is the encoder's output.
-    kinds: the sizes for each layer if layers differ in more than experts, else empty.
+    kinds: sizes of each layer, if layers differ in more than having experts; else empty.
     """
 
     is_tied: bool = False
@@ -76,7 +76,7 @@ class TransformerShape(DecoderSizes):
 
     @property
     def adapters(self) -> int:
-        """Parameters of the adapters of a layer."""
+        """Number of parameters of all LoRA adapters in a layer."""
         # An expert's gate and up projection are one tensor, with one adapter.
         of_experts = self.experts * (2 * self.width + 3 * self.expert_inner) * self.adapts_experts
         return self.lora * (sum(map(sum, self.adapted)) + of_experts)
@@ -86,7 +86,7 @@ class TransformerShape(DecoderSizes):
 
     @property
     def attention(self) -> int:
-        """Parameters of a layer's attention that tensor parallel ranks divide."""
+        """Number of parameters of a layer's attention that tensor parallel ranks divide."""
         queries = self.heads * self.head
         if (latent := self.latent) is not None:
             up = (latent.query or self.width) * self.heads * (self.head + latent.turning)
@@ -99,7 +99,7 @@ class TransformerShape(DecoderSizes):
 
     @property
     def mlp(self) -> int:
-        """Parameters of a layer's MLP without experts; tensor parallel ranks divide all of them."""
+        """Parameters of a layer's MLP without experts, which tensor parallel ranks divide."""
         return (2 + self.is_gated) * self.width * self.inner + self.inner * self.has_biases
 
     @property
@@ -108,11 +108,11 @@ class TransformerShape(DecoderSizes):
 
     @property
     def shared(self) -> int:
-        """Parameters of the experts that process every token; tensor parallel ranks divide them."""
+        """Number of parameters of a layer's shared experts; tensor parallel ranks divide it."""
         return (2 + self.is_gated) * self.width * self.shared_inner
 
     def whole(self, layer: int) -> int:
-        """Return the parameters of a layer that every tensor parallel rank stores in full."""
+        """Return how many parameters of a layer every tensor parallel rank stores in full."""
         count = self.norms * self.width * (1 + self.has_biases) + self.others
         count += 2 * self.width * self.has_biases
         if (latent := self.latent) is not None:
@@ -128,7 +128,7 @@ class TransformerShape(DecoderSizes):
 
     @property
     def embedding(self) -> int:
-        """Parameters of the token embedding; the output layer has the same number."""
+        """Number of parameters of the token embedding; the output layer has as many."""
         return self.vocabulary * self.width
 
     @property
@@ -169,13 +169,13 @@ def _shape(parameters: int, layers: int, width: int) -> TransformerShape:
 
 
 RECOMPUTE = ("none", "selective", "ops", "full")
-"""Activations that are recomputed in backward instead of saved.
+"""Kinds of activation checkpointing: activations that are recomputed instead of saved.
 
-none: nothing.
-selective: the core of attention, as Megatron's "selective".
-ops: all but the outputs of attention and of every second matrix product, as torchtitan's
-    "selective".
-full: whole layers.
+none: none are recomputed.
+selective: attention scores and softmax are recomputed, as by Megatron's "selective".
+ops: all but the outputs of attention and of every second matrix product are recomputed, as by
+    torchtitan's "selective".
+full: each layer is recomputed from its input.
 """
 _MOST = 1 << 20
 _STAGES = 3
@@ -185,14 +185,14 @@ _STAGES = 3
 class ParallelLayout:
     """Division of a training run over ranks, and its micro-batches.
 
-    tensor, pipeline, data, context, expert: number of ranks in a group of each kind of parallelism.
+    tensor, pipeline, data, context, expert: degree of each kind of parallelism: ranks in a group.
         An expert-parallel group consists of data and context parallel ranks. Each expert is also
         split by tensor parallelism.
     chunks: model chunks per pipeline stage, more than 1 for interleaved stages.
     zero: stage of ZeRO, 0 to 3; 1 is Megatron's distributed optimizer, 3 is FSDP.
     sequence_parallel: True if tensor parallel ranks also split norms and dropout.
     recompute: kind of activation checkpointing, one of `RECOMPUTE`.
-    flash: True if no attention scores are saved.
+    flash: True for fused attention, which saves no attention scores.
     seq: tokens of a sequence.
     micro_batch: sequences in a micro-batch.
     micro_batches: micro-batches per training step.
@@ -231,12 +231,12 @@ class ParallelLayout:
 
     @property
     def shards(self) -> int:
-        """Number of ranks with the same weights, over which ZeRO divides them."""
+        """Number of ranks with the same weights, which ZeRO shards over these ranks."""
         return self.data * self.context
 
     @property
     def expert_shards(self) -> int:
-        """Number of ranks with the same experts, over which ZeRO divides them."""
+        """Number of ranks with the same experts, over which ZeRO shards the experts' states."""
         return self.shards // self.expert
 
     @property
@@ -246,11 +246,11 @@ class ParallelLayout:
 
     @property
     def split(self) -> int:
-        """Number of ranks over which the activations of norms and dropout are divided."""
+        """Number of ranks that divide the activations of norms and dropout (sequence parallel)."""
         return self.tensor if self.sequence_parallel else 1
 
     def layers_of(self, stage: int, layers: int) -> range:
-        """Return the indices of the layers of a pipeline stage, if stages are not interleaved."""
+        """Return the indices of the layers on a pipeline stage that is not interleaved."""
         each, more = divmod(layers, self.pipeline)
         first = stage * each + min(stage, more)
         return range(first, first + each + (stage < more))
@@ -269,7 +269,7 @@ class ParallelLayout:
 
 
 def refuse_impossible(shape: TransformerShape, layout: ParallelLayout) -> None:
-    """Raise ConfigError for a layout that a model of this shape cannot have."""
+    """Raise ConfigError if a model of this shape cannot be divided as `layout` says."""
     t, p = layout.tensor, layout.pipeline
     is_split = max(t, p, layout.context) > 1
     if shape.encoder is not None and (is_split or layout.recompute not in ("none", "full")):

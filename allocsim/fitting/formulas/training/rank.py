@@ -1,4 +1,4 @@
-"""Memory that one rank allocates at its peak, and the rank that allocates most.
+"""Peak memory of one rank of parallel training, and the rank with the highest peak.
 
 The peak is at one of five moments: the loss, backward of a layer, the end of backward, backward of
 a tied embedding, or the optimizer's step.  Only bytes of tensors are counted.
@@ -28,16 +28,16 @@ from allocsim.fitting.formulas.training.layout import (
 )
 
 _BUCKET = 500_000_000
-"""Default number of elements in DeepSpeed's reduce bucket."""
+"""Elements of DeepSpeed's default buffer for the reduction of gradients."""
 _ALL = 3
 _COPIES = "16-bit copies of weights"
 _ADAPTER = 4
-"""Bytes per parameter of an adapter, its gradient, and each of its optimizer's states."""
+"""Bytes per parameter of a LoRA adapter, of its gradient, and of each tensor of optimizer state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Parallel training: model, layout over ranks, and precision."""
+    """Parallel training run: the model's shape, its division over ranks, precision, software."""
 
     name: str
     shape: TransformerShape
@@ -46,11 +46,11 @@ class Training:
     practice: Practice = FUSED
 
     def rank(self, stage: int) -> Rank:
-        """Return the peak of a rank of one pipeline stage, counted from 0."""
+        """Return the memory at its peak of a rank of pipeline stage `stage`, counted from 0."""
         return self._account(stage).worst()
 
     def worst(self) -> Rank:
-        """Return the peak of the pipeline stage that allocates most."""
+        """Return the memory of the rank with the highest peak of all pipeline stages."""
         refuse_impossible(self.shape, self.layout)
         # Stages between the second and the last hold less of everything than the second.
         last = self.layout.pipeline - 1
@@ -60,7 +60,7 @@ class Training:
         return tuple(map(self.rank, range(self.layout.pipeline)))
 
     def least(self) -> int:
-        """Return the peak bytes of the first pipeline stage with full activation checkpointing."""
+        """Return the bytes that the first stage needs at least, with full checkpointing."""
         account = replace(self, layout=replace(self.layout, recompute="full"))._account(0)
         return sum(part.size for part in (*account.before(), *account.kept()))
 
