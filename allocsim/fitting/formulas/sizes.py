@@ -44,7 +44,7 @@ _BIASED = ("glm", "gpt_oss", "qwen2")
 """Model types whose queries, keys and values have biases by default."""
 _LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2")
 _ROUTED = (*_LATENT, "glm4_moe")
-"""Model types whose configurations have the keys of DeepSeek for experts, such as n_routed_experts."""
+"""Model types whose configurations name experts as DeepSeek does, such as n_routed_experts."""
 _WITH_EXPERTS = (*_ROUTED, "laguna", "qwen3_moe", "qwen3_next", "qwen3_5_moe_text")
 """Model types with experts whose width is moe_intermediate_size, and not that of the MLP."""
 _WHOLE_EVERY = 4
