@@ -1,8 +1,8 @@
 """pytest plugin with `@pytest.mark.limit_reserved("2GiB")` and `@pytest.mark.allocsim(...)`.
 
 A marked test is recorded on the GPU.  Without a GPU, it runs in a separate interpreter on a phantom
-GPU: stubs of the CUDA libraries that simulate one.
-The limits apply to the requests of the test's body, replayed on an empty allocator.
+GPU: stubs of the CUDA libraries that simulate one.  The limits apply to the requests of the test's
+body, replayed on an empty allocator.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class SegmentState:
         return self.address + self.total_size
 
     def held(self, state: str) -> int:
-        """Return the bytes of the blocks in `state`."""
+        """Return the total bytes of the segment's blocks in `state`."""
         return sum(block.size for block in self.blocks if block.state == state)
 
     @property
@@ -101,7 +101,7 @@ class SegmentState:
 
     @property
     def requested_size(self) -> int:
-        """Requested bytes of the active blocks."""
+        """Sum of the requested bytes of the active blocks."""
         return sum(block.requested_size for block in self.blocks if block.state != INACTIVE)
 
     @property

@@ -311,7 +311,7 @@ def _text(about: About, history: RecordedHistory, n_dropped: int) -> str:
 
 
 class _Process(ctypes.Structure):
-    """nvmlProcessInfo_t in versions 2 and 3."""
+    """NVML's struct nvmlProcessInfo_t in versions 2 and 3."""
 
     _fields_ = (
         ("pid", ctypes.c_uint),

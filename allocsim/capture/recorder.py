@@ -113,7 +113,7 @@ class Ring:
     """Options of PyTorch's history, a ring that overwrites its oldest entries when it is full.
 
     max_entries: largest number of entries per device.
-    stacks: "python", "all" (C++ stacks too) or None.
+    stacks: kind of stacks to record: "python", "all" (C++ stacks too) or None.
     """
 
     max_entries: int
@@ -167,7 +167,7 @@ class Recorder:
         return self.is_on and self.pid == os.getpid()
 
     def attach(self, listener: Listener, ring: Ring) -> None:
-        """Record for the capture `listener`, now or when the program initialises the GPU."""
+        """Begin recording for the capture `listener`, now or when the program uses the GPU."""
         self.listeners.append(listener)
         if self.ring is None:
             self.ring = ring

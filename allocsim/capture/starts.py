@@ -1,8 +1,8 @@
 """Start a capture in programs that do not call `capture`.
 
-A callback of a training library or environment variables start it.  Recording begins when the
+A callback of a training library starts it, or environment variables do.  Recording begins when the
 callback is created, so create it before the model moves to the device.  ALLOCSIM_CAPTURE is the
-path, and variables such as ALLOCSIM_CAPTURE_STEPS are the options of `capture`.
+path of the files, and variables such as ALLOCSIM_CAPTURE_STEPS are options of `capture`.
 """
 
 from __future__ import annotations

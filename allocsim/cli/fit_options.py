@@ -44,7 +44,7 @@ _RUNS = _SEARCHES | {Way.ONE, Way.SHOW}
 _MODELS = _RUNS | {Way.PAGE}
 _SERVERS = frozenset((Way.SERVER, Way.TRANSFORMERS, Way.GGML))
 _STARTED = ("vllm", "sglang")
-"""Servers that can be started on a phantom GPU."""
+"""Serving engines that can run on a phantom GPU, that is, without a GPU."""
 _FORMULAS = frozenset((Way.LAYOUT, Way.PLAN))
 _LAYOUT = frozenset((Way.LAYOUT,))
 _GROUPS = ("pipeline_parallel", "data_parallel", "expert_parallel", "zero", "recompute")

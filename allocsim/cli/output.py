@@ -1,7 +1,7 @@
 """Standard streams of the process, the progress bar, and output to a terminal, a pipe or a file.
 
-A character that the output lacks, or that a terminal would interpret, is written as an escape.  No
-output overwrites an input.
+A character that the encoding of the output lacks, or that a terminal would interpret as a command,
+is written as an escape.  No output overwrites an input.
 """
 
 # A closed descriptor (0 to 2) is opened on the null device. Otherwise the next opened file would
@@ -142,7 +142,7 @@ def write_warnings(warnings: Iterable[str]) -> None:
 
 
 _STYLES = {"good": "bold green", "failure": "bold red", "paste": "bold cyan"}
-"""rich style for each tone of a report's line; lines of other tones are plain."""
+"""Style (of the package rich) for each tone of a line; lines of other tones are plain."""
 
 
 def write_screen(answer: Answer) -> None:

@@ -38,7 +38,7 @@ _KINDS = ("memory", "address-map", "segments", "sizes", "flame", "front", "fit")
 _OF_ANSWERS = ("front", "fit")
 """Kinds of chart whose FILE is the output of another command."""
 _OF_A_STATE = ("segments", "sizes")
-"""Kinds of chart, besides flame, that a snapshot without a history is enough for."""
+"""Kinds of chart, besides flame, that can be drawn from a snapshot without a history."""
 
 
 def add_to(commands: Commands) -> None:

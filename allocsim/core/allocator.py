@@ -369,7 +369,7 @@ class CachingAllocator:
         return ptr in self.heap.live
 
     def size_of(self, ptr: int) -> int:
-        """Return the bytes of the allocated block at `ptr`; KeyError if there is none."""
+        """Return the bytes of the allocated block at `ptr`; raise KeyError if there is none."""
         return self.heap.live[ptr].size
 
     def round_size(self, size: int) -> int:
@@ -409,8 +409,8 @@ class CachingAllocator:
     def memory_limit(self) -> int | None:
         """Bytes that may be reserved, or None without a limit.
 
-        A memory fraction sets the limit, or throw_on_cudamalloc_oom with
-        per_process_memory_fraction (semantics 1.12).
+        set_per_process_memory_fraction sets the limit; so do the options throw_on_cudamalloc_oom
+        and per_process_memory_fraction together (semantics 1.12).
         """
         limit, config = self.heap.limit, self.heap.config
         if not config.throw_on_cudamalloc_oom:
@@ -490,7 +490,7 @@ class CachingAllocator:
         return [] if self.heap.trace is None else self.heap.trace
 
     def witness(self, act: Callable[[], None]) -> tuple[Witnessed, ...]:
-        """Call `act`; return the history entries that it adds, each with the memory in use then.
+        """Call `act`; return the history entries that it adds, each with the memory state then.
 
         Raises ValueError if the allocator keeps no history.
         """

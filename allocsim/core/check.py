@@ -35,7 +35,7 @@ from allocsim.errors import InvariantError
 
 
 def check(heap: Heap, private: PrivatePools) -> None:
-    """Raise InvariantError, with its number, if an invariant of the module's list is broken."""
+    """Raise InvariantError with the number of the invariant in the module's list that is broken."""
     halves = [half for owner in private.pools.values() for half in (owner.small, owner.large)]
     _require(4, heap.pools == [heap.small, heap.large, *halves], "a pool is not among the pools")
     blocks = list(heap.active)

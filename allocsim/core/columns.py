@@ -53,7 +53,7 @@ if TYPE_CHECKING or not IS_COMPILED:
         return values
 
     def block_columns(blocks: list[Block]) -> BlockColumns:
-        """Return the columns of `blocks`, which NumPy can compare with a recorded state."""
+        """Return the columns of `blocks`, for a comparison with a recorded state by NumPy."""
         return (
             [block.ptr for block in blocks],
             [block.size for block in blocks],
@@ -63,7 +63,7 @@ if TYPE_CHECKING or not IS_COMPILED:
         )
 
     def step_rows(columns: Sequence[Buffer]) -> Iterator[tuple[int, int, int, int]]:
-        """Return an iterator over (kind, name, size, stream), for `ReplayAllocator.play`."""
+        """Return an iterator over the rows (kind, block name, size, stream) of four columns."""
         return zip(*(column.tolist() for column in columns), strict=True)
 
 else:
@@ -79,5 +79,5 @@ else:
     )
 
     def step_rows(columns: Sequence[Buffer]) -> StepRows:
-        """Return an iterator over (kind, name, size, stream), for `ReplayAllocator.play`."""
+        """Return an iterator over the rows (kind, block name, size, stream) of four columns."""
         return StepRows(None, *columns)

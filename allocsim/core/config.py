@@ -149,7 +149,7 @@ class AllocatorConfig:
     # -- shown to people -----------------------------------------------------------------
 
     def __str__(self) -> str:
-        """Return the canonical conf: every option that differs from its default."""
+        """Return a conf with every option that differs from its default, in a fixed order."""
         parts = []
         if self.max_split_size != UNLIMITED:
             parts.append(f"max_split_size_mb:{self.max_split_size // MIB}")
@@ -178,7 +178,7 @@ class AllocatorConfig:
         return ",".join(parts)
 
     def inert_options(self, *, has_limit: bool) -> tuple[str, ...]:
-        """Return a sentence for each set option that has no effect with the other options.
+        """Return a sentence for each option that is set without effect, given the other options.
 
         has_limit: True if a memory fraction limits reserved memory.
         """
@@ -223,7 +223,7 @@ class AllocatorConfig:
         return {key: values[key] for key in self.release.settings_keys}
 
     def max_split_size_stat(self) -> int:
-        """Return max_split_size as statistics show it, a signed word: -1 if unlimited."""
+        """Return max_split_size as memory_stats() shows it: a signed word, -1 if unlimited."""
         return _signed(self.max_split_size)
 
     def _host_size(self, key: str) -> int:

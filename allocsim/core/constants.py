@@ -13,7 +13,7 @@ from typing import Final
 from allocsim.units import GIB, KIB, MIB
 
 MIN_BLOCK_SIZE: Final = 512
-"""kMinBlockSize: the quantum and the minimum of rounded sizes."""
+"""kMinBlockSize: smallest rounded size; other rounded sizes are multiples of it."""
 
 SMALL_SIZE: Final = 1 * MIB
 """kSmallSize: the largest rounded size in the small pool."""
@@ -40,10 +40,10 @@ UNLIMITED_DEVICE: Final = 1 << 60
 """Bytes of a device whose memory has no limit."""
 
 LARGEST_CARD: Final = 448 * GIB
-"""More memory than any card has: replaces the card's memory if the device has no limit."""
+"""More bytes than any card has; used as the card's memory if the device has no limit."""
 
 N_ROUNDUP_INTERVALS: Final = 16
-"""kRoundUpPowerOfTwoIntervals: below 2 MiB, [2, 4) MiB, ... up to 32 GiB and above."""
+"""kRoundUpPowerOfTwoIntervals: size intervals below 2 MiB, [2, 4) MiB, ..., from 32 GiB up."""
 
 ROUNDUP_FIRST_BIT: Final = 20
 """log2 of the lower end of the first interval, 1 MiB."""

@@ -150,7 +150,7 @@ class Heap:
         return self._counter
 
     def new_segment_rank(self, base: int, size: int) -> int:
-        """Return a segment's rank, the tie-break of its blocks among blocks of equal size."""
+        """Return a segment's rank: added to addresses, it orders free blocks of equal size."""
         if self.release.free_block_order is FreeBlockOrder.SEGMENT:
             if self._next_place + size > NARROW_PLACES and not self.layout.is_wide:
                 self._renumber_segments()

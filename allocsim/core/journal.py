@@ -34,7 +34,7 @@ SPLIT: Final = 2
 """Factor of the change in blocks (-2 to 1), in the long form of column 3."""
 
 OWN: Final = 2
-"""Short form of column 3 if the number of inactive split blocks does not change."""
+"""Short form of column 3 if only the bytes of inactive split blocks change, not the number."""
 
 OWN_PLUS: Final = 6
 """Short form of column 3 if there is one inactive split block more."""

@@ -17,7 +17,7 @@ class OomFigures:
     """Numbers in the text of an out-of-memory error, in bytes except `device`.
 
     tried: size of the segment that the allocator failed to obtain.
-    private: free blocks of private pools.
+    private: bytes of free blocks in private pools.
     limit: reserved bytes that the memory fraction allows; None without a fraction.
     """
 

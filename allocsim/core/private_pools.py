@@ -1,9 +1,9 @@
 """Private pools of CUDA graphs and MemPools, and the scopes that send requests to them.
 
 `begin_allocate_to_pool` opens a scope, and creates the pool with a use count of 1 or increments the
-count.  `end_allocate_to_pool` closes the scope, and `release_pool` decrements the count.
-At 0 the pool is freeable: its cached memory may be released, and the pool is removed together with
-its last segment.  Source: semantics 5.1, 5.2, 12.2.
+count.  `end_allocate_to_pool` closes the scope.  `release_pool` decrements the count.  At 0 the
+pool is freeable: its cached memory may be released, and the pool is removed together with its last
+segment.  Source: semantics 5.1, 5.2, 12.2.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from allocsim.state import PoolId
 class Scope:
     """Time between begin_allocate_to_pool and end_allocate_to_pool.
 
-    id: pool that requests go to.
-    stream: the only stream whose requests go there (up to 2.2); None for all streams.
+    id: private pool that serves the requests made in this time.
+    stream: the only stream whose requests it serves (up to 2.2); None for all streams.
     """
 
     id: PoolId

@@ -151,7 +151,7 @@ class Release:
     # Expandable segments (4).
     expandable_private_pools: bool = False
     release_skips_expandable: bool = False
-    """Releasing oversize blocks skips expandable ones; earlier it fails an assertion (1.10)."""
+    """Releasing oversize blocks skips expandable ones; earlier releases assert there (1.10)."""
     short_segment_is_destroyed: bool = False
     """A new expandable segment shorter than the request is destroyed at once (4.2)."""
 
@@ -169,13 +169,13 @@ class Release:
     host_takes_newest: bool = True
     """A request takes the newest free block of its bucket, even if it is too small (13.2)."""
     host_private_pools: bool = False
-    """Requests of a graph capture have private pools (13.6)."""
+    """Requests for pinned memory in a graph capture go to a private pool (13.6)."""
     host_stats_by_pool: bool = False
-    """Each pool has active statistics, so that peaks are also sums over pools (13.6)."""
+    """Statistics of active blocks are kept for each pool; a peak is a sum over pools (13.6)."""
 
     # Requests of the program.
     keeps_cublas_workspaces: bool = True
-    """cuBLAS keeps a workspace per handle and stream; later each matrix product has one (12.10)."""
+    """cuBLAS keeps a workspace per handle and stream, not one for each matrix product (12.10)."""
 
     # The out-of-memory text (7.2).
     oom_text: str = (
@@ -190,7 +190,7 @@ class Release:
     oom_advice_expandable: str | None = None
     """Text in place of `oom_advice` while expandable segments are on; None keeps `oom_advice`."""
     oom_device_is_raw_byte: bool = False
-    """The device index is printed as a raw byte, so that the text of GPU 0 ends there."""
+    """The device index is printed as a raw byte; that of GPU 0 is NUL and ends the text."""
     oom_counts_private_pools: bool = False
 
 

@@ -34,7 +34,7 @@ class EditedDevice(Prepared):
 
     Every replay is a what-if replay, even under the recorded settings, and gives one peak, not a
     range.
-    edits: changes of the recorded program, which `program` contains.
+    edits: changes that were made to the recorded program; `program` is the result.
     baseline: replay of the unchanged program under the recorded settings.
     """
 

@@ -170,9 +170,9 @@ class Program:
         return places
 
     def begins_of(self, phase: str) -> list[int]:
-        """Return the numbers of the steps at which the occurrences of `phase` begin.
+        """Return the indices of the plan steps where a phase, such as "backward", begins.
 
-        Such a step is the first request of an occurrence.
+        Each of them is the first request of an occurrence of the phase.
         """
         firsts = np.array(sorted(self.phases[phase]), dtype=np.int64)
         found = (self.steps.kind == StepKind.ALLOC) & np.isin(self.steps.entry, firsts)

@@ -33,7 +33,7 @@ _FIRST_NAME = 1 << 62
 """First of the numbers that identify blocks in the new order; recorded addresses are smaller."""
 
 _Row = tuple[int, int]
-"""(index of a plan step, name of its block)"""
+"""(index of a plan step, number that identifies its block in the new order)"""
 
 
 @dataclass(slots=True)

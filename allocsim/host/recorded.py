@@ -71,6 +71,7 @@ class HostCourse:
     peak: totals at the first entry with the most pinned bytes.
     growths: newly pinned blocks, in order.
     released: bytes that were released to the driver.
+    requests: number of requests in the recording.
     checked: number of requests whose recorded block can be compared with the model's choice.
     agreed: number of checked requests where both are the same block.
     """

@@ -184,11 +184,11 @@ H200 = DriverTimes(
     low=1.5,
     high=3.6,
 )  # fmt: skip
-"""One H200, 26 November 2026.
+"""Times measured on one H200 on 26 November 2026.
 
 `malloc` and `free` end at 16 GiB: at 32 GiB one call took between 1.6 and 145 ms.  `fresh` and
-`fresh_each` come from 600 segments of 20 MiB held at once: 80.8 us at the 50th on average and
-100.2 us at the 550th, against 44.4 us with nothing else allocated.
+`fresh_each` come from 600 segments of 20 MiB held at once: on average, the 50th cudaMalloc took
+80.8 us and the 550th 100.2 us, against 44.4 us with nothing else allocated.
 """
 
 
@@ -278,7 +278,7 @@ def driver_time(calls: Iterable[tuple[str, int, int]], costs: Costs) -> float:
 
 
 def read_costs(path: str | os.PathLike[str]) -> Costs:
-    """Return the costs of a JSON file: an object whose keys are fields of `Costs`."""
+    """Read a JSON object whose keys are fields of `Costs`; raise ConfigError if it is invalid."""
     name = os.fspath(path)
     try:
         with Path(name).open("rb") as file:

@@ -32,8 +32,8 @@ from allocsim.replaying import Prepared, Standing, Trials, trial_of_run
 from allocsim.simulation import DeviceRun, Setting, releases_needed
 
 MIN_SAVING_DIVISOR = 100
-"""Divisor of the peak: a smaller saving than 1/100 is ignored, as is a smaller difference of two
-settings."""
+"""Divisor of the peak: savings, and differences between two settings, are ignored if they are less
+than 1/100 of it."""
 
 _FITTED_SAVING_DIVISOR = 20
 """Divisor of the peak: a fitted setting must save 1/20 of it more than the best other setting."""
@@ -74,7 +74,7 @@ class Recommendation:
 
     @property
     def saved_bytes(self) -> int:
-        """Peak reserved bytes that the best setting saves."""
+        """Bytes by which the best setting lowers the peak of reserved memory."""
         return self.baseline.memory - (self.best or self.baseline).memory
 
     @property

@@ -64,6 +64,7 @@ def candidates(
 ) -> tuple[Setting, ...]:
     """Return the settings to try in the release of `recorded`, simplest first.
 
+    sizes: sizes of the recorded requests, from which values of options are derived.
     device_memory: bytes of the device.  None if unknown; then no memory fraction is tried.
     limits: False to try no memory fraction and no garbage collection.
     """
@@ -228,7 +229,7 @@ _BESIDE = ("large_segment_size_mb:64", "expandable_segments:True,large_segment_s
 """Further settings to try, which win on several recordings in traces/ where no usual one does."""
 
 _PARTS = (1, 2)
-"""Numbers of segments among which the peak of the requests that share segments is divided."""
+"""Numbers of segments that together have room for the peak of the requests of 1 to 10 MiB."""
 
 
 def usual_settings(recorded: AllocatorConfig, *, expandable: bool = True) -> tuple[Setting, ...]:

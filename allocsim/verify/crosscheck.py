@@ -200,6 +200,9 @@ class WheelSource:
 class CrossCheck:
     """Options of a cross-check.
 
+    sources: supplier of the allocator and the scripts of each release to check.
+    seed: seed of the first script; each further script has the next number.
+    jobs: number of worker processes.
     ops: least number of ops to compare for each release.
     conf: conf of every script, which then has no op that changes settings; None for random confs.
     """
@@ -215,6 +218,7 @@ class CrossCheck:
 class Report:
     """Result of a cross-check.
 
+    tally: numbers of compared ops.
     seeds: dictionary from release to (first seed, last seed).
     divergence: first script on which the model differs, minimised; None if there is none.
     """

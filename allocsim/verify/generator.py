@@ -120,7 +120,7 @@ _CROWDED_SLOTS = (2, 3, 3, 4, _SLOTS)
 
 @dataclass(frozen=True, slots=True)
 class RandomStreams:
-    """Streams of a random script of allocator calls.
+    """Streams (`numbers`) of a random script of allocator calls.
 
     handles: dictionary from stream number to `cudaStream_t` value; streams that are not keys have
         the value number * 4096.

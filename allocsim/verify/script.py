@@ -81,6 +81,7 @@ class Script:
 class RealAnswer:
     """Results of one release of PyTorch for a script, in the form of golden cases.
 
+    messages: texts of out-of-memory errors and driver refusals, in order.
     addresses: address for each `a` op in order; None if it failed, or for 0 bytes.
     stats: dictionary from the name of a statistic to [current, peak, allocated, freed], and from
         the name of a counter to one number.

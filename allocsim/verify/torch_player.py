@@ -129,7 +129,7 @@ class Player:
         return None
 
     def played(self, count: int) -> None:
-        """Do nothing here; called when the first `count` ops have run."""
+        """Do nothing; a subclass may act here after each op, when `count` ops have run."""
 
 
 class DevicePlayer(Player):
