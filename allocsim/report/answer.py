@@ -208,9 +208,9 @@ class Tone(StrEnum):
     GOOD = "good"
     """Verdict that nothing is wrong."""
     FAILURE = "failure"
-    """Verdict of a failure, a warning, or a proof that does not hold."""
+    """Failure, warning, or difference of the replay from the recording."""
     PASTE = "paste"
-    """Line to paste."""
+    """Command or code that the user can paste."""
 
 
 @dataclass(frozen=True, slots=True)

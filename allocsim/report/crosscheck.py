@@ -1,6 +1,6 @@
-"""Result of a comparison of the model with real PyTorch on random scripts, as text and as JSON.
+"""Result of running random allocator calls in the simulation and in real PyTorch, as text and JSON.
 
-If a result differs, the text contains a test that fails until the model is fixed.
+If the results differ, the text contains a test that fails until the simulation is fixed.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ _SIZE_WIDTH = 14
 def text(run: Run, devices: Sequence[DeviceExplanation], top: Top | None = None) -> str:
     """Return the text of `allocsim explain -v` for a recording.
 
-    top: code that held the memory at the error; None if unknown.
+    top: lines of code that held the memory at the error; None if unknown.
     """
     lines = [*warned(run.warnings), *row("Recording", run.path)]
     lines += row("Settings", run.conf or "PyTorch's defaults")
@@ -126,7 +126,7 @@ def _requested(oom: SimulatedOom) -> str:
 
 
 def cause_sentence(shortage: Shortage) -> str:
-    """Return a sentence with the sizes that show why the allocator ran out of memory."""
+    """Return a sentence with the sizes that show why the request failed."""
     findings = shortage.findings
     if shortage.cause == "pending_free" and findings is not None:
         return (

@@ -22,7 +22,7 @@ _VISIBLE = 100
 _READ = "; ignored "
 """Text by which a note on the ignored fields of a model's configuration is recognised."""
 _RELEASE = "transformers "
-"""Start of a note on a release other than that of the laws; it is shown before other notes."""
+"""Start of a note that the laws (formulas) are of another release; it is shown before others."""
 _MORE = "--json: every figure and note"
 
 

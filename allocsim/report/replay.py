@@ -82,7 +82,7 @@ def text(
 
     shortages: out-of-memory errors by device number.
     found: recommended setting and the settings tried; None if the command did not search for one.
-    top: code that held the memory; None if unknown.
+    top: lines of code that held the memory; None if unknown.
     edited: devices of an edited program; empty for the recorded program.
     """
     cures = {} if found is None else {cure.device: cure for cure in found[1]}

@@ -163,6 +163,7 @@ def document(
     """Return the document of `allocsim step --json` for one request.
 
     entry, device: entry and device number of the request in a recording; None outside one.
+    parting: first difference between replay and recording; None if they are equal.
     """
     return {
         "entry": entry,

@@ -70,6 +70,7 @@ class CardRun:
     held_at_peak: use of the card by each process when the use by all is largest.
     own_peaks: largest use of the card by each process.
     lower_bound: size below which no card is sufficient.
+    failure: lack of memory that ended the replay; None if every request succeeded.
     steps: number of requests, frees and other calls that were replayed.
     """
 

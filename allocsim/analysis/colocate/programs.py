@@ -59,7 +59,7 @@ class Program:
 
     @cached_property
     def times(self) -> NDArray[np.int64]:
-        """Recorded time of each step of the plan in microseconds; no time is below the previous."""
+        """Recorded time of each call to replay, in microseconds, made never to decrease."""
         times = self.prepared.trace.time_us
         if times is None:
             what = "its entries have no times; expected time_us (PyTorch 2.2 or later), or --phases"
@@ -140,7 +140,8 @@ class Phase:
     """Part of a program.  It runs without interruption, unless all programs run at once.
 
     program: index of the program.
-    first, end: first step of the phase in the program's plan, and the step after its last.
+    first, end: first step of the phase in the program's plan (all requests, frees and other calls
+        to replay), and the step after its last.
     sleep: memory that the program releases at the end.
     """
 
@@ -247,7 +248,7 @@ def pool_in(program: int, pool: PoolId) -> PoolId:
 def merged(
     programs: Sequence[Program], phases: Sequence[Phase], turns: Sequence[Turn]
 ) -> tuple[Plan, tuple[int, ...]]:
-    """Combine the plans of programs that are threads into one plan for their shared allocator.
+    """Merge the requests, frees and other calls of threads into one plan for their allocator.
 
     turns: parts of the programs' plans, in order of execution.
     Returns the merged plan, and for each turn the index in this plan of the first step after it.

@@ -172,7 +172,7 @@ _JOINED = re.compile(
     rf"(?<![\w-])(?:{_either(BEFORE)})['\"]?(?:\s*[:=]\s*| (?:is|of|was|has|at) )['\"~]?\Z", _FLAGS
 )
 _CONNECTED = re.compile(r"(?:[:=]\s*|\s(?:is|of|was|has|at)\s)['\"~]?\Z", _FLAGS)
-"""Colon or verb before a size; a cheap test before `_JOINED`, since most sizes have none."""
+"""Colon or verb between a name and its size; a fast test that saves most tests of `_JOINED`."""
 
 _TOUCHING = re.compile(
     rf"(?<![\w-])(?:{_either(BEFORE)})\s+(?:(?:about|approximately|a|of)\s+)?\Z", _FLAGS

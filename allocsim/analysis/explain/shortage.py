@@ -132,9 +132,9 @@ def shortages_of(
 ) -> tuple[Shortage, ...]:
     """Return every out-of-memory error in the replay of one device, in order.
 
-    A baseline replay also returns recorded errors whose request succeeds in the replay.  Their
-    cause is not in the recording: a memory fraction set while the program ran, another process, or
-    the driver.
+    For a replay under the recorded settings, recorded errors whose request succeeds in the replay
+    are included.  Their cause is not in the recording: a memory fraction set while the program ran,
+    another process, or the driver.
 
     trace: recording of the device; None to leave out such errors and the lines of code.
     watch: observer that examined the blocks during the replay; None if there was none.

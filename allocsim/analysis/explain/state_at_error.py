@@ -49,7 +49,7 @@ from allocsim.units import round_up
 
 @dataclass(frozen=True, slots=True)
 class StateAtError:
-    """Device and allocator when a request fails, after all attempts of the allocator.
+    """Device and simulated allocator when a request fails, after the allocator's last attempt.
 
     tried_bytes: size of the segment that the request needs from the driver.
     stream, pool_id: stream and pool of the request.

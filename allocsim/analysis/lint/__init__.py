@@ -37,13 +37,13 @@ _OF_TWO_RUNS = ("overlap", "free_without_allocation", "history")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Lint(Shown):
-    """Result of checking a recording or a conf, with all findings, most severe first.
+    """Result of checking a recording or settings, with all findings, most severe first.
 
-    path: path of the recording; "" if only a conf was checked.
+    path: path of the recording; "" if only settings were checked.
     torch_version: release whose rules were applied.
     release_note: reason for the choice of `torch_version`, as a sentence.
     conf: recorded PYTORCH_CUDA_ALLOC_CONF; None if it is not recorded.
-    asked: conf that the user wants to set; None if there is none.
+    asked: PYTORCH_CUDA_ALLOC_CONF that the user wants to set; None if there is none.
     """
 
     path: str

@@ -36,14 +36,14 @@ class LintRule:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Problem that a check found in a recording or conf.
+    """Problem that a check found in a recording or in settings.
 
     check: name of the check, a key of `CHECKS`.
     severity: "error" if a replay is impossible, or PyTorch refuses the settings; "warning" if a
         replay may mislead, or the settings do harm; "note" if there is no such consequence.
     meaning: consequence for a replay, as a sentence.
     device, entry: place of the finding; None if there is no particular place.
-    value: the entry, conf or other value as text; "" if there is none.
+    value: the entry, setting or other value as text; "" if there is none.
     """
 
     check: str
@@ -110,7 +110,7 @@ CHECKS: dict[str, LintRule] = {
         "a replay models both; tune and explain never propose them together"),
     "option_inert": LintRule(NOTE, "a replay is the same without it"),
 }  # fmt: skip
-"""Checks by name."""
+"""Severity and meaning of every check, by the name of the check."""
 
 
 def found(

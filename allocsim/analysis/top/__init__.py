@@ -115,7 +115,7 @@ def answers_of_run(
     since: int = -1,
     scene: Scene | None = None,
 ) -> StackAnswers:
-    """Return the owners of memory in a finished baseline replay, in several groupings.
+    """Return the owners of memory in a finished replay, in several groupings.
 
     bys: groupings, in the order of the results.
     at, frames: see `top`.

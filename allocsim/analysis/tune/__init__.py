@@ -69,7 +69,7 @@ class Tuning(Shown):
         this setting runs out of memory, or if `warnings` is not empty.
     front: settings that no other setting beats in memory, driver calls and retries at once.
     duplicates: (setting that was not replayed, replayed setting with the same effect).
-    bounds: lower bounds of the memory that the recorded requests need.
+    bounds: memory that the recorded requests need at least, and memory that suffices for them.
     costs: times of driver calls, to estimate the time of a replay.
     helps: True if `best` saves at least 1 % of memory, or avoids an error or retries.
     reason: reason for `helps`, as a sentence.

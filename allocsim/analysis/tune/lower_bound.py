@@ -335,7 +335,7 @@ class Bounds:
     """Memory that the requests of one device need, in bytes.
 
     peak_live_bytes: peak of live requests, each rounded up to 512 bytes; no allocator needs less.
-    packed_bytes: memory that suffices if all requests are known in advance.
+    packed_bytes: memory that suffices if all requests are known before blocks are placed.
     """
 
     peak_live_bytes: int

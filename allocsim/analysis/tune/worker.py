@@ -60,7 +60,7 @@ class Tricks:
     from_peak: do not search for the smallest device if it is proved to have the size of the peak;
         otherwise begin the search near the peak.
     repeats: skip repeated training steps that leave the allocator's state unchanged.
-    fast_path: replay in batches, without statistics that a trial does not need.
+    fast_path: replay in batches, without statistics that a search does not need.
     """
 
     equivalent: bool = True
@@ -122,12 +122,12 @@ class _Kept:
 
 
 _KEPT: dict[tuple[str, int, str | None, int | None, Hints], _Kept] = {}
-"""Cache of prepared recordings, by path, device, release, assumed memory and hints."""
+"""Cache of devices that are ready for replays, by path, device, release, memory and hints."""
 load_once = lru_cache(maxsize=1)(load)  # a recording may have several devices
 
 
 def keep(path: str, prepared: Prepared, torch_version: str, assumed: int | None = None) -> None:
-    """Cache `prepared` for jobs on `path`, in this process and in processes forked from it."""
+    """Cache a recorded device for jobs on `path`, in this process and processes forked from it."""
     key = (path, prepared.trace.device, torch_version, assumed, prepared.hints)
     _KEPT.pop(key, None)  # the file may have changed
     while not can_keep((*(kept.prepared for kept in _KEPT.values()), prepared)):

@@ -44,7 +44,7 @@ _PER_ROW = ("kind", "group", "number", "by_copy", "by_copies")
 
 @dataclass(frozen=True, slots=True)
 class PackedLaws:
-    """Compressed laws of the model family `name`.
+    """Compressed laws (formulas of requests) of the model family `name`.
 
     about: description of the columns, for JSON.
     text: columns of numbers, compressed; `about["columns"]` has the place of each.
@@ -62,7 +62,7 @@ class PackedLaws:
 
 
 def packed_laws(laws: PageLaws) -> PackedLaws:
-    """Return the compressed laws of a model family.
+    """Return the compressed laws (formulas of requests) of a model family.
 
     Raises ConfigError for a release that prefers the oldest of equal free blocks, since the page
     cannot simulate it.

@@ -184,7 +184,7 @@ def _legend(axes: Axes, instant: Instant, theme: Theme, lift: float = _TITLE_HEI
 
 
 _FEW = 200
-"""Height of the tallest bar below which an axis has labels between powers of ten, too."""
+"""Largest count below which the axis has labels at 2 and 5 times the powers of ten, too."""
 
 
 def block_sizes_figure(

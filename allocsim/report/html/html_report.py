@@ -189,10 +189,10 @@ def still_report(
 ) -> str:
     """Return the page of a snapshot without a history as HTML.
 
-    All sizes are recorded, except for the largest request that fits, which the model computes.
+    All sizes are recorded, except for the largest request that fits, which is simulated.
 
     still: recorded segments of a device.
-    source: settings and device memory that the model used.
+    source: settings and device memory of the simulation.
     fitting: bytes of the largest request that fits, by stream.
     tops: owners of the memory, e.g. by line and by category; each gets a table.
     """

@@ -21,7 +21,7 @@ from allocsim.state import ALLOCATED, INACTIVE, PENDING, SegmentState
 from allocsim.units import format_size
 
 CURVES = ("reserved", "allocated")
-"""Curves of a page without scripts."""
+"""Names of the memory curves that pages without scripts show."""
 _STRETCHES = 300
 _WIDE, _HIGH = 1000, 240
 """Size of a curve in image units; the image is scaled to the width of the page."""
