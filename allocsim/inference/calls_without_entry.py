@@ -222,7 +222,7 @@ STEPS = 400_000
 
 @dataclass(frozen=True, slots=True)
 class OtherPlan:
-    """Plan of another program that would have left the same recording.
+    """Steps (a plan) of another program that would have left the same recording.
 
     base: plan with the inferred calls of empty_cache only.
     calls: numbers of the steps of `base` after which the program calls empty_cache, in order.

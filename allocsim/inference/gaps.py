@@ -136,7 +136,7 @@ def calls_of(
 ) -> tuple[tuple[Call, ...], tuple[Change, ...]]:
     """Convert marks to calls that leave no entry; also return the confs and fractions they set.
 
-    pools: ids of the private pools, to which calls refer by index.
+    pools: ids of pools, to which the calls refer by index.
     """
     calls: list[Call] = []
     changes: list[Change] = []

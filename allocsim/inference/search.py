@@ -1,4 +1,4 @@
-"""Search for a plan that reproduces a recording, including calls that left no entry.
+"""Search for a plan (steps of a replay) that reproduces a recording, with calls without an entry.
 
 A gap consists of entries that the allocator caused, such as segment_free.  The recording is
 replayed with the most likely explanation of each gap (`inferred_calls.py`).  At the first
@@ -103,7 +103,7 @@ _EMPTY_CACHE = "empty_cache"
 
 
 def plan_of(device: RecordedDevice) -> Plan:
-    """Return the plan of a recording, found by replays under `device.release`.
+    """Return the plan (steps of a replay) of a recording, found by replays under `device.release`.
 
     If they fail for expandable segments on a device of unknown size, its size is assumed to be the
     highest reserved memory, rounded up to 1 GiB and then to 0.5 GiB.

@@ -1,7 +1,8 @@
 """Convert the entries of one device to columns of numbers.
 
-Entries are a list of dictionaries, as PyTorch writes them, a dictionary of lists, as `allocsim fit`
-writes them in a third of the time, or `Packed`, read directly from the bytes of a pickle.
+The entries have one of three forms: a list of dictionaries, as PyTorch writes them; a dictionary of
+lists, which `allocsim fit` writes in a third of the time; or `Packed`, which is read directly from
+the bytes of a pickle.
 """
 
 # Each column is converted in one pass that assumes valid values. If the pass fails, the entries are

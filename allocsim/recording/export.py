@@ -26,7 +26,7 @@ from allocsim.recording.trace import Action, Trace
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Yield a temporary file that replaces `path` when the `with` statement ends."""
+    """Yield a temporary file that replaces `path` if the `with` statement ends without an error."""
     place = Path(path).resolve()
     beside = place.with_name(f".{place.name[:200]}.{os.getpid()}.part")
     try:

@@ -188,7 +188,7 @@ def _left(tiles: Tiles, turns: ByAddress, size: NDArray[np.int64]) -> NDArray[np
 _STRETCH = 4096
 """Fewest entries in a stretch, the part of a recording whose live blocks are compared at once.
 
-Blocks that are live in several stretches are compared in each, and shorter ones have more of them.
+A block that is live in several stretches is compared in each, so shorter stretches take more time.
 """
 _MOST_PAIRS = 64
 """Largest mean number of block pairs to compare per block; more would need much memory."""

@@ -1,7 +1,7 @@
 """Read recordings of PyTorch's memory history, in the layout of any release.
 
-A file is untrusted: none of it is executed, every used value is checked, and its size bounds the
-work.  docs/reference/formats.md lists all formats.
+A file is untrusted: none of it is executed, every used value is checked, and its size limits the
+number of objects that are created.  docs/reference/formats.md lists all formats.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _BUFFER = r"(?P<device>\w{1,20})"
 _MARKS = re.compile(
     r"(?i)mem|cache|[gm]i?b|weight|token|bytes|buffer|n_ctx|offload|max_|_size|fraction|block|utili|cuda"
 )
-"""Words; lines without any of them are skipped, as are most lines of a server's log."""
+"""Words, at least one in each line that is searched; other lines, most of a log, are skipped."""
 _VERSIONS = {
     "vllm": re.compile(
         r"(?:\bvLLM (?:API server )?version v?|LLM engine \(v)(\d{1,4}\.\d{1,4}[\w.+-]{0,60})"

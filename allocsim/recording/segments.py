@@ -319,6 +319,7 @@ class PoolColumn:
     """Pool of each entry.
 
     number: index of the entry's pool in `ids`; -1 for the default pool.
+    ids: pool ids, at the indices that `number` has.
     """
 
     number: NDArray[np.int32]

@@ -118,7 +118,7 @@ def start_state(
     """Return the segments before entry `entry`, sorted by address; empty for an empty device.
 
     rounded: function from requested to rounded bytes (roundup_power2_divisions changes it).
-    max_split_size: bytes from which on blocks are never split; None if all blocks are split.
+    max_split_size: bytes from which on blocks are never split; None if there is no such limit.
     Raises RecordingError, naming the entry, if the entries do not lead to the final segments.
     """
     return Rewound(trace, entry).state(rounded=rounded, max_split_size=max_split_size)

@@ -269,7 +269,9 @@ _UNREADABLE = (OSError, RecordingError, ValueError, RuntimeError)
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """Identity of a source file and of the code that reads it; a cached file must have the same.
+    """Identity of a source file and of the code that reads it, stored in a cached file.
+
+    The cached file is used only if both are unchanged.
 
     source, size, mtime_ns, sha256: path, bytes, modification time and digest of the source file.
     readers: SHA-256 of the code that reads recordings.

@@ -219,7 +219,10 @@ def with_learned_start(prepared: Prepared) -> Prepared:
 
 
 def with_proof(run: Run) -> Run:
-    """Compute `parting` of each device of `run`, by a replay if necessary, and return `run`."""
+    """Compare the baseline of each device with the recording, and return `run`.
+
+    A replay is made if necessary.  The result of the comparison is `DeviceRun.parting`.
+    """
     for each in run.devices:
         each.find_parting()
     return run

@@ -164,7 +164,7 @@ class Prepared(RecordedDevice):
 
     @cached_property
     def free_plan(self) -> Plan:
-        """Plan of what-ifs: all steps, without the driver's recorded addresses and refusals."""
+        """Plan of replays under other settings: all steps except the recorded driver results."""
         return replace(self.plan, steps=self.plan.steps.of_program())
 
     @cached_property

@@ -155,7 +155,10 @@ def peaks_by_start(
 
 
 def with_range(run: Run) -> Run:
-    """Compute `left_open` of each device of `run`, by replays if necessary, and return `run`."""
+    """Compute the range of each device's peak, by replays if necessary, and return `run`.
+
+    The range is `DeviceRun.left_open`.
+    """
     for each in run.devices:
         each.find_left_open()
     return run

@@ -60,7 +60,7 @@ class StepKind(IntEnum):
     AWAIT = 12
     """If the device is full, the allocator waits for the free of `addr` after all other frees."""
     SETTINGS = 13
-    """The program sets the conf `Plan.changes[size]`."""
+    """The program sets the allocator's options to the string (conf) `Plan.changes[size]`."""
     FRACTION = 14
     """The program sets the memory fraction `Plan.changes[size]`."""
 
@@ -151,7 +151,7 @@ class Plan:
     refused_below: bytes that the device cannot provide: the lowest reserved memory that a request
         seemingly refused by the driver would have led to.  None if no request seems refused.
     n_empty_cache: number of inferred empty_cache calls that returned memory to the driver.
-    pools: ids of the private pools; the steps refer to them by index.
+    pools: ids of pools; the steps refer to private pools by index.
     limit: memory limit that the program set by a call, in bytes, inferred from its garbage
         collections; None if unknown.
     limits: lowest and highest possible `limit` in bytes; None if the recording determines it.
@@ -249,7 +249,7 @@ _RUN = 32
 """Length of the subsequences whose distances suggest the length of a period; a power of two."""
 
 _HALF = 32
-"""Bits of a hash to ignore; then two different subsequences collide with probability 2**-32."""
+"""Bits of a hash that are ignored; the others collide by chance with a probability of 2**-32."""
 
 _Ints = NDArray[np.int64]
 
@@ -257,7 +257,7 @@ _FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 """Factor of the hash of a step, and base of the hash of a subsequence.  A collision only
-adds a useless candidate."""
+makes `find_period` try a useless length."""
 
 
 @dataclass(frozen=True, slots=True)

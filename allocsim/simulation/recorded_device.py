@@ -115,8 +115,8 @@ class RecordedDevice:
     has_settings: False if neither the recording nor a hint gives the conf.
     start: segments before the first entry.
     provenance: origin of the recording; None if it is not noted.
-    releases: releases that can have written the recording, oldest first.  If the user requests a
-        release, or the recording notes its release, only that release.
+    releases: releases that can have written the recording, oldest first; only one if the user
+        requests it or the recording notes it.
     assumed_memory: bytes of the device from the user, if the recording does not contain them.
     marks: calls of the program that leave no entry, recorded as marks or given by hints.
     is_made: the simulated allocator made the recording, and `marks` contains every call.

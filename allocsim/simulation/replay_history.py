@@ -67,7 +67,8 @@ class PlacedRows:
     """Entries of a batch of steps, as columns.
 
     addr, size: address and bytes of the block or segment.
-    answered_ooms: indices of the `alloc` entries of requests that fail in the recording.
+    answered_ooms: indices of `alloc` entries whose request fails in the recording, but not in this
+        replay.
     """
 
     action: NDArray[np.uint8]
@@ -89,15 +90,19 @@ class HistoryCheck(Protocol):
     def has_diverged(self) -> bool: ...
 
     def exclude_last_alloc(self, pending: Sequence[TraceEntry]) -> None:
-        """Do not compare the address of the last `alloc`, which failed in the recording."""
+        """Do not compare the address of the last `alloc`, whose request failed in the recording.
+
+        pending: entries of the replay that are not compared yet.
+        """
 
     def history(self, entries: Sequence[TraceEntry]) -> None: ...
     def steps(
         self, steps: Steps, first: int, placed: PlacedSteps, history: Sequence[TraceEntry]
     ) -> None:
-        """Compare the next steps of the replay.
+        """Compare the entries that the next steps of the replay caused with the recorded ones.
 
-        first: number of the first step in the plan.
+        first: number of the first of `steps` in the plan of the replay.
+        placed: addresses of the steps' blocks.
         history: entries of the steps that ran one by one.
         """
 

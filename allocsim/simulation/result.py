@@ -149,7 +149,7 @@ class PeakState:
 
     @property
     def whole_segments(self) -> int:
-        """Idle bytes in segments without active blocks, which empty_cache would free."""
+        """Idle bytes in segments without active blocks, which empty_cache would release."""
         return self.idle - self.inactive_split
 
 
@@ -172,7 +172,7 @@ class Spill:
 
 @dataclass(frozen=True, slots=True)
 class LeftOpen:
-    """Range of the peaks that a what-if can have on one device, and its reasons.
+    """Range of the peaks that a replay under other settings can have on one device, with reasons.
 
     peaks: lowest and highest peak reserved bytes.
     notes: sentences on the facts that the recording does not show.
@@ -212,7 +212,7 @@ _NOTHING = Deferred(partial(_same, None))
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DeviceRun(Shown):
-    """Replay of one device.
+    """Results of the replay of one device, under the recorded settings or under others (a what-if).
 
     device_memory: bytes of the device; None if unknown, and the replay was unlimited.
     peak_device_bytes: peak memory of the device, including the CUDA context and rounding to pages.
@@ -337,7 +337,7 @@ class DeviceRun(Shown):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Run(Shown):
-    """Replay of all devices of a recording, or of the requested one.
+    """Results of a replay of all devices of a recording, or of the requested one.
 
     torch_version: release that was modelled.
     device_memory: bytes of the first device whose size is known; None if no size is known.
@@ -357,7 +357,7 @@ class Run(Shown):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Sentences to show first: other processes on the card, and inexact baselines."""
+        """Sentences to show first: other processes on the card, differences from the recording."""
         shared = (self.card.sentence,) if self.card is not None and self.card.is_shared else ()
         differ = (str(each.parting) for each in self.devices if each.parting is not None)
         return (*shared, *differ)

@@ -18,7 +18,7 @@ from allocsim.recording.frames import Frame, FrameInterner, FrameTable
 from allocsim.recording.trace import Action, Trace
 
 _Row = tuple[int, int, int, int, int, int]
-"""(code of the action, address, bytes, stream, time in microseconds, stack number)"""
+"""Entry: (code of the action, address, bytes, stream, time in microseconds, stack number)."""
 
 _UNKNOWN_STEP = 512
 _PAGE = 2 << 20
@@ -173,8 +173,8 @@ _MOST_FRAMES = 200
 
 _Thread = tuple[str, str]
 _Call = tuple[float, float, str, str]
-"""(begin, end, name, stack of callers): times in microseconds; only old traces store the stack,
-and it is "" in others"""
+"""Call: (begin, end, name, stack of its callers); times are in microseconds, and the stack is ""
+unless the trace stores it, as old ones do."""
 
 
 class CallStacks:

@@ -231,7 +231,7 @@ CATEGORIES = (
     "autograd detail",
     "unknown",
 )
-"""Name of each category; its index is the number in rows."""
+"""Categories of PyTorch's memory timeline; a row has the index of its category."""
 
 _Row = tuple[int, int, int, int]
 
@@ -253,7 +253,7 @@ def _begins_with_row(value: object) -> bool:
 
 
 def read_timeline(path: str, value: list[object]) -> Recording:
-    """Return the recording in a timeline of raw rows; RecordingError for sums by category."""
+    """Return the recording in a timeline of raw rows; raise RecordingError for sums by category."""
     if not _begins_with_row(value):
         _refuse_sums(path, value)
     interner = FrameInterner()
