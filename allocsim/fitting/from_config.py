@@ -1,4 +1,4 @@
-"""Convert the configuration of another training tool to options of `fit`.
+"""Convert the configuration of a training tool, such as axolotl, to options of `fit`.
 
 A key is recognised by its name, whichever tool the file is for, because the tools share most names.
 """
@@ -35,7 +35,9 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "attention": ("attn_implementation", "flash_attn", "flash_attention"),
     "compiles": ("torch_compile", "compile"),
 }
-"""Keys that give each option, the most specific first. A dot separates nested keys."""
+"""Configuration keys for each option of `fit`; the first that is present counts.
+
+A dot separates nested keys."""
 _OPTIMIZERS = {
     **dict.fromkeys(("adamw_torch", "adamw", "adamw_hf", "torch.optim.adamw"), "adamw"),
     "adamw_torch_fused": "adamw-fused",
@@ -53,7 +55,7 @@ _ATTENTION = {
 _HALF = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16"}
 _TYPES = ("torch_dtype", "dtype", "model_dtype")
 _MASTERLESS = ("base_model", "tokenizer._component_", "pure_bf16")
-"""Keys of tools, or of settings, whose bf16 means weights in 16 bits: axolotl, torchtune."""
+"""Keys that show that bf16 means weights in 16 bits, and not autocast, as in axolotl, torchtune."""
 _RANKS = ("num_processes", "world_size")
 _AUTO = (None, "auto", "", "none", False)
 
@@ -81,7 +83,10 @@ class ReadConfig:
 
 
 def read_config(path: str | Path) -> ReadConfig:
-    """Return the options of `fit` in a JSON or YAML configuration; ConfigError if it has none."""
+    """Return the options of `fit` in a JSON or YAML configuration of a training tool.
+
+    Raises ConfigError if it has none of them.
+    """
     file = Path(path)
     flat = dict(flattened(_parsed(file)))
     reader = _Reader(flat)
@@ -122,7 +127,12 @@ def _as_yaml(data: bytes, file: Path) -> Any:
 
 
 class _Reader:
-    """Converter of a configuration's keys to options, which lists the keys that it used."""
+    """Converter of a configuration's keys to options of `fit`.
+
+    flat: values by key; a dot separates nested keys.
+    used: keys that became options.
+    notes: differences between the configuration and what `fit` computes, one sentence each.
+    """
 
     def __init__(self, flat: Mapping[str, Any]) -> None:
         self.flat = flat

@@ -23,10 +23,10 @@ Configuration = Mapping[str, Any]
 PRESETS: dict[str, dict[str, Any]] = json.loads(
     Path(__file__).with_name("models.json").read_text(encoding="utf-8")
 )
-"""Rows of `models.json`, by name."""
+"""Presets: built-in models, described by rows of `models.json`, by name."""
 
 CONFIGURATIONS: dict[str, Configuration] = {name: row["config"] for name, row in PRESETS.items()}
-"""Configurations of language models for Hugging Face transformers."""
+"""Configurations of the presets for Hugging Face transformers, by name."""
 
 TORCHVISION = {
     "ViT-B/16": "vit_b_16",
@@ -50,7 +50,7 @@ _IGNORED = frozenset(
         *("quantized", "quantized.w4a16", "quantized.w8a8", "unsloth"),
     )
 )
-"""Words of a name that do not change the architecture."""
+"""Words in the name of a model that say nothing about its architecture."""
 _WORDS = re.compile(r"[\s_:-]+")
 _FAMILY = re.compile(r"[a-z]+")
 _ALIKE = 0.5
@@ -58,7 +58,7 @@ _SUGGESTED = 3
 
 
 def find_preset(name: str) -> str | None:
-    """Return the preset that a model's name, such as "qwen2.5:7b", means; None without one."""
+    """Return the preset (built-in model) that `name`, such as "qwen2.5:7b", means, or None."""
     if name in CONFIGURATIONS or name in TORCHVISION or name in GENERATORS:
         return name
     known = _known()
@@ -93,11 +93,11 @@ _QUANTISED: dict[str, dict[str, Any]] = {
                    "weight_block_size": [128, 128]},
     "mxfp4": {"quant_method": "mxfp4"},
 }  # fmt: skip
-"""Entry `quantization_config` of published weights, by their format."""
+"""Value of `quantization_config` in the configuration of published weights, by their format."""
 
 
 def published_format(name: str) -> str | None:
-    """Return the format of the weights published as `name`, or None for 16 bits."""
+    """Return the format of the weights on the hub under `name`; None for 16 bits."""
     words = set(_words(name.rsplit("/", 1)[-1]))
     unsloth = "nf4-double" if name.lower().startswith("unsloth/") else "nf4"
     for word, quantised in (("awq", "awq-int4"), ("bnb", unsloth), ("nvfp4", "nvfp4")):
@@ -129,7 +129,7 @@ def hub_name(preset: str) -> str:
 
 
 def encoder_parameters(preset: str) -> int:
-    """Return the number of parameters of the preset's image encoder, or 0."""
+    """Return the number of parameters of the image encoder of a preset, or 0 without one."""
     return int(PRESETS.get(preset, {}).get("encoder", 0))
 
 
@@ -189,12 +189,12 @@ _SIZES = {
     "experts": ("num_local_experts",),
     "chosen": ("num_experts_per_tok",),
 }
-"""Keys that model families use for each size."""
+"""Configuration keys with which model families give each size."""
 _LEARNED_POSITIONS = frozenset(
     ("gpt2", "bert", "roberta", "distilbert", "electra", "opt", "albert", "whisper")
 )
 _NEEDED = ("width", "heads", "layers", "vocabulary")
-"""Sizes that must not be null in the configuration of any family."""
+"""Sizes without which a configuration is refused: their keys must not be null."""
 _MOST_LAYERS = 10_000
 _MOST_BYTES = 1 << 20
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")

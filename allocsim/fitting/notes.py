@@ -1,6 +1,6 @@
-"""Notes of `fit` on facts that a run over a phantom GPU, or a law, had to assume or does not know.
+"""Notes in answers of `fit`: assumptions and limits of a run on a simulated GPU, or of a law.
 
-Each note is one sentence, given only if it applies.
+A law is a set of formulas for a program's requests. A note is a sentence, given only if it applies.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ CUDNN_NOTE = (
     "attention: on this card PyTorch prefers cuDNN's kernels, but laws describe flash attention; "
     "the peaks differed by at most 0.01 % in the 13 tasks that were compared"
 )
-"""Note on answers by law in 16 bits, for cards of `CUDNN_ATTENTION`."""
+"""Note on answers by law for 16-bit attention on cards of `CUDNN_ATTENTION`."""
 MASK_NOTE = (
     "attention: with checkpointing transformers reads the positions, which are zero here, and "
     "builds a mask that it would omit on a GPU, where another kernel may run"
 )
 
 BY_LAW = "by law: "
-"""Start of the note on answers by law."""
+"""First words of the note on an answer that formulas for requests (a law) gave."""
 EXPERTS_NOTE = (
     "experts: which ones tokens choose is unknown here; with real choices the sizes of temporaries "
     "differ"
@@ -47,7 +47,7 @@ PLANNED_NOTE = (
     "convolutions: cuDNN's workspaces are those that it plans for the card, and laws measured on "
     "an H200 where a plan needs a device; 556 of 612 requests there were exact"
 )
-"""Note on answers by a program for models with convolutions."""
+"""Note on answers by a run of the program, for models with convolutions."""
 
 
 def notes_of(
@@ -58,11 +58,11 @@ def notes_of(
     is_computed: bool = False,
     is_routed: bool = False,
 ) -> Iterator[str]:
-    """Yield the notes that apply to a task on a card, except those that depend on the run.
+    """Yield the notes that follow from the task and the card alone, not from the run.
 
     engine: method of the answer: "program" for a run on PyTorch, "laws" for fitted formulas.
-    is_computed: True if small integer and boolean tensors had their real values.
-    is_routed: True if a second run, with all tokens on the same experts, gave a range.
+    is_computed: True if the run computed the values of small integer and boolean tensors.
+    is_routed: True if there was a second run, where all tokens choose the same experts.
     """
     if gpu.assumed:
         yield gpu.assumed
@@ -87,7 +87,10 @@ def _lacks_cudnn(task: Task, gpu: Gpu) -> bool:
 
 
 def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:
-    """Yield notes on values that the program read from the device, and on guessed workspaces."""
+    """Yield notes on unknown values that the program read, and on guessed workspaces.
+
+    made: origin of the run's recording, which reports both; None if unknown.
+    """
     if made is None:
         return
     if made.reads_back and (task is None or isinstance(task.model, UserModel)):
@@ -120,7 +123,7 @@ def notes_of_law(
 
 
 def release_note(requested: str | None, installed: str) -> Iterator[str]:
-    """Yield a note if the requested release of PyTorch differs from the installed one."""
+    """Yield notes if the requested release of PyTorch is not the installed release."""
     if requested is None:
         return
     wanted, ran = find_release(requested), ".".join(installed.split(".")[:2])
@@ -149,7 +152,11 @@ def notes_of_speed(ran: Ran, keeping_up: Ran | None) -> Iterator[str]:
 
 
 def notes_of_routing(ran: Ran, skewed: Ran | None) -> Iterator[str]:
-    """Yield a note if reserved memory depends on the experts that the tokens choose."""
+    """Yield a note with the range of reserved memory over the experts that tokens may choose.
+
+    ran: run where tokens are spread evenly over experts.
+    skewed: run where all tokens choose the same experts; None if there is none.
+    """
     if skewed is None:
         return
     if ran.is_out_of_memory or skewed.is_out_of_memory:

@@ -1,7 +1,7 @@
-"""Memory of the rank that needs most in parallel training, by formula, and the fewest cards.
+"""Memory of parallel training, by formula: the rank that needs most, and the fewest GPUs.
 
-Allocator overhead, CUDA context and NCCL are ranges and are never added to the sum of the tensors.
-`find_layouts` computes every layout in its search space, so no smaller layout is missed.
+The sum of a rank's tensors is exact; allocator overhead, CUDA context and NCCL are separate ranges.
+`find_layouts` computes every division of the training in its search space, so it misses none.
 """
 
 # The search space: tensor parallelism of 1 to 8; pipelines of any depth; ZeRO 0 to 3, in a pipeline
@@ -25,14 +25,16 @@ RESERVED_SEEN = (1.02, 1.07, 1.26)
 Measured on the 53 trainings of traces/fit/truth.jsonl that allocate more than 8 GiB and complete.
 """
 _LINEAR_SEEN = 1.65
-"""Largest ratio with linear attention and without checkpointing: 1.09 to 1.62 in five runs."""
-_SCORES_SEEN = (1.00, 1.45)
-"""Smallest and largest ratio with scores in 32 bits, as in T5, and checkpointing.
+"""Largest ratio of reserved to allocated memory with linear attention and no checkpointing.
 
-It is 1.00 to 1.34 in four runs.
+Five runs had 1.09 to 1.62."""
+_SCORES_SEEN = (1.00, 1.45)
+"""Smallest and largest ratio of reserved to allocated memory for T5 with checkpointing.
+
+T5 has attention scores in 32 bits. Four runs had 1.00 to 1.34.
 """
 NCCL_SEEN = (544 * 10**6, 688 * 10**6)
-"""Bytes of an NCCL communicator on an A100: of two ranks, and of more ranks."""
+"""Bytes of one NCCL communicator on an A100: in a group of two ranks, and in a larger group."""
 _STATE = {
     "adamw": 2.0,
     "adamw-fused": 2.0,
@@ -40,16 +42,16 @@ _STATE = {
     "momentum": 1.0,
     "sgd": 0.0,
 }
-"""Size of an optimizer's state, in multiples of the weights."""
+"""Elements of optimizer state per parameter; 0 for optimizers not in this table."""
 _ADAM_8BIT = 2
 """Bytes per parameter of the state of 8-bit Adam, without its scales."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Sharded(Shown):
-    """Verdict on whether a parallel training run fits a card.
+    """Verdict on whether each rank of a parallel training run fits its GPU.
 
-    worst: memory of the rank that allocates most, at its peak.
+    worst: memory at its peak of the rank that allocates most.
     """
 
     training: Training
@@ -68,7 +70,7 @@ class Sharded(Shown):
 
     @property
     def reserved_bytes(self) -> tuple[int, int, int]:
-        """(low, likely, high) number of bytes that the allocator reserves at the peak."""
+        """(low, likely, high) estimate of reserved memory at the worst rank's peak, in bytes."""
         low, likely, high = RESERVED_SEEN
         is_kept = self.training.layout.recompute == "none"
         if is_kept and any(each.linear for each in self.training.shape.kinds):
@@ -93,17 +95,17 @@ class Sharded(Shown):
 
     @property
     def room_bytes(self) -> int:
-        """Bytes of the card that the CUDA context and NCCL leave for the allocator."""
+        """Bytes of the card that the CUDA context and NCCL leave for PyTorch's allocator."""
         return max(self.gpu.room - NCCL_SEEN[0] * self.communicators, 0)
 
     @property
     def spare_bytes(self) -> int:
-        """Bytes of the card that likely stay free; negative if the training likely does not fit."""
+        """Bytes of the card that likely stay free; negative if training likely does not fit."""
         return self.room_bytes - self.reserved_bytes[1]
 
     @property
     def process_bytes(self) -> tuple[int, int]:
-        """Range (low, high) of the card memory that the process uses at its peak, in bytes."""
+        """Range (low, high) of the card memory that a process uses at its peak, in bytes."""
         (low, _, high), (least, most) = self.reserved_bytes, self.outside_bytes
         return low + least, high + most
 
@@ -114,7 +116,7 @@ class Sharded(Shown):
 
     @property
     def likely_fits(self) -> bool:
-        """True if the process fits the card at its likely size."""
+        """True if the worst rank fits the card with its likely reserved memory."""
         return self.spare_bytes >= 0
 
     def headline(self) -> str:
@@ -132,13 +134,16 @@ class Sharded(Shown):
 
 
 def fits_in(memory: int, process: tuple[int, int]) -> bool | None:
-    """Return True if a process of (low, high) bytes fits in `memory`, None if only `low` does."""
+    """Return True if `process`, a range (low, high) of bytes, fits in `memory`.
+
+    Return None if only `low` fits, False if neither fits.
+    """
     low, high = process
     return high <= memory or (None if low <= memory else False)
 
 
 def shard(training: Training, gpu: Gpu) -> Sharded:
-    """Return whether the rank of `training` that needs the most memory fits `gpu`."""
+    """Compute by formula whether `training` fits: whether its largest rank fits `gpu`."""
     return Sharded(training, gpu, training.worst())
 
 
@@ -169,24 +174,24 @@ _MICRO_BATCHES = (1, 2, 4, 8)
 _IN_A_MACHINE = 8
 _MOST_CARDS = 1 << 13
 _RECOMPUTE_SHARE = 1 / 3
-"""Extra work of recomputing the forward pass, as a share of a step's work.
+"""Extra work of full activation checkpointing, as a share of a step's work.
 
-A backward pass is twice the work of a forward pass.
+It repeats the forward pass; a backward pass is twice the work of a forward pass.
 """
 _CARD_FACTORS = (1.25, 1.5, 2, 3, 4, 6, 8)
-"""Multiples of the fewest cards for which the least extra work is computed."""
+"""Larger numbers of cards that `find_layouts` tries, as multiples of the fewest cards."""
 _VISIBLE = 0.0005
-"""Smallest difference in extra work that is visible in the printed table."""
+"""Smallest difference of `Planned.extra` that is visible in the printed table."""
 _PER_STAGE = 4
 """Default number of micro-batches per pipeline stage and step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Layout of a training run over ranks that fits the card.
+    """Division of a training run over ranks that fits the card.
 
-    answer: memory of the layout.
-    extra: time for recomputation and waiting, as a fraction of the useful work.
+    answer: verdict on this division, with its memory.
+    extra: time for recomputation and for waiting in the pipeline, as a fraction of the useful work.
     """
 
     answer: Sharded
@@ -198,7 +203,7 @@ class Planned:
 
     @property
     def sort_key(self) -> tuple[float, ...]:
-        """Key that sorts layouts by recomputation and waiting, then by communication."""
+        """Key that sorts the fastest layout first: least extra time, then least communication."""
         layout = self.answer.training.layout
         return (
             *(round(self.extra, 3), layout.zero, layout.tensor, layout.pipeline),
@@ -211,7 +216,7 @@ class GpuCount:
     """Fewest cards that a training run needs, and layouts on that many cards and on more.
 
     fewest: least number of cards, None if no tried number suffices.
-    choices: layouts that fit on `fewest` cards, best first.
+    choices: divisions of the training that fit on `fewest` cards, best first.
     front: the best layout on `fewest` cards, then layouts on more cards, each with less
         recomputation and less idle time of the pipeline than those before.
     tried: number of layouts that were computed.
@@ -230,8 +235,8 @@ def find_layouts(
 
     Tensor and pipeline parallelism, ZeRO, recomputation and the size of micro-batches are searched.
 
-    cards: number of cards to use, instead of the fewest.
-    micro_batch: sequences in a micro-batch, instead of the largest that fits.
+    cards: only number of cards to try; default: all numbers, from the fewest up.
+    micro_batch: sequences in a micro-batch; default: the largest number that fits.
     """
     search = _Search(training, gpu, micro_batch)
     tried = 0

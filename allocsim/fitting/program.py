@@ -35,10 +35,10 @@ def program_of(task: Task) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Package without which the program cannot run here.
+    """Package that the program of a task needs and that is not installed.
 
-    name: "PyTorch", or packages that the program imports.
-    why: sentence on the interpreters that lack it.
+    name: "PyTorch", or the names of the missing packages that the program imports.
+    why: text that names the interpreters without it.
     install: command that installs it.
     """
 

@@ -1,4 +1,4 @@
-"""One run of a program on a phantom GPU or by a law, with the resulting peaks.
+"""One run of a program on a simulated GPU, or of its requests by a law, with its peaks of memory.
 
 The memory that a program needs is that of the smallest card on which it completes, not the amount
 that it would reserve on an unlimited card.
@@ -52,8 +52,8 @@ class Failure:
     """Out-of-memory error that ended a run.
 
     entry: entry of the recording at which it occurred.
-    tried_bytes: bytes that the allocator requested from the driver when it failed.
-    reserved_bytes, allocated_bytes: PyTorch's counters after the error.
+    tried_bytes: bytes that PyTorch's allocator requested from the driver when it failed.
+    reserved_bytes, allocated_bytes: values of PyTorch's counters after the error.
     """
 
     entry: int
@@ -64,16 +64,16 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ran:
-    """Run of a program on one card.
+    """Run of a program on one GPU, with the replay of its requests.
 
     recording, prepared: recording of the run, and its device prepared for replay.
     device_run: replay on `gpu`.
-    as_recorded: replay on the card of the recording, which may have more memory than `gpu`.
-    entry: first entry that counts for the peaks; earlier entries build the model, if the program
-        then resets the peak counters.
+    as_recorded: replay on the GPU of the recording, which may have more memory than `gpu`.
+    entry: first entry of the recording that counts for the peaks: that of the last reset of the
+        peak counters, or 0. Entries before it usually build the model.
     busiest: entry after which most memory was allocated.
     seconds: duration of the run, including imports.
-    engine: origin of the requests, "program" or "laws".
+    engine: "program" if the program ran, "laws" if formulas gave the requests.
     transformers: release of transformers that a law describes; None for a program.
     """
 
@@ -94,13 +94,13 @@ class Ran:
 
     @property
     def oom(self) -> SimulatedOom | None:
-        """Simulated out-of-memory error that ended the replay; None if the program had none."""
+        """Out-of-memory error that ended the replay; None if the run completed."""
         ooms = self.device_run.ooms
         return ooms[-1] if self.is_out_of_memory and ooms else None
 
     @property
     def failure(self) -> Failure | None:
-        """Error that ended the run, in bytes for reports; None without an error."""
+        """Out-of-memory error that ended the run, as numbers for reports; None without one."""
         oom = self.oom
         if oom is None:
             return None
@@ -109,9 +109,11 @@ class Ran:
 
 
 def find_install(python: str | None = None, torch_version: str | None = None) -> TorchInstall:
-    """Return an interpreter with a CUDA build of PyTorch.
+    """Return a Python interpreter that has a CUDA build of PyTorch.
 
-    python: the interpreter; default: this one, or the one on the PATH.
+    Raises UnavailableError if there is none.
+
+    python: the only interpreter to search; default: this one, or the one on the PATH.
     torch_version: preferred release of PyTorch.
     """
     found, wrong = [], []
@@ -135,13 +137,13 @@ def run_program(
     model: Model | None = None,
     **options: Any,
 ) -> Ran:
-    """Run a program on a phantom of `gpu`.
+    """Run a program on a simulated `gpu`, and return its peaks of memory.
 
     program: a task, whose program is generated; the text of a program; or a command line.
     python: interpreter for the text of a program; default: this one, or the one on the PATH.
     torch_version: preferred release of PyTorch.
     keep: file to which the recording is written.
-    model: model whose configuration error messages name; default: that of the task.
+    model: model that error messages name; default: that of the task.
     options: `conf`, `work`, `values` and `routing` of `RecordedProgram`.
 
     Raises ConfigError if the program ends with an error other than out of memory.
@@ -185,10 +187,10 @@ def run_program(
 def record_in(
     folder: Path, command: Sequence[str], gpu: Gpu, keep: Path | None, **options: Any
 ) -> tuple[Recorded, str]:
-    """Run a command on a phantom of `gpu`; return its recordings and the text that it printed.
+    """Run a command on a simulated `gpu`; return its recordings and the text that it printed.
 
     folder: folder for the recordings.
-    keep: None if only allocsim reads the recording, and not PyTorch's viewer.
+    keep: None for a faster format of recordings, which PyTorch's own viewer cannot read.
     options: further fields of `RecordedProgram`.
     """
     log = folder / "log"
@@ -208,9 +210,9 @@ def ran_of(
     transformers: str | None = None,
     made: Played | None = None,
 ) -> Ran:
-    """Make the result of a run on `gpu` from its recording. Most arguments are fields of `Ran`.
+    """Return the result of a run on `gpu` from its recording. Most arguments are fields of `Ran`.
 
-    made: replay of a law's requests, if a law made the recording; None to replay the recording.
+    made: finished replay of the requests, if a law gave them; None to replay the recording.
     """
     # A recording may have several devices; the program used the one with most entries.
     device = max(recording.devices, key=len).device
@@ -259,7 +261,10 @@ def ran_on(gpu: Gpu, ran: Ran) -> Ran:
 
 
 def beside_context(ran: Ran, context_memory: int) -> Ran:
-    """Add a CUDA context of `context_memory` bytes to the result of a run on unlimited memory."""
+    """Return the result of a run on unlimited memory with a CUDA context of `context_memory` bytes.
+
+    The CUDA context replaces that of `ran`.
+    """
     more = context_memory - ran.prepared.context_memory
     if not more:
         return ran
@@ -294,9 +299,9 @@ def _with_peaks(ran: Ran) -> Ran:
 
 
 def needed_room(unlimited: Ran, ran: Ran, trials: Trials) -> int | None:
-    """Return the size of the smallest card, less its CUDA context, on which all requests succeed.
+    """Return the least memory beside the CUDA context with which all requests succeed, in bytes.
 
-    None if no size suffices, or if the program makes other requests on a limited card.
+    Return None if no size suffices, or if the program makes other requests on a limited card.
 
     unlimited: run on a card without a memory limit.
     ran: run on the card on which the program fails.
@@ -319,7 +324,7 @@ _ERROR = re.compile(
     r"^(?:\[rank\d+\]: )?"
     r"(?:(?:\w+\.)+([A-Z]\w*)|(\w*(?:Error|Exception|Interrupt|Exit))): (.*)"
 )
-"""Last line of a traceback: the exception's class, with its module unless it is built in.
+"""Pattern of the last line of a traceback: the exception's class and its text.
 
 torch.distributed writes the rank before each line."""
 _PLACE = re.compile(r'^\s*File "(.+)", line (\d+)')
@@ -333,8 +338,8 @@ _UNKNOWN_HEAD = "Unrecognized configuration class"
 def why_it_failed(log: str, exit_code: int, when: str, model: Model | None = None) -> str:
     """Return a sentence on why a program failed, from the last error that it printed to `log`.
 
-    when: progress of the program, such as "before its end".
-    model: model that the program was to run; None for a user's own program.
+    when: words on how far the program came, such as "before its end".
+    model: model of the task; None for a user's own program.
     """
     lines = log.splitlines()
     # The last exception ended the program; earlier ones may have been handled.

@@ -28,13 +28,13 @@ from allocsim.units import TIB
 SIZES = ("batch", "seq", "image", "prompt", "decode", "accumulate", "lora")
 _MOST = 1 << 20
 _RANKS = (2, 8, 32, 128, 512)
-"""Numbers of GPUs that are tried, each together with twice as many."""
+"""Numbers of GPUs that are tried, each side by side with twice as many."""
 _GROWTH = 4
-"""Factor between the tried values while none has failed yet."""
+"""Factor between successive values that are tried, as long as all of them fit."""
 _PARTS = 128
-"""Number of parts into which a run is divided to compare it with another run of the program."""
+"""Number of equal parts of a run whose peaks are compared with those of a run at another size."""
 _ALIKE = 0.95
-"""Least ratio between the numbers of entries of two runs whose parts can be compared."""
+"""Least ratio between the numbers of allocator calls of two runs whose parts are compared."""
 
 
 Watch = Callable[[str], object]
@@ -46,7 +46,7 @@ class TriedSize:
     """Result of a run with one value of the size that is searched for.
 
     peak_reserved_bytes: peak of reserved memory, up to the error if the value does not fit.
-    is_limited: True if the run was on the card itself, False if on an unlimited one.
+    is_limited: True if the run had the memory of the card, False if it had unlimited memory.
     """
 
     value: int
@@ -59,7 +59,7 @@ class TriedSize:
 class Largest:
     """Largest value of a size, such as the batch, with which a task fits a card.
 
-    value: largest value that fits, 0 if not even the least value does.
+    value: largest value that fits, 0 if not even `step` fits.
     step: only multiples of `step` are tried.
     fitting: run at `value`, or None if no value fits.
     failing: run at the next multiple of `step`; None if the model cannot have so large a size.
@@ -191,10 +191,10 @@ def _tried(value: int, ran: Ran | Estimate, *, is_limited: bool) -> TriedSize:
 
 
 def full_at(runs: Mapping[int, Ran], room: int) -> int | None:
-    """Estimate the largest value of a size with which a program fits in `room` bytes.
+    """Estimate the largest value of a size, such as the batch, that fits in `room` bytes.
 
-    The peaks of two runs, given by the value of the size, are extrapolated. None if no memory grows
-    with the size.
+    `runs` has two runs by their value of the size; their peaks are extrapolated. Return None if
+    memory does not grow with the size.
     """
     # Memory of each part grows linearly, at its own rate; the first line to reach the limit
     # decides. At a small batch the fullest part is the optimizer; at a large one usually another.
@@ -309,9 +309,9 @@ class _Search:
 
 
 _POWERS = {"batch": 1, "seq": 1, "prompt": 1, "image": 2}
-"""Power of each size in the product to which memory is proportional.
+"""Power of each size in a product, such as batch * image ** 2, with which memory grows linearly.
 
-Memory grows linearly with that product, so one line through all runs predicts the next limit.
+So one line through the peaks of all runs predicts the next largest value.
 """
 
 

@@ -62,7 +62,7 @@ SERVERS: dict[str, Callable[[ServingWork], Needs]] = {
     "llama.cpp": llama_cpp,
     "ollama": ollama,
 }
-"""Function that estimates the memory of each engine."""
+"""Function that estimates the memory of a serving engine, by the engine's name."""
 
 _GGML_SERVERS = ("llama.cpp", "ollama")
 _PARALLEL_SERVERS = ("vllm", "sglang", "tensorrt-llm")
@@ -70,9 +70,11 @@ _AS_GGML = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 _MOST_TOKENS = 1 << 24
 _NAMES = frozenset(card.name for card in CARDS.values())
 _DRIVERS = (-32 * MIB, 192 * MIB)
-"""Difference of the capacity that drivers report from that of `CARDS`, in posted logs."""
+"""Least and largest difference, in bytes, of a card's capacity in posted logs from `CARDS`.
+
+Drivers report different capacities for the same card."""
 _ROUNDED = (-0.005 * GIB, 0.005 * GIB)
-"""Error of a number in GiB with two decimals."""
+"""Rounding error, in bytes, of a number in GiB with two decimals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class ServedMemory:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Served(Shown):
-    """Memory that a serving engine needs for a model, and whether a card has it.
+    """Verdict on whether a card has the memory that a serving engine needs for a model.
 
     held: the model with its weights.
     work: sequences to serve; with several cards, the share of one card.
@@ -137,7 +139,7 @@ class Served(Shown):
 
 
 def held_of(text: str, server: str, weights: str | None = None) -> ServedMemory:
-    """Return the model that `text` names, with its weights as `server` loads them.
+    """Return the model that `text` names, with its weights in the format that `server` loads.
 
     text: text that `model_of` accepts, a .gguf or .safetensors file, or a folder of .safetensors
         files with their config.json.
@@ -226,7 +228,7 @@ def serve(
     held: the model with its weights.
     server: one of `SERVERS`.
     batch: sequences at a time, each with `prompt` and `decode` tokens.
-    prompt: default: 1,024 tokens, or the 4 with which a model that hears starts to write.
+    prompt: tokens of a prompt; default: 1,024, or the 4 with which Whisper's decoder starts.
     requests: number of rounds of `batch` sequences, served one after another.
     kv_type: type of keys and values, one of `KV_TYPES`; default: the engine's.
     gpu_layers: number of layers on the GPU for llama.cpp and Ollama; default: all.

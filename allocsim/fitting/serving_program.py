@@ -1,6 +1,7 @@
-"""Start of a serving engine on a phantom GPU: whether a model fits, and how large its cache is.
+"""Start of a serving engine, such as vLLM, on a simulated GPU, to see if a model fits.
 
-The engine is unmodified and computes its own sizes, which are read from the lines that it prints.
+The engine is unmodified and computes its own sizes, such as that of its KV cache, which are read
+from the lines that it prints.
 """
 
 from __future__ import annotations
@@ -45,26 +46,28 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Started(Shown):
-    """Result of starting a serving engine on a phantom GPU.
+    """Result of starting a serving engine on a simulated GPU.
 
     address: the model's name on the Hugging Face hub, or its file, for a command line to paste.
     engine: name and release of the engine, such as "vLLM 0.33.0".
-    arguments: arguments of the engine beyond the model.
+    arguments: arguments of the engine's command, except for the model.
     cards: number of cards; sizes are of one card.
     phase: last phase that the engine entered.
     sizes: numbers that the engine printed, by the names of `recording.LogFigures`.
     peak_bytes: largest use of one card's memory, with the CUDA context.
     failure: the error that ended the engine; "" if it was ready.
     refusals: reasons that the engine gave for not starting, with what helps.
-    hollow: comma-separated kernels that computed nothing; "" for none.
-    invented: comma-separated values that were invented; "" for none.
+    hollow: kernels that were replaced by functions that do nothing, comma-separated; "" for none.
+    invented: values that were invented because no kernel computes them, comma-separated; "" for
+        none.
     driver: numbers of loaded "kernels", "nodes" of CUDA graphs, and "collective_graphs" that NCCL
         computes, on one card.
-    driver_range: range (low, high) of the bytes that the driver takes for them, with `local_bytes`.
-    charged: bytes that the phantom GPU counted for them, with `local_bytes`.
-    local_bytes: memory for the largest stack of a kernel, in all threads, that the driver takes in
-        addition to the CUDA context.
-    tuning_bytes: memory for the stacks of kernel variants that Triton tries only in the first
+    driver_range: range (low, high) of the bytes that the driver takes for what `driver` counts,
+        plus `local_bytes`.
+    charged: likely number of these bytes, which the simulated GPU counted as used.
+    local_bytes: bytes that the driver adds to the CUDA context for the largest stack of a kernel,
+        in all threads.
+    tuning_bytes: bytes for the stacks of kernel variants that Triton tries only in the first
         start on a card. In a first start: bytes that later starts do not take. In a later start:
         minus the bytes that only the first start took. 0 without tuning.
     stages: bytes in use on one card after each stage, and at its peak, by name of the stage:
@@ -109,7 +112,7 @@ class Started(Shown):
         return f"{self.engine} starts on {where}{room}"
 
     def parts(self) -> Iterator[tuple[str, float]]:
-        """Yield uses of one card's memory, such as "KV cache", and their bytes by the engine."""
+        """Yield uses of one card's memory, such as "KV cache", with bytes as the engine printed."""
         sizes = self.sizes
         weights, consumed = sizes.get("weights_bytes"), sizes.get("consumed_bytes")
         if weights is not None:
@@ -128,7 +131,10 @@ class Started(Shown):
 
     @property
     def room(self) -> tuple[int, int] | None:
-        """Range (low, high) of the tokens that the KV cache holds, according to `driver_range`."""
+        """Range (low, high) of the KV cache's tokens on a real card, from `driver_range`, or None.
+
+        The engine's number is for a driver that takes `charged` bytes.
+        """
         tokens, size = self.sizes.get("kv_cache_tokens"), self.sizes.get("kv_cache_bytes")
         if not tokens or not size:
             return None
@@ -154,7 +160,7 @@ def start(
     conf: str | None = None,
     keep: Path | None = None,
 ) -> Started:
-    """Start the engine `server` with a model on a phantom of `gpu`, as its own command would.
+    """Start the engine `server` with a model on a simulated `gpu`, as its own command would.
 
     model: text that `model_of` accepts, of a language model.
     server: "vllm" or "sglang".
@@ -314,7 +320,7 @@ def _config(model: Configured, text: str) -> dict[str, Any]:
 
 
 _BESIDE = ("*processor_config.json", "tokenizer*", "merges.txt", "vocab.json")
-"""Files beside config.json that an engine needs to profile images."""
+"""Files beside config.json that an engine needs in its profiling run with images."""
 
 
 def _copy_beside(model: Configured, folder: Path) -> None:

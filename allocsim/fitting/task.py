@@ -23,7 +23,7 @@ DTYPES = {
     "autocast-bf16": ("float32", "bfloat16"),
     "autocast-fp16": ("float32", "float16"),
 }
-"""Type of the parameters, and type of torch.autocast or None, by value of --dtype."""
+"""Dtype of the parameters, and dtype of torch.autocast or None, by value of --dtype."""
 OPTIMIZERS = {
     "adamw": "torch.optim.AdamW(parameters, lr=1e-4)",
     "adamw-fused": "torch.optim.AdamW(parameters, lr=1e-4, fused=True)",
@@ -41,19 +41,19 @@ ATTENTION = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2"}
 QUANTS = ("nf4", "nf4-double")
 """Formats of frozen weights in QLoRA: NF4 of bitsandbytes, without and with quantized scales."""
 GENERATOR_QUANTS = (*QUANTS, "int8", "fp8")
-"""Formats of the denoiser and T5 of an image generator."""
+"""Formats to which the denoiser and T5 of an image generator can be quantised."""
 STARTS = ("clean", "made")
 """Ways to create a model.
 
-clean: the model is loaded in place; then unused memory is released and the peaks are reset.
-made: the model is built on the device, and memory of the construction counts.
+clean: the model is loaded; then unused memory is released and the peak counters are reset.
+made: the model is built on the device, and the peaks include the memory of the construction.
 """
 PARALLEL = ("fsdp", "ddp")
 """Ways to train on several GPUs: FSDP2, with each layer sharded separately, or DDP."""
 _EAGER = ("gemma2", "gpt_oss")
-"""Types of models that releases of transformers refuse to run with PyTorch's fused attention."""
+"""Values of model_type for which transformers refuses PyTorch's fused attention."""
 EAGER_NOTE = "attention is eager, because transformers runs this model with no fused kernel"
-"""Note on a task of such a model."""
+"""Note on a task whose model transformers runs only with eager attention."""
 _COUNTS = (
     *("batch", "seq", "image", "accumulate", "steps", "prompt", "decode", "requests", "ranks"),
 )
@@ -65,7 +65,7 @@ _NAMED = {
     "start": STARTS,
     "parallel": ("", *PARALLEL),
 }
-"""Fields of a task with a fixed set of values."""
+"""Allowed values of each field of `Task` that has a fixed set of values."""
 _MOST = 1 << 24
 DEFAULT_TOKENS = 1024
 """Tokens of a prompt or of a sequence, if the task does not give them."""
@@ -222,17 +222,17 @@ class Task:
 
     @property
     def parameters_dtype(self) -> str:
-        """Type of the parameters, as torch names it, such as "bfloat16"."""
+        """Dtype of the parameters, as torch names it, such as "bfloat16"."""
         return DTYPES[self.dtype][0]
 
     @property
     def autocast_dtype(self) -> str | None:
-        """Type of torch.autocast, as torch names it, or None without autocast."""
+        """Dtype of torch.autocast, as torch names it, or None without autocast."""
         return DTYPES[self.dtype][1]
 
     @property
     def text(self) -> str:
-        """Description, such as "4 training steps of gpt2, batch 8 x 1,024 tokens, bf16, adamw"."""
+        """Task in words: "4 training steps of gpt2, batch 8 x 1,024 tokens, bf16, adamw"."""
         return self.text_with(self._amount())
 
     def text_with(self, amount: str) -> str:

@@ -1,6 +1,7 @@
-"""Laws: formulas for a program's allocator requests, derived from recordings at a few sizes.
+"""Laws: formulas for the bytes of a program's allocator requests at any size, such as batch size.
 
-A law holds in one regime: a range of sizes, such as batch sizes, with the same PyTorch kernels.
+They are derived from recordings at a few sizes.  A law holds in one regime: a range of sizes at
+which PyTorch runs the same kernels.
 """
 
 from allocsim.fitting.laws.families import CLASSIFIERS, FAMILIES, Family, family_of

@@ -1,7 +1,7 @@
 """Model families with laws (formulas for requests), with the keys of their configurations.
 
-`families.json` lists them; "keys" are those of a family that names no others.  A configuration key
-that changes the requests is either a size or has a fixed value.  Any other value is refused.
+`families.json` lists them; its "keys" are the default of `Family.keys`.  A configuration key that
+changes the requests is either a size or has one of a few supported values; others are refused.
 """
 
 # Sources: the configuration classes of transformers with their defaults, and torchvision's vision
@@ -20,12 +20,12 @@ from allocsim.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Model family with formulas for its requests (laws): the keys of its configuration.
+    """Model family with formulas for its requests (laws), and how to read its configuration.
 
     model_type: model_type in the configuration.
-    keys: configuration key of each size.
+    keys: configuration key of each size, by the size's name in `SIZES`.
     is_tied: default of tie_word_embeddings, None for a model without an embedding.
-    usual: keys that change the requests, with the values that the laws support, the default first.
+    usual: supported values, the default first, of each further key that changes the requests.
     linear: names of a layer's linear modules, in order.
     head: ending of the name of the model class.
     window: default of sliding_window, None for a family whose laws have no windows.
@@ -55,7 +55,10 @@ class Family:
     norms_heads: bool = False
 
     def sizes_of(self, config: Mapping[str, Any]) -> dict[str, int]:
-        """Return the sizes of a model by name, such as `layers`; ConfigError if it has no laws."""
+        """Read the sizes of a model, by name, such as `layers`, from its configuration.
+
+        Raises ConfigError if a value is not supported by the laws.
+        """
         for key, values in self.usual.items():
             value = config.get(key, values[0])
             if value not in values:
@@ -88,13 +91,20 @@ class Family:
         return found
 
     def adapted(self, targets: Collection[str]) -> str:
-        """Return a name for a set of modules with LoRA adapters; "" for all linear modules."""
+        """Return the part of a program's name for the modules that have LoRA adapters.
+
+        targets: names of these modules; empty for all linear modules, where the result is "".
+        """
         named = set(targets) or set(self.linear)
         known = [name for name in self.linear if name in named]
         return "" if named == set(self.linear) else "-".join(known + sorted(named - set(known)))
 
     def name_of(self, config: Mapping[str, Any]) -> str:
-        """Return the family's name, with "_tied" or "_untied" if the model has an embedding."""
+        """Return the name of the family's laws for a model, such as "llama_tied".
+
+        The ending "_tied" or "_untied" says if the output layer shares the embedding's weights; a
+        model without an embedding has no ending.
+        """
         if self.is_tied is None:
             return self.model_type
         is_tied = config.get("tie_word_embeddings", self.is_tied)
@@ -102,10 +112,10 @@ class Family:
 
 
 _DEFAULT_CLASSES = ("LABEL_0", "LABEL_1")
-"""Default classes of a configuration without id2label."""
+"""Names of the classes of an image classifier whose configuration has no id2label."""
 
 _ROPES = (None, "default", "linear", "llama3")
-"""Rotary embeddings with constant frequencies; those of other types depend on the sequence."""
+"""Values of rope_type that laws support: the frequencies do not depend on the sequence."""
 
 
 def _refuse_variable_rope(config: Mapping[str, Any], usual: float) -> None:
@@ -132,7 +142,7 @@ FAMILIES: Mapping[str, Family] = {row["model_type"]: _family(row) for row in _TA
 """Families by model_type."""
 
 CLASSIFIERS: Mapping[str, Mapping[str, Any]] = _TABLES["classifiers"]
-"""Configurations of torchvision's models with transformers' keys, by name of the function."""
+"""Configurations of torchvision's models, with the keys of transformers, by function name."""
 
 
 def family_of(config: Mapping[str, Any]) -> Family | None:

@@ -1,7 +1,8 @@
 """Law of a part of a program, such as the optimizer's step: its requests and frees at any size.
 
-With the sizes of model and input, only the bytes of requests and the number of layers change, never
-the order of requests and frees.  Where PyTorch runs other kernels, another law holds, or none.
+A law has a formula for the bytes of each request, and is for any number of layers.  It assumes that
+the sizes never change the order of requests and frees; at sizes at which PyTorch runs other
+kernels, another law holds, or none.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from allocsim.fitting.laws.variables import VARIABLES
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """Bytes of a request as a fraction times a product of variables, such as batch and length.
+    """Bytes of a request: numerator / denominator times a product of variables, such as batch.
 
-    variables: indices of the variables in `VARIABLES`; an index can occur several times.
+    variables: indices of the factors in `VARIABLES`; an index can occur several times.
     """
 
     numerator: int
@@ -65,9 +66,9 @@ class Requests:
     block: number of the block that is requested or freed, from 0 in order of the requests.
     size: bytes of a request, else 0.
     stack: index of the Python stack of a request, else -1.
-    reset: row at which the program resets PyTorch's peak counters, -1 if it never does.
-    stretches: rows where training steps or steps of decoding begin, and the number of all rows;
-        empty if unknown.
+    reset: index of the call before which the program resets PyTorch's peak counters, -1 if never.
+    stretches: indices of the calls at which training steps or generated tokens begin, then the
+        number of all calls; empty if unknown.
     """
 
     kind: NDArray[np.uint8]
@@ -79,14 +80,14 @@ class Requests:
 
     @property
     def most_in_use(self) -> int:
-        """Largest sum of the requests in use at one time, each rounded to whole 512 bytes."""
+        """Largest bytes in use at one time, where each request is rounded up to whole 512 bytes."""
         rounded = (self.size + 511) & -512
         of_block = rounded[self.kind == REQUEST]
         change = np.where(self.kind == FREE, -of_block[self.block], rounded)
         return int(np.cumsum(change).max())
 
     def without_reset(self) -> Requests:
-        """Return the program without its calls of empty_cache() and its reset of the peaks."""
+        """Return a copy without the calls of empty_cache() and the reset of the peak counters."""
         kept = self.kind != EMPTY_CACHE
         n_before = np.concatenate(([0], np.cumsum(kept)))
         stretches = tuple(n_before[list(self.stretches)].tolist())
@@ -118,7 +119,7 @@ class LawRows:
 class Law:
     """Requests and frees of a part of a program, such as the optimizer's step, at any size.
 
-    Rows that repeat with the number of layers, such as a layer's forward pass, are stored once.
+    Calls that repeat for each layer, such as those of a layer's forward pass, are stored once.
     """
 
     # Each array has one element per row: REQUEST, FREE or EMPTY_CACHE.
@@ -193,9 +194,11 @@ def requests_of(
 ) -> Requests:
     """Join the parts of a program, such as its training steps, into its requests and frees.
 
+    Raises ConfigError if a part frees a block that does not exist.
+
     names: name of each part; parts of the same name differ only in the bytes of requests.
-    reset: row at which the program resets PyTorch's peak counters, -1 if it never does.
-    stretches: rows where steps begin, and the number of all rows; empty if unknown.
+    reset, stretches: as in `Requests`.
+    layers: number of the model's layers, for the error message.
     """
     alive, links, blocks = Alive(), dict[str, Links](), list[NDArray[np.int64]]()
     for name, rows in zip(names, parts, strict=True):

@@ -1,4 +1,4 @@
-"""Python stacks of the requests that each optimizer makes, by purpose, such as "exp_avg".
+"""Python stacks of an optimizer's requests, by their purpose, such as the state "exp_avg".
 
 Source: recordings of PyTorch 2.15.0 and bitsandbytes 0.50.2.
 """
@@ -51,7 +51,7 @@ STACKS = {
     "absmax2": f"{_BNB}:529:init_state {_8_BIT}",
     "rms": f"{_NORM}:420:_single_tensor_adafactor {_FACTORED_RUNS}",
 }
-"""Stack of the requests of each purpose, innermost frame first; files are those of torch."""
+"""Stack of the requests for each purpose, innermost frame first, with files relative to torch."""
 
 GROUPS = {name: number for number, name in enumerate(STACKS)}
 """Index of each purpose's stack in `STACKS`."""

@@ -1,7 +1,7 @@
 """Requests of an optimizer's steps, for any list of parameters.
 
-A few lines per optimizer request and free as torch.optim does.  An optimizer sees only a model's
-parameters, so they suffice for every model.
+For each optimizer, a short function makes the requests and frees that torch.optim makes.  An
+optimizer handles only a model's parameters, so one function suffices for every model.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from allocsim.fitting.laws.sums import (
 from allocsim.fitting.laws.variables import COLUMNS, VARIABLES
 
 Shape = tuple[Formula, ...]
-"""Dimensions of a parameter."""
+"""Dimensions of a parameter, each a formula in the model's sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,8 @@ class Parameters:
     """Trained parameters of a model, in the order of `Module.parameters()`.
 
     width: bytes of an element.
-    before, layer, after: shapes before the layers, of one layer (or `period` layers), after them.
+    before, after: shapes of the parameters before the first layer, and after the last.
+    layer: shapes of the parameters of one layer, or of `period` layers.
     period: number of layers after which their kinds repeat, more than 1 if they alternate.
     """
 
@@ -67,12 +68,16 @@ class Steps:
 
 
 _Block = tuple[str, int, int | None]
-"""Block: name of its stack in `STACKS`, index of the row that requests it, and its layer."""
+"""Block: name of the stack in `STACKS` that requests it, index of this call, layer or None."""
 
 
 @dataclass(slots=True)
 class _Rows:
-    """Requests and frees of an optimizer, for a model with a few layers."""
+    """Requests and frees of an optimizer, for a model with a few layers, as lists of their columns.
+
+    groups: for each call, the name in `STACKS` of the stack that requested the block.
+    alive: indices of the requests that are not freed yet, by the same names.
+    """
 
     parameters: Parameters
     repetitions: int
@@ -129,7 +134,7 @@ def _bytes(width: int, *dimensions: Formula) -> Formula:
 
 
 _Made = Iterator[None]
-"""Optimizer: adds the requests of the first step, a later step and the end; yields between."""
+"""Generator that adds an optimizer's calls: of the first step, a later step, and the end."""
 
 
 def _adamw(rows: _Rows, sums: _Sums, *, temporary: bool = True, steps: bool = False) -> _Made:
@@ -243,7 +248,7 @@ def _adam_8bit(rows: _Rows, sums: _Sums, *, is_paged: bool = False) -> _Made:
 
 
 _FEWEST_IN_8_BITS, _FEWEST_PAGED, _SCALED = 4096, 100_000, 256
-"""Elements of a parameter from which bitsandbytes stores 8 bits, pages; and that share a scale."""
+"""Elements: fewest of a parameter with 8-bit state, fewest with paged state, number per scale."""
 
 _MAKERS: Mapping[str, Callable[[_Rows, _Sums], _Made]] = {
     "adamw": _adamw,
@@ -261,10 +266,10 @@ OPTIMIZERS = tuple(_MAKERS)
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """Memory that Adafactor's sums over a matrix need, at one size of the model.
+    """Temporary memory of Adafactor's sums over a parameter, for a model of given sizes.
 
     values: number for each name in `VARIABLES`.
-    width: bytes of an element.
+    width: bytes of an element of a parameter.
     """
 
     values: Mapping[str, int]

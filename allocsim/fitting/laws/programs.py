@@ -1,7 +1,7 @@
 """Training and serving programs, composed of parts such as the optimizer's step.
 
 Each part has a law: formulas for its requests and frees.  Model and optimizer have separate laws,
-so any model trains with any optimizer for any number of steps.
+so the laws of any model can be combined with any optimizer, for any number of steps.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from allocsim.fitting.laws.variables import (
 )
 
 MAKE, END = "make", "end"
-"""First and last part of a serving program, with one law per scaling of rotary positions.
+"""First and last part of a serving program.
 
-The names of the laws end in ".window" for a model with a sliding window.
+Both have one law for each scaling of rotary positions, such as "make.default"; the name ends in
+".window" for a model with a sliding window.
 
-make: creation of the model, up to the reset of the peaks.
-end: final frees.
+make: creation of the model, up to the reset of the peak counters.
+end: frees at the end of the program.
 """
 
 START, BETWEEN = "start", "between"
@@ -48,9 +49,9 @@ after: frees before the next step.
 """
 
 _FEWEST_ROWS = 80
-"""Least number of requests and frees of a generated token, for any model.
+"""Least number of requests and frees for a generated token, over all models.
 
-Too many tokens are refused by this number before their parts are listed.
+It serves to refuse too many tokens before their parts are listed.
 """
 
 
@@ -58,7 +59,7 @@ Too many tokens are refused by this number before their parts are listed.
 class Serving:
     """Serving workload: a model, a card, and batches of prompts, served one after another.
 
-    sizes: sizes of the model, the `batch` size, and as `length` the tokens of a prompt.
+    sizes: sizes of the model, the size `batch`, and the size `length`, the tokens of a prompt.
     is_fused: True if attention is FlashAttention, which may split keys.
     decode: tokens generated for each prompt.
     requests: number of batches of prompts.
@@ -76,7 +77,7 @@ class Serving:
 
     @property
     def names(self) -> list[tuple[str, int]]:
-        """Pairs of a part's name, such as "end.default", and the tokens in its attention."""
+        """Parts of the program in order, as pairs of a name and the tokens in its attention."""
         # Listing the parts of an enormous workload would itself take too long.
         refuse_too_long(self.requests * self.decode * _FEWEST_ROWS)
         prompt = self.sizes["length"]
@@ -112,7 +113,7 @@ class Serving:
         )
 
     def variables(self, name: tuple[str, int]) -> dict[str, int]:
-        """Return the variables in the formulas of one part, such as "length", with their values."""
+        """Return the values of the variables, such as "length", for one of `names`."""
         stretch, length = name
         is_step = stretch.startswith((STEP, AFTER))
         return variables_of({**self.sizes, "length": length}, self.card, is_step=is_step)
@@ -131,7 +132,7 @@ DROP = "drop"
 
 
 def made_by(regime: str) -> str:
-    """Return the name of the law of the program that creates a model before its training.
+    """Return the name of the law for the creation of a model that is then trained.
 
     regime: name of the law of the training, such as "train.narrow".
     """
@@ -140,9 +141,9 @@ def made_by(regime: str) -> str:
 
 
 OPTIMIZER = "optimizer"
-"""Parts of a training program: the optimizer's steps and the frees of its state.
+"""Start of the names of parts of a training program: optimizer steps, and frees of their state.
 
-Their names are those of `Steps.by_name`, such as "optimizer.first".
+The names are the keys of `Steps.by_name`, such as "optimizer.first".
 """
 
 
@@ -150,8 +151,8 @@ Their names are those of `Steps.by_name`, such as "optimizer.first".
 class Training:
     """Training workload: model, card, input and number of steps.
 
-    sizes: sizes of the model, the `batch`, and as `length` the tokens of a sequence.
-    regime: name of the kernels that run, which selects the model's laws.
+    sizes: sizes of the model, the size `batch`, and the size `length`, the tokens of a sequence.
+    regime: name of the range of sizes with the same kernels, which selects the model's laws.
     """
 
     sizes: Sizes

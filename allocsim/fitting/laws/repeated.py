@@ -1,7 +1,7 @@
 """Program with repeated parts: ranges of requests and frees that occur once for every layer.
 
-A free is stored with the number of later blocks from the same Python stack, not with the number of
-its block.  So one more layer does not change the rows of other layers.
+A free does not store the number of its block, but the number of allocated blocks that the same
+Python stack requested later.  So one more layer does not change the calls of other layers.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from allocsim.errors import ConfigError
 
 BEFORE = -1
-"""Group of the blocks that were allocated before the program began."""
+"""Value of `Repeated.group` for blocks that were allocated before the program began."""
 
 MOST_ROWS = 1 << 23
-"""Largest number of rows of a program, whose replay takes minutes and gigabytes."""
+"""Largest number of calls of a program, whose replay takes minutes and gigabytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unrolled:
-    """Requests, frees and other calls of a program for all its layers, as columns."""
+    """Requests, frees and other allocator calls of a program for all layers, as columns."""
 
     # Index of the row in `Repeated`, where the rows of the layers occur once.
     row: NDArray[np.int64]
@@ -39,7 +39,7 @@ class Unrolled:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeated:
-    """Program where repeated rows, such as the requests and frees of a layer, are stored once."""
+    """Program that stores repeated calls, such as the requests and frees of each layer, once."""
 
     # Each array has one element per row: a request, a free or another allocator call.
     is_request: NDArray[np.bool_]
@@ -62,9 +62,9 @@ class Repeated:
     n_before: int = 0
 
     def with_copies(self, copies: int) -> Unrolled:
-        """Return the program where each range in `parts` occurs `copies` times.
+        """Return all calls of the program if each range in `parts` occurs `copies` times.
 
-        Raises LookupError with the row if a free has no matching block.
+        Raises LookupError with the index of a free that has no matching block.
         """
         row, value = self.rows_with(copies)
         flags = self.is_request[row], self.is_free[row], self.is_end[row]
@@ -75,7 +75,7 @@ class Repeated:
         return Unrolled(row, value, block)
 
     def rows_with(self, copies: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return only `row` and `value` of the result of `with_copies`, which takes less time."""
+        """Return only `row` and `value` of `with_copies`, without the search for blocks."""
         row, copy = self._rows(copies)
         return row, self.value[row] + self.by_copies[row] * (copies - 1) + self.by_copy[row] * copy
 
@@ -113,9 +113,9 @@ def blocks_of(  # noqa: PLR0917  (columns)
     value: NDArray[np.int64],
     n_before: int = 0,
 ) -> NDArray[np.int64]:
-    """Return for each row the index of the request that allocated the row's block.
+    """Return, for each call, the index of the request that allocated the call's block.
 
-    The arrays are those of `Repeated`. Raises LookupError with the row if a free has no block.
+    The arrays are those of `Repeated`. Raises LookupError with the index of a free without a block.
     """
     alive: defaultdict[int, list[int]] = defaultdict(list)
     alive[BEFORE] = list(range(-n_before, 0))
@@ -139,7 +139,7 @@ def blocks_of(  # noqa: PLR0917  (columns)
 
 
 _NONE = 1 << 62
-"""Impossible number of younger blocks, for a free whose block does not exist."""
+"""Number of younger blocks that no program has, which marks a free whose block does not exist."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,16 +200,17 @@ def links_of(
 
 
 class Alive:
-    """Blocks that are still allocated after the parts of a program that were appended."""
+    """Blocks of a growing program that are still allocated after the parts appended so far."""
 
     def __init__(self) -> None:
         self._of: defaultdict[int, list[int]] = defaultdict(list)
         self._count = 0
 
     def blocks(self, links: Links) -> NDArray[np.int64]:
-        """Append a part of the program; return for each request and free the number of its block.
+        """Append a part to the program; return the number of the block of each request and free.
 
-        Blocks are numbered from 0 in order of their requests in the whole program.
+        Blocks are numbered from 0 in order of their requests in the whole program. Raises
+        LookupError with the index of a free without a block.
         """
         found = np.where(links.is_own, self._count + links.block, 0)
         for row, group, depth in links.older:

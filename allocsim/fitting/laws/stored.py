@@ -33,7 +33,7 @@ from allocsim.fitting.laws.programs import MAKE
 from allocsim.recording import Frame, FrameTable
 
 TRANSFORMERS = "5.23"
-"""Release of transformers that was recorded, that of `traces/fit/truth.jsonl`."""
+"""Release of transformers with which the laws and `traces/fit/truth.jsonl` were recorded."""
 
 SERVE = "serve"
 DATA = Path(__file__).parent / "data"
@@ -65,10 +65,12 @@ def numbers_of(text: str) -> tuple[int, int]:
 
 
 class ProgramName(NamedTuple):
-    """Name of a training or serving program, such as "llama_tied_bf16_adamw", for its stored laws.
+    """Name under which the laws (formulas for requests) of a program are stored.
+
+    Its text is such as "llama_tied_bf16_adamw" or "llama_tied_16-bit_serve".
 
     family: model family, such as "llama_tied".
-    dtype: precision, such as "bf16"; "16-bit" for serving that is the same in bf16 and fp16.
+    dtype: precision, such as "bf16"; "16-bit" for serving with the same requests in bf16 and fp16.
     work: name of the optimizer; "serve" for serving.
     options: further options, such as ("checkpointing", "lora").
     """
@@ -84,13 +86,13 @@ class ProgramName(NamedTuple):
 
     @property
     def part(self) -> str:
-        """Name of the array of laws in the family's file, such as "bf16.checkpointing"."""
+        """Name of the array in the family's file that has this program's laws, such as "bf16"."""
         first = (SERVE, self.dtype) if self.work == SERVE else (self.dtype,)
         return ".".join((*first, *self.options))
 
     @property
     def make(self) -> str:
-        """Name of the array of laws in the family's file for creating a model to train."""
+        """Name of the array in the family's file that has the laws for creating the model."""
         adapted = [each for each in self.options if each.startswith(_ADAPTED)]
         return ".".join((MAKE, _PARAMETERS[self.dtype], *adapted))
 
@@ -102,12 +104,14 @@ _PARAMETERS = {
     "autocast-bf16": "float32",
     "autocast-fp16": "float32",
 }
-"""Type of the parameters; the creation of a model is the same in both types of 16 bits."""
+"""Parameters' type in the name of the laws for creating a model, by precision.
+
+Creation makes the same requests in both 16-bit types."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """Laws in one array of a family's file, such as those for serving."""
+    """Laws that one array of a family's file holds, such as those for serving."""
 
     # Kind, group, number, by_copy and by_copies (see `Law`), a column for each row of a law.
     rows: NDArray[np.int64]
@@ -139,13 +143,13 @@ class Part:
 
 
 class Laws(Mapping[str, Law]):
-    """Formulas for the requests of one program, by part of the program, such as "make".
+    """Formulas for the requests of one program: a law for each of its parts, such as "make".
 
     The laws of the optimizer's steps are not included.
 
     torch_version, transformers: releases with which the program was recorded.
-    stacks: Python stacks of the requests, to which `Law.group` refers.
-    parameters: trained parameters; None in serving.
+    stacks: Python stacks of the requests; `Law.group` is an index into them.
+    parameters: shapes of the trained parameters; None in serving.
     base: index of the optimizer's first stack in `stacks`.
     """
 
@@ -175,8 +179,13 @@ class Laws(Mapping[str, Law]):
 class FamilyAbout:
     """Contents of a family's file of laws, without its numeric arrays.
 
-    base: number of call stacks in `stacks` before those of optimizers.
-    parts: ranges of rows of each law, by the name of the array that holds them.
+    torch_version, transformers: releases with which the requests were recorded.
+    stacks: Python stacks of the requests.
+    base: number of stacks in `stacks` before those of optimizers.
+    formulas: formulas of all laws, to which the arrays refer by index.
+    parameters: shapes of the trained parameters, by `ProgramName.make`.
+    parts: for each array, by its name, the ranges of its columns that form the laws.
+    period: number of layers after which their kinds repeat.
     """
 
     torch_version: str
@@ -195,7 +204,7 @@ def known_laws() -> tuple[str, ...]:
 
 
 def known_programs() -> Iterator[ProgramName]:
-    """Yield the name of each program with laws; each way to train occurs with every optimizer."""
+    """Yield the names of all programs with laws; training is listed once for each optimizer."""
     for path in sorted(DATA.glob("*.zip")):
         for part in family_file(path).parts:
             first, *more = part.split(".")

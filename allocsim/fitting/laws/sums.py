@@ -1,6 +1,6 @@
-"""Number of partial sums into which reduction kernels split a sum, and the memory that they need.
+"""Temporary memory of PyTorch's reduction kernels, which split a long sum into partial sums.
 
-A sum that is too long for one pass is split into as few partial sums as fill the GPU.
+A sum that is too long for one pass is split into the fewest partial sums that fill the GPU.
 """
 
 # Sources: PyTorch's reductions and torch.optim.Adafactor as they ran; each threshold was found by
@@ -32,13 +32,13 @@ class Card:
 
 
 IN_TWO_PASSES_ABOVE: Final = 1020
-"""Rows above which columns are summed in two passes; 1,020 were seen to take one, 1,021 two."""
+"""Most rows of a matrix whose columns are summed in one pass; 1,021 rows were seen to take two."""
 
 AT_ONCE: Final = 130_560
-"""Elements up to which one block suffices, 255 per thread; 130,561 were seen to take more."""
+"""Most elements that one thread block sums, 255 per thread; 130,561 were seen to take more."""
 
 INDEXED: Final = (1 << 31) - 1
-"""Bytes of a tensor up to which one kernel sums it; a larger tensor is summed in parts."""
+"""Most bytes of a tensor that one kernel sums; PyTorch sums a larger tensor in parts."""
 
 
 def columns_of_a_block(rows: int) -> int:
@@ -48,7 +48,7 @@ def columns_of_a_block(rows: int) -> int:
 def partial_sums(summed: int, columns: int, card: Card, rows: int) -> int:
     """Return the number of partial sums for each column of a matrix that is summed over its rows.
 
-    summed: rows of the matrix.
+    summed, columns: rows and columns of the matrix.
     rows: rows of threads in a thread block.
     """
     return max(
@@ -76,9 +76,9 @@ MATRICES = {
     "embedding": (("vocabulary",), ("hidden",)),
     "places": (("positions",), ("hidden",)),
 }
-"""Rows and columns of a language model's matrices.
+"""Sizes whose products are the rows and the columns of each kind of matrix in a language model.
 
-GPT-2 has one matrix for queries, keys and values, and learned positions ("places").
+GPT-2 has one matrix for queries, keys and values ("joined"), and learned positions ("places").
 """
 _WITH_LEARNED_POSITIONS = ("joined", "places")
 
@@ -87,14 +87,14 @@ FACTORED = (
     *(f"{name}_parts" for name in MATRICES),
     "row_parts",
 )
-"""Names of variables in the formulas of Adafactor's requests; 0 if a sum takes one pass."""
+"""Names of the variables that only Adafactor's formulas have; 0 for a sum that takes one pass."""
 
 _THREADS = 512
-"""Threads of a block that sums one column per thread; fewer if a thread sums several columns."""
+"""Threads of a thread block if each sums one column; fewer if each sums several columns."""
 
 
 def factored_variables(sizes: Mapping[str, int], card: Card) -> dict[str, int]:
-    """Return the number for each name in `FACTORED`, on which only Adafactor's requests depend."""
+    """Return the values of the variables in `FACTORED`, which only Adafactor's formulas have."""
     found = {}
     for name in MATRICES:
         rows, columns = _shape(name, sizes)
@@ -105,7 +105,10 @@ def factored_variables(sizes: Mapping[str, int], card: Card) -> dict[str, int]:
 
 
 def factored_way(sizes: Mapping[str, int]) -> str:
-    """Return a name that identifies how Adafactor's kernels sum a model's matrices."""
+    """Return a name of the kernels that Adafactor's sums take for a model of given sizes.
+
+    Sizes with the same name have the same requests, except for their bytes.
+    """
     known = {"positions": 0, **sizes}
     names = [name for name in MATRICES if known["positions"] or name not in _WITH_LEARNED_POSITIONS]
     shapes = {name: _shape(name, known) for name in names}
@@ -126,9 +129,9 @@ def _shape(name: str, sizes: Mapping[str, int]) -> tuple[int, int]:
 
 
 def in_two_passes(rows: int, columns: int, card: Card, copies: int = 1) -> tuple[int, int]:
-    """Return the bytes of partial sums of `matrix.sum(dim=0)`, and the thread blocks per row.
+    """Return the bytes for partial sums of `matrix.sum(dim=0)`, and its number of thread blocks.
 
-    Both are 0 if PyTorch's kernel needs only one pass.
+    The thread blocks are those along the columns. Both are 0 if PyTorch needs only one pass.
 
     copies: number of such matrices in one tensor.
     """

@@ -1,7 +1,7 @@
-"""Variables of the formulas for requests: sizes such as the batch, and sizes that kernels derive.
+"""Variables of the formulas for requests: sizes such as the batch, and numbers from kernels.
 
-Every rounding up in a kernel is a separate variable, so the bytes of a request are a constant times
-a product of variables.
+A number that a kernel rounds up or derives from sizes is a separate variable, so the bytes of a
+request are a constant times a product of variables.
 """
 
 # Sources: runs of PyTorch and FlashAttention-2. Each threshold was found by bisection between the
@@ -33,7 +33,7 @@ SIZES = (
 )
 """Sizes of a model and its input on which the bytes of a request may depend.
 
-The number of layers is no such size: it determines the number of requests.
+The number of layers is not among them, because it changes only the number of requests.
 
 length: tokens of a sequence, including the class token of an image.
 patch: pixels of a patch's side.
@@ -49,16 +49,16 @@ COLUMNS = {
     "vocabulary_in_twos": (1, ("vocabulary",)),
     "vocabulary_in_ones": (1, ("vocabulary",)),
 }
-"""Width of each tensor whose columns are summed over the tokens: a factor and sizes to multiply."""
+"""Widths, as (factor, sizes to multiply), of tensors whose columns are summed over all tokens."""
 
 _ROWS_OF_A_BLOCK = {"vocabulary_in_twos": 8, "vocabulary_in_ones": 16}
-"""Rows of threads in a block that sums columns, for widths where they are not 4.
+"""Rows of threads in a thread block that sums columns, for the names in `COLUMNS` without 4 rows.
 
 With 4 rows, of 32 threads each, a thread sums four columns. If four does not divide the number of
 columns, there are 8 rows and a thread sums two columns, or 16 rows and it sums one.
 """
 _BY_ROWS = {4: "fours", 8: "twos", 16: "ones"}
-"""Number of columns that a thread sums, in words, by rows of threads."""
+"""Name of a regime's part: columns that a thread sums, by rows of threads in a thread block."""
 
 
 VARIABLES = (
@@ -85,31 +85,31 @@ VARIABLES = (
 """Names of the variables (numbers such as the batch size), by their index in `Formula`."""
 
 _SORTED_ABOVE = 3072
-"""Tokens (3,072 | 3,073) above which the gradient of an embedding sorts its indices."""
+"""Most tokens for which the gradient of an embedding does not sort its indices; 3,073 sort."""
 
 _HEADS_SERVED = (64, 96, 128)
-"""Elements of a head that were recorded in serving.
+"""Head sizes that were recorded in serving; laws refuse others.
 
-With other sizes of a head, kernels round sums or use smaller blocks.
+With other head sizes, kernels round sums or use smaller blocks.
 """
 
 _HEADS_SERVED_EAGERLY = (*_HEADS_SERVED, 192, 256)
-"""Elements of a head that were recorded with eager attention, which rounds no sums."""
+"""Head sizes that were recorded in serving with eager attention, which rounds no sums."""
 _SORTED_BY_ONE_BLOCK = 2304
-"""Indices (2,304 | 2,305) up to which a radix sort has no temporary storage."""
+"""Most indices that one thread block radix-sorts, without temporary storage; 2,305 need it."""
 
 _NORMED_IN_PARTS_ABOVE = 65_536
-"""Tokens above which the gradients of a LayerNorm are summed in parts.
+"""Most tokens for which the weight gradients of a LayerNorm are summed in one part.
 
-12,336 tokens were seen in one part and 100,480 in several; the value between is that of the
-condition in PyTorch's kernel. RMSNorm in transformers has no such kernel.
+12,336 tokens were seen in one part and 100,480 in several; the limit is from the condition in
+PyTorch's kernel. RMSNorm in transformers has no such kernel.
 """
 
 _CHECKED = 8192
-"""Elements per block of a bounds check; at most as many blocks run as fill the GPU."""
+"""Elements per thread block of a bounds check; there are at most as many blocks as fill the GPU."""
 
 _SORTED_WITHOUT_STORAGE = 4096
-"""Indices (4,096 | 4,097) up to which torch.sort has a kernel without temporary storage."""
+"""Most indices that torch.sort sorts without temporary storage; 4,097 need it."""
 
 _TYPES = 2
 """Number of token types in BERT."""
@@ -120,7 +120,7 @@ _HOPPER = 9
 
 
 def variables_of(sizes: Sizes, card: Card, *, is_step: bool = False) -> dict[str, int]:
-    """Return the number for each name in `VARIABLES`; 0 for a size that a model family lacks.
+    """Return the value of each variable in `VARIABLES`; 0 for a size that a model family lacks.
 
     is_step: True for one serving step that generates a token; the size `length` is then the number
         of tokens in the cache.
@@ -211,10 +211,10 @@ def _sort_storage(count: int, digits: int) -> int:
 
 
 def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
-    """Return the name of the regime of a training program: a range of sizes with equal kernels.
+    """Return the name of a training program's regime: a range of sizes with the same kernels.
 
-    mask_unit: multiple to which the length of each row of the attention mask is padded: 8 for fused
-        attention, 1 for eager attention, 0 without a mask, where FlashAttention runs.
+    mask_unit: each row of the attention mask is padded to a multiple of this number: 8 for fused
+        attention, 1 for eager attention. 0 without a mask, where FlashAttention runs.
     """
     tokens = sizes["batch"] * sizes["length"]
     has_layer_norms = sizes.get("positions") or sizes.get("patch")
@@ -266,7 +266,7 @@ def _expert_parts(sizes: Sizes, tokens: int) -> list[str]:
 
 
 def prompt_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = False) -> str:
-    """Return the name of the kernels that run in the forward pass over a prompt in serving.
+    """Return the name of the regime (range of sizes with the same kernels) of a prompt in serving.
 
     is_fused: True if attention is FlashAttention.
     """
@@ -278,7 +278,7 @@ def prompt_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = 
 
 
 def step_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = False) -> str:
-    """Return the name of the kernels that run when serving generates one token.
+    """Return the name of the regime (range of sizes with the same kernels) of a generated token.
 
     sizes: sizes of the model; `length` is the number of tokens in the cache.
     is_fused: True if attention is FlashAttention.
@@ -289,7 +289,10 @@ def step_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = Fa
 
 
 def served_window(sizes: Sizes, *, is_eager: bool) -> str:
-    """Return "filled" if the tokens fill a sliding window, "window" if not, "" without one."""
+    """Return "filled" if the tokens fill the sliding window, else "window"; "" without a window.
+
+    Eager attention is handled as without a window.
+    """
     window = 0 if is_eager else sizes.get("window", 0)
     return ("filled" if sizes["length"] >= window else "window") if window else ""
 

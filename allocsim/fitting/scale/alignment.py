@@ -20,7 +20,7 @@ from allocsim.simulation import StepKind
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Likeness:
-    """Numbers by which the rows (requests, frees, other calls) of two programs are compared."""
+    """Codes of a program's rows (requests, frees, other calls): equal codes mean similar rows."""
 
     # Equal for rows with the same kind, stream, argument and Python stack; in a free, also the
     # stack of the freed block's request.
@@ -37,9 +37,9 @@ class Likeness:
 
 
 def likeness_of(program: SizedProgram, known: dict[Hashable, int]) -> Likeness:
-    """Return the numbers by which a program's rows are compared with the rows of other programs.
+    """Return the codes by which a program's rows are compared with the rows of other programs.
 
-    known: numbers in use, to which new ones are added; one dictionary for all compared programs.
+    known: codes in use, to which new ones are added; one dictionary for all compared programs.
     """
     stack = _stacks(program, known)
     group = stack[program.requests]
@@ -92,20 +92,20 @@ def _orders(
 
 _INSERTION = 40
 _OTHER_SIZE = 16
-"""Costs of a range of inserted rows, and of a row whose bytes differ between the programs.
+"""Costs in the alignment: of a range of inserted rows, and of two aligned rows of other bytes.
 
 The second cost doubles if the bytes of one of both rows also occur elsewhere in the other program,
-and triples if the bytes of both rows do. A free costs 1 if its block is not equally young in its
-group in both programs, and another 1 if it is not equally old either.
+and triples if the bytes of both rows do. Two aligned frees cost 1 if `Likeness.younger` differs,
+and another 1 if `Likeness.older` differs too.
 """
 
 _IMPOSSIBLE = 1 << 30
 
 _EVERY = 256
-"""Interval of the rows whose costs are stored; tracing back recomputes the costs between them."""
+"""Costs of every 256th row are stored; tracing the alignment back recomputes those between."""
 
 _MOST_CELLS = 1 << 31
-"""Most rows of one program times additional rows of the other, which takes some minutes."""
+"""Largest comparison, in rows of the shorter program times inserted rows; it takes some minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +125,14 @@ class Insertion:
         return self.stop - self.start
 
     def moved(self, by: int) -> Insertion:
-        """Return the insertion `by` rows later in both programs."""
+        """Return a copy of the insertion that is `by` rows later in both programs."""
         return Insertion(self.at + by, self.start + by, self.stop + by)
 
 
 def insertions(short: Likeness, long: Likeness) -> list[Insertion] | None:
     """Return the ranges of requests, frees and other calls that only the program `long` has.
 
-    None if `long` lacks a call of `short`, or if the comparison would take too long.
+    Return None if `long` lacks a call of `short`, or if the comparison would take too long.
     """
     more = len(long.form) - len(short.form)
     if more <= 0 or len(short.form) * more > _MOST_CELLS:

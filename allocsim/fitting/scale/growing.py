@@ -35,9 +35,9 @@ class Growing:
     """Law of a program where one size is the number of repetitions of a part, such as its layers.
 
     name: name of the size that is the number of repetitions, such as "layers".
-    values: two numbers of repetitions, such as 2 and 3 layers; runs with both were recorded.
+    values: smallest pair of recorded values of this size, such as 2 and 3 layers.
     growths: rows that one more repetition adds, for each recorded run in `others.samples`.
-    others: law in the other sizes, such as the batch size, with the first of `values`.
+    others: law in the other sizes, such as the batch size, for the first of `values`.
     samples: recorded runs that determine the law, each with its sizes.
     checks: recorded runs with which the law is compared, and which can refute it.
     """
@@ -66,7 +66,7 @@ class Growing:
 
     @property
     def step(self) -> int:
-        """Increase of the size `name` from one number of repetitions to the next, such as 1."""
+        """Difference between two successive values of the size `name` in the law, such as 1."""
         return self.values[1] - self.values[0]
 
     def domain(self, name: str) -> tuple[int, int]:
@@ -202,7 +202,10 @@ def _refuse_otherwise_grown(made: ScalingLaw, sample: Sample) -> None:
 
 
 def plan_at(law: ScalingLaw, requested: Requested) -> Plan:
-    """Return the replay steps of the program of `law`, with the bytes of requests replaced."""
+    """Return the plan (steps of a replay) of the program of `law`, with the requested bytes.
+
+    requested: bytes that replace those of the recorded requests.
+    """
     program = law.program
     size = program.steps.size.copy()
     size[program.requests] = requested.size
@@ -210,7 +213,7 @@ def plan_at(law: ScalingLaw, requested: Requested) -> Plan:
 
 
 def drive_at(law: ScalingLaw, plan: Plan, setting: Setting, device_memory: int | None) -> Drive:
-    """Replay the requests and frees `plan` of the program of `law`; return the finished replay."""
+    """Replay `plan`, the requests and frees of the program of `law`; return the finished replay."""
     prepared = law.program.prepared
     return prepared.drive(setting, device_memory, plan=plan, folder=fold_allocated)
 

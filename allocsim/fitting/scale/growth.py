@@ -46,11 +46,11 @@ class ProgramPart:
 
     @property
     def is_repeated(self) -> bool:
-        """True if each inserted row equals a row of the copy before or after it."""
+        """True if each inserted row equals a row of the copy directly before or after it."""
         return self.before + self.after >= len(self.insertion)
 
     def counterparts(self, row: int) -> list[int]:
-        """Return the one or two rows that an inserted row repeats, best first."""
+        """Return the one or two rows that the inserted row `row` repeats, best first."""
         length, each = len(self.insertion), self.insertion
         found = []
         if row - length >= each.start - self.before:
@@ -64,7 +64,7 @@ def parts_of(found: Sequence[Insertion], long: Likeness) -> list[ProgramPart]:
     """Return the parts that the longer of two programs has once more, such as a layer's forward.
 
     found: rows (requests, frees, other calls) that only the longer program has.
-    long: numbers that are equal for rows of the longer program that repeat each other.
+    long: codes of the longer program's rows, which are equal for rows that repeat each other.
     """
     shared = shared_rows(len(long.form), found) >= 0
     return [part for each in found for part in _split(each, long, shared)]
@@ -128,15 +128,15 @@ def _middle(place: Insertion, numbers: NDArray[np.int64]) -> int | None:
 
 
 _HANDLE = 1 << 62
-"""Offset that makes an engine's address from the number of the request that allocated a block."""
+"""Offset of the made-up addresses of blocks: the number of a block's request is added to it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Growth:
-    """Program whose repeated parts, such as a layer's forward and backward pass, can be added.
+    """Rows that a program adds for each layer, found by comparing two recordings.
 
     first, second: recorded programs with fewer and with more layers.
-    parts: ranges of rows that only `second` has.
+    parts: ranges of rows that only `second` has, such as one layer's forward pass.
     """
 
     first: SizedProgram
@@ -157,7 +157,10 @@ class Growth:
         return len(self.second.size) - len(self.first.size)
 
     def program_with(self, copies: int) -> SizedProgram:
-        """Return the program `first` with `copies` copies of each part added, such as layers."""
+        """Return the program `first` with `copies` more copies of each part, such as layers.
+
+        Raises ConfigError if the freed block of a row cannot be determined.
+        """
         second = self.second
         try:
             made = self._repeated().with_copies(copies)

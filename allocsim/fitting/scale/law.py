@@ -35,10 +35,10 @@ FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SizedProgram:
-    """Rows of a program at one set of sizes: requests, frees and other calls on one device.
+    """Program at one set of sizes, as rows: requests, frees and other calls on one device.
 
     prepared: recording of a run of the program, prepared for replay.
-    steps: rows as steps of a replay, either recorded or with layers added.
+    steps: the same rows as steps of a replay, as recorded or with layers added.
     """
 
     prepared: Prepared
@@ -61,7 +61,7 @@ class SizedProgram:
         return np.flatnonzero(self.kind == StepKind.ALLOC)
 
     def first_difference(self, other: SizedProgram) -> int | None:
-        """Return the first row that differs in more than its bytes; None if there is none."""
+        """Return the first row that differs from `other` in more than bytes; None without one."""
         shared = min(len(self.kind), len(other.kind))
         differs = np.zeros(shared, dtype=bool)
         for name in ("kind", "block", "stream", "argument"):
@@ -131,7 +131,7 @@ def program_of(prepared: Prepared) -> SizedProgram:
 
 
 def numbered(values: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Give equal values the same number: 0 for the first distinct value, then 1, and so on."""
+    """Replace each value by a number: 0 for the first distinct value, 1 for the next, and so on."""
     known, first, index = np.unique(values, return_index=True, return_inverse=True)
     rank = np.empty(len(known), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(known))
@@ -139,10 +139,10 @@ def numbered(values: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 Sizes = Mapping[str, int]
-"""Values of the named sizes in one run, such as batch=2."""
+"""Values of a run's sizes by name, such as batch=2."""
 
 _HIGHEST = 2
-"""Highest power of a size."""
+"""Highest power of a size in a law's polynomials."""
 
 _MOST_BYTES = 1 << 60
 """Largest possible request, more than any device has."""
@@ -169,6 +169,7 @@ class Sample:
 class Requested:
     """Bytes of a program's requests at given sizes, computed by its law.
 
+    size: bytes, one element per request.
     rounded: number of requests whose bytes were a fraction and were rounded up.
     """
 
@@ -231,7 +232,7 @@ class ScalingLaw:
         return {name: at.get(name, value) for name, value in known.items()}
 
     def requested_at(self, at: Sizes) -> Requested:
-        """Return the bytes of every request at the sizes `at`; ConfigError if any is impossible."""
+        """Return the bytes of all requests at the sizes `at`; ConfigError if one is impossible."""
         rows = [_terms(each.at, self.degrees) for each in self.samples]
         weights = _weights(rows, _terms(at, self.degrees))
         # Python integers with a common denominator: exact, without overflow or rounding.
@@ -258,7 +259,7 @@ class ScalingLaw:
 
 
 def is_between(samples: Sequence[Sample], names: Sequence[str], at: Sizes) -> bool:
-    """Return whether each size in `names` is, in `at`, within the range of the recorded runs."""
+    """Return whether `at` is, for each size in `names`, within the range of the recorded runs."""
     return all(
         min(each.at[name] for each in samples) <= at[name] <= max(each.at[name] for each in samples)
         for name in names

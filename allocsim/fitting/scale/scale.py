@@ -42,7 +42,7 @@ from allocsim.units import format_size
 from allocsim.workload import KeptHistory
 
 _MOST = 1 << 24
-"""Largest value of a size that is tried."""
+"""Largest value of a size that `Scaling.largest` tries."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -52,10 +52,10 @@ class Scaled(Shown):
     at: sizes, by name.
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
     device_memory: bytes of the device, None for an unlimited device.
-    peak_reserved_bytes, peak_allocated_bytes: peaks in bytes, up to the error if there is one.
-    num_alloc_retries: number of retries after freeing cached blocks.
+    peak_reserved_bytes, peak_allocated_bytes: peaks, up to the out-of-memory error if any.
+    num_alloc_retries: number of retries after releasing cached memory, as in memory_stats().
     oom: first request that failed, None if none failed.
-    code: line of code of the failed request.
+    code: line of code of the failed request, None if unknown.
     is_between: True if each size is within the range of its recorded values.
     rounded: number of requests whose bytes were a fraction and were rounded up.
     """
@@ -78,7 +78,7 @@ class Scaled(Shown):
 
     @property
     def text(self) -> str:
-        """Sizes in the form of command-line arguments."""
+        """Sizes as command-line text, such as "batch=2,sequence=512"."""
         return typed(self.at)
 
     def headline(self) -> str:
@@ -323,7 +323,7 @@ def recording_at(
     conf: str | None = None,
     device_memory: int | str | None = None,
 ) -> Recording:
-    """Return the recording that a run of the program at `sizes` would leave.
+    """Predict the recording (allocator calls and final state) of a run at the given sizes.
 
     conf: option string that replaces the recorded one.
     device_memory: bytes, or text such as "24GiB"; None for an unlimited device.
