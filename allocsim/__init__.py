@@ -81,7 +81,7 @@ _HOMES = {
 _PACKAGES = ("capture", "errors", "plot", "results", "units", "workload")
 """Public modules, imported on first use."""
 _MOVED = ("results", "plot", "errors", "units")
-"""Modules whose names were names of this package in 0.1; 0.3 removes these aliases."""
+"""Modules whose names 0.1 had in this package; it forwards them, with a warning, until 0.3."""
 
 _find = lazily(globals(), _HOMES)
 

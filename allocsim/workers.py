@@ -35,7 +35,8 @@ class WorkerDiedError(Exception):
 class Crew:
     """Runner of jobs: this process, a pool of `jobs` processes, or the caller's `executor`.
 
-    The pool is replaced when it breaks, and closed at the end; a caller's executor is not.
+    The pool is replaced if a process of it dies, and closed at the end.  A caller's executor is
+    neither replaced nor closed.
     """
 
     def __init__(self, jobs: int = 1, executor: Executor | None = None) -> None:
@@ -75,7 +76,7 @@ class Crew:
     def beside(self, act: Callable[[_Job], _Found], job: _Job) -> Callable[[], _Found]:
         """Run `act(job)` in the background; return a function that waits for its result.
 
-        The job starts after the jobs of the next `run_all`, or when the returned function is
+        The job is submitted after the jobs of the next `run_all`, or when the returned function is
         called. Without other processes, or if the worker died, that function runs the job in this
         process.
         """

@@ -1,4 +1,4 @@
-"""`allocsim scale`: predict a program's memory at a size from recordings at other sizes."""
+"""`allocsim scale`: predict memory at one size, such as batch 8, from runs at others."""
 
 from __future__ import annotations
 

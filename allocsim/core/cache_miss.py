@@ -118,10 +118,11 @@ class Attempts:
             )
 
     def _alloc_block(self, params: AllocParams) -> Block | None:
-        """Obtain a segment from the driver, as a block; None if memory limit or driver refuse it.
+        """Obtain a segment from the driver as one block; None if memory limit or driver refuse it.
 
         Under throw_on_cudamalloc_oom every refusal increments num_oom_rejections, but only the
-        refusal of attempt 3 ends the request (semantics 1.12, observed on real PyTorch).
+        refusal of attempt 3 in the module's list ends the request (semantics 1.12, observed on real
+        PyTorch).
         """
         heap = self._heap
         heap.work = Work.DRIVER

@@ -162,7 +162,7 @@ def plant(heap: Heap, private: PrivatePools, segments: Iterable[SegmentState]) -
     """Create `segments` in an empty heap, with their blocks.
 
     The statistics count the blocks as if each had just got its present state.
-    Returns the freed blocks that wait for a free to complete, by address.
+    Returns the freed blocks that wait for their free to complete, by address.
     """
     pending: dict[int, Block] = {}
     ranges: dict[BlockPool, list[SegmentState]] = {}

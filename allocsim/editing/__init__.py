@@ -33,7 +33,7 @@ class EditedDevice(Prepared):
     """Device of a recording with an edited program, ready for replays.
 
     Every replay is a what-if replay, even under the recorded settings, and gives one peak, not a
-    range.
+    range of possible peaks.
     edits: changes that were made to the recorded program; `program` is the result.
     baseline: replay of the unchanged program under the recorded settings.
     """
@@ -192,7 +192,7 @@ _CHECKPOINTED = (0.6, 0.85)
 It is 61 to 84 % in six models (tests/editing/test_savings.py).
 """
 _EIGHT_BITS = (0.48, 0.74)
-"""Share that optimizer state in 8 bits, with scales, saves of state in 16 bits and in 32 bits."""
+"""Shares of optimizer state that 8 bits with scales save: of 16-bit state and of 32-bit state."""
 _ADAPTED = (0.9, 1.0)
 """Lowest and highest share of gradients and optimizer state that usual LoRA adapters save."""
 _QUANTISED = (0.45, 0.75)

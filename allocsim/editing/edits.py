@@ -26,7 +26,7 @@ class Edit:
 
     text: the edit as the user gives it.
     code: line of Python that makes the change in the user's program.
-    assumes: assumption of the edit about the program, as a clause.
+    assumes: assumption of the edit about the program, as a clause to follow "it assumes that".
     apply: function that returns the changed program.
     """
 

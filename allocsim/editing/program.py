@@ -60,7 +60,7 @@ class Loop:
         return None
 
     def first_inside(self, trace: Trace, entries: Sequence[int]) -> int:
-        """Return the index of the first of `entries` made inside this function; 0 if none is."""
+        """Return the index of the first of `entries` made while this function ran; 0 if none."""
         lines = (self.line_at(trace, entry) for entry in entries)
         return next((number for number, line in enumerate(lines) if line >= 0), 0)
 

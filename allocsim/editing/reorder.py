@@ -5,9 +5,9 @@ Every block has one of three roles, which follows from its lifetime:
 - Local blocks are freed in the training step that allocated them.
 - Carried blocks are freed in the next one, such as gradients that the next `zero_grad` frees.  Each
   step frees the carried blocks of the step that ran before it in the new order.
-- Lasting blocks, such as the optimizer's state, are never freed by a training step.  Those of the
-  first recorded step are allocated by whichever step runs first, each before a request with the
-  same stack as the recorded next request.
+- Lasting blocks, such as the optimizer's state, are never freed by a training step.  The step that
+  runs first allocates the lasting blocks of the first recorded step.  Each is allocated before a
+  request with the same stack as the request that follows it in the recording.
 
 A recording is refused if a block has none of these roles, or if training steps carry different
 numbers of blocks.

@@ -79,7 +79,7 @@ class Recommendation:
 
     @property
     def is_sure(self) -> bool:
-        """True if the best setting helps in every memory state possible when recording began."""
+        """True if the best setting helps for every possible state of memory at the start."""
         if self.best is None or self.is_by_size:
             return False
         low, high = self.best.memory_range

@@ -23,7 +23,7 @@ class Finder:
 
 
 def run_the_other():
-    """Run the sitecustomize that this one hides, if there is one."""
+    """Run the environment's own module sitecustomize, which this one hides, if there is one."""
     rest = [place for place in sys.path if os.path.abspath(place or ".") != HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
     if spec is not None and spec.loader is not None:
