@@ -28,7 +28,7 @@ from allocsim.units import format_size
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Field or action of an entry that PyTorch writes only since some release.
+    """Field of a snapshot, or action of an entry, that PyTorch writes only since some release.
 
     name: name of the field, or "action " and the name of the action.
     where: part of the file that has it: "segments", "entries", "snapshot" or "settings".

@@ -140,7 +140,10 @@ class Prepared(RecordedDevice):
 
     @property
     def inferred(self) -> int | None:
-        """Bytes of the device, inferred from refusals or growth of segments; None if recorded."""
+        """Bytes of the device, inferred from refused requests or from the growth of segments.
+
+        None if the size is known otherwise, or if nothing suggests it.
+        """
         if self.capacity is not None:
             return None
         return self.plan.fits or self.plan.inferred_capacity

@@ -154,9 +154,9 @@ class RecordedDevice:
 
     @property
     def collects_at(self) -> float | None:
-        """Recorded garbage_collection_threshold if the memory limit is not recorded; else None.
+        """Recorded garbage_collection_threshold, if it is set and the memory limit is not recorded.
 
-        The limit is then inferred from the recorded garbage collections.
+        The limit is then inferred from the recorded garbage collections.  Else None.
         """
         is_marked = any(mark.kind is MarkKind.FRACTION for mark in self.marks)
         has_limit = is_marked or self.recorded.fraction(self.release) is not None
