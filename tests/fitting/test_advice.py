@@ -144,7 +144,7 @@ def test_changes_of_an_estimate_fit_with_their_upper_end() -> None:
 
 
 def test_advice_for_serving_has_fewer_requests_and_shorter_prompts() -> None:
-    asked = task("Llama-3-8B", is_training=False, batch=64, prompt=4096)
+    asked = task("Llama-3-8B", is_training=False, batch=64, prompt=4096, decode=8)
     found = advise(fit(asked, CARD, engine="formula"))
     by_name = {change.options.split()[0]: change for change in found.changes}
     assert {"--batch", "--prompt", "--gpu"} <= set(by_name)
