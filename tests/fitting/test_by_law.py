@@ -173,8 +173,8 @@ AS_THE_PROGRAM = {"4090-015": 491_520, "4090-015-clean": 491_520}
 """Bytes that programs allocate less at the peak than real runs (benchmarks/results/truth.txt)."""
 
 
-def compare(row: dict[str, Any], folder: Path) -> None:
-    ran = run_by_law(task_of(row, folder), gpu_of(row))
+def compare(row: dict[str, Any], question: Task) -> None:
+    ran = run_by_law(question, gpu_of(row))
     assert ran.engine == "laws"
     less = AS_THE_PROGRAM.get(row["id"], 0)
     assert ran.peak_allocated_bytes == row["peak_allocated"] - less
@@ -188,7 +188,7 @@ def test_run_by_law_equals_pytorch_to_the_byte_however_the_model_begins(
 ) -> None:
     """Run two trainings, and a serving that runs out of memory."""
     (row,) = [row for row in rows() if row["id"] == name]
-    compare(row, tmp_path)
+    compare(row, task_of(row, tmp_path))
 
 
 @pytest.mark.parametrize("name", ["20251-009", "20251-020", "20251-032", "chosen-0"])
@@ -197,7 +197,7 @@ def test_run_by_law_equals_pytorch_to_the_byte_for_tasks_drawn_at_random(
 ) -> None:
     """Run Adafactor with adapters, a prompt larger than its token, Qwen3 and GLM-4."""
     (row,) = [row for row in drawn_rows() if row["id"] == name]
-    compare(row, tmp_path)
+    compare(row, task_of(row, tmp_path))
 
 
 @pytest.mark.slow
@@ -209,14 +209,15 @@ def test_every_drawn_task_is_exact_by_law_or_names_the_program_without_one(
         expected = f"there is no law for {WITHOUT_A_LAW[row['id']]}"
         assert why_no_law(task_of(row, tmp_path), gpu_of(row)).startswith(expected)
     else:
-        compare(row, tmp_path)
+        compare(row, task_of(row, tmp_path))
 
 
 @pytest.mark.slow
 def test_run_by_law_equals_pytorch_to_the_byte_in_every_recorded_row(tmp_path: Path) -> None:
     for row in rows():
-        if not why_no_law(task_of(row, tmp_path), gpu_of(row)):
-            compare(row, tmp_path)
+        question = task_of(row, tmp_path)
+        if not why_no_law(question, gpu_of(row)):
+            compare(row, question)
 
 
 @pytest.mark.slow
