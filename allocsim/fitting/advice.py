@@ -25,9 +25,9 @@ from allocsim.fitting.task import Task, usual_attention
 from allocsim.phantom import CARDS, Gpu, UnavailableError, context_range
 
 _HOPELESS = 0.9
-"""Factor by which a formula's lower end is reduced before a change is ruled out by it alone.
+"""Factor on the lower end of a formula's range; no run was seen to need less than the product.
 
-No run was seen to need less memory than this product."""
+A change for which the product exceeds the card is not tried."""
 _LORA = 16
 _UNIT = 64
 """Unit of a shorter sequence, in tokens, and of a smaller image, in pixels."""

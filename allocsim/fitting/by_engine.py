@@ -128,7 +128,7 @@ def runner_for(
 def run_exactly(
     engine: str, task: Task, gpu: Gpu, /, *, transformers: str | None = None, **how: Any
 ) -> Ran:
-    """Run `task` on a simulated `gpu` by PyTorch ("program"), or its requests by formulas ("laws").
+    """Run `task` on a simulated `gpu` (engine "program"), or replay computed requests ("laws").
 
     how: arguments of `run_program`; with "laws", all but `conf` and `keep` are ignored.
     """

@@ -145,7 +145,7 @@ def card_of(gpu: Gpu) -> Card:
 
 
 def mask_unit(task: Task) -> int:
-    """Return the number of elements to whose multiple PyTorch pads each row of an attention mask.
+    """Return the multiple to which each row of the attention mask is padded, in elements.
 
     Return 0 if the task passes no mask to attention.
     """
@@ -338,7 +338,9 @@ def _allocator(
 def peak_by_law(
     task: Task, gpu: Gpu, *, needs_peak: bool = True, known: Ran | None = None
 ) -> tuple[int, bool]:
-    """Return the peak reserved bytes of a task, and True if it runs out of memory, by its law.
+    """Compute a task's peak of reserved memory by its law (formulas for its requests).
+
+    Return the bytes, and True if the task runs out of memory.
 
     needs_peak: False to skip the replay if the requests in use at one time exceed the memory of
         `gpu`; the result is then their sum instead of the peak.

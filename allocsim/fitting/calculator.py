@@ -99,7 +99,7 @@ class Opening:
 
 
 _Purposes = dict[str, tuple[Law, NDArray[np.int64]]]
-"""Pairs by name of a law: its formulas, and the purpose (index into `CATEGORIES`) per request."""
+"""Laws by name: pairs of a law and the purposes of its requests, as indices into `CATEGORIES`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ _ATTENTION = {
 _HALF = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16"}
 _TYPES = ("torch_dtype", "dtype", "model_dtype")
 _MASTERLESS = ("base_model", "tokenizer._component_", "pure_bf16")
-"""Keys that show that bf16 means weights in 16 bits, and not autocast, as in axolotl, torchtune."""
+"""Keys whose presence means that bf16 is for 16-bit weights, not autocast: axolotl, torchtune."""
 _RANKS = ("num_processes", "world_size")
 _AUTO = (None, "auto", "", "none", False)
 

@@ -1,7 +1,8 @@
 """Memory of parallel training, by formula: the rank that needs most, and the fewest GPUs.
 
-The sum of a rank's tensors is exact; allocator overhead, CUDA context and NCCL are separate ranges.
-`find_layouts` computes every division of the training in its search space, so it misses none.
+The sum of a rank's tensors is one number; allocator overhead, CUDA context and NCCL are ranges,
+which are never added to it.  `find_layouts` computes every layout (division of the training over
+ranks) in its search space, so it misses no smaller one.
 """
 
 # The search space: tensor parallelism of 1 to 8; pipelines of any depth; ZeRO 0 to 3, in a pipeline
@@ -213,10 +214,10 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class GpuCount:
-    """Fewest cards that a training run needs, and layouts on that many cards and on more.
+    """Fewest cards that a training run needs, and its layouts over ranks on as many cards or more.
 
     fewest: least number of cards, None if no tried number suffices.
-    choices: divisions of the training that fit on `fewest` cards, best first.
+    choices: layouts that fit on `fewest` cards, best first.
     front: the best layout on `fewest` cards, then layouts on more cards, each with less
         recomputation and less idle time of the pipeline than those before.
     tried: number of layouts that were computed.

@@ -1,7 +1,7 @@
 """Phantom (simulated) GPU: stubs of the CUDA libraries that count memory and compute nothing.
 
 No module here imports torch.  `build` compiles the stubs in `stub/`, `record` runs an unmodified
-program with them, and `wheel` downloads the native allocator of a PyTorch release.
+program with them, and `wheel` downloads the compiled allocator of a PyTorch release.
 """
 
 from allocsim.phantom.build import (

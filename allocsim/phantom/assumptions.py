@@ -13,9 +13,7 @@ import threading
 from typing import Any
 
 MOST_EXPERTS = 1024
-"""Most scores per token for which a top-k is taken as a choice of experts.
-
-With more scores, such as a vocabulary's, it is taken as a choice of tokens."""
+"""Most scores per token of a top-k that is taken as a choice of experts; a vocabulary has more."""
 
 
 class Router:

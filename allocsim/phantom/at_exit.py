@@ -190,7 +190,10 @@ def _shown(name: str) -> str:
 
 
 def leave_out_frames(snapshot: dict[str, Any], folder: str) -> None:
-    """Remove this package's frames, of files whose names begin with `folder`, from all stacks."""
+    """Remove the frames of this package from all stacks of a snapshot, in place.
+
+    folder: start of the names of this package's files.
+    """
     segments = [*snapshot["segments"], *snapshot.get("host_segments", ())]
     blocks = [block for segment in segments for block in segment["blocks"]]
     traces = [*snapshot["device_traces"], snapshot.get("host_traces", ())]

@@ -31,7 +31,7 @@ class UnavailableError(PhantomError):
 
 
 class RefusedError(PhantomError):
-    """Real PyTorch refused its conf, or ended while it ran an op script (a list of calls)."""
+    """Real PyTorch refused its allocator settings, or ended during an op script (list of calls)."""
 
 
 STUB = Path(__file__).parent / "stub"

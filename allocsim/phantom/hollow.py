@@ -27,9 +27,10 @@ _USED: tuple[tuple[re.Pattern[str], Any], ...] = (
     (re.compile(r"_(num|count|size|occupancy)$|workspace_size"), 0),
     (re.compile(r"supports"), False),
 )
-"""Result that a replaced function returns (itself or a function that makes it), by its name.
+"""Pairs: pattern of a function's name, and result of a replaced function with such a name.
 
-Callers use these results. "tactics" are variants of a kernel; none are offered."""
+Callers use these results. A callable makes the result. "tactics" are variants of a kernel, and
+none are offered."""
 
 _hollow: dict[str, set[str]] = {}
 _invented: set[str] = set()
@@ -55,7 +56,7 @@ def tried_variants() -> dict[str, int]:
 
 
 class Hollow:
-    """Replacement of a module of compiled kernels; calls of its functions are only listed."""
+    """Replacement of a module of compiled kernels; its functions only note their calls."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -31,7 +31,7 @@ _UNLIMITED = TIB << 20
 _RECORDED = 3
 """Generated tokens whose forward pass is simulated call by call; later ones are extrapolated."""
 _MOST_TOKENS = 64
-"""Most generated tokens that are simulated; of more tokens, a sample at equal intervals is."""
+"""Most generated tokens that are simulated; of a larger number, evenly spaced ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ _Block = tuple[str, int, int | None]
 
 @dataclass(slots=True)
 class _Rows:
-    """Requests and frees of an optimizer, for a model with a few layers, as lists of their columns.
+    """Requests and frees of an optimizer for a model with a few layers, as lists by call.
 
     groups: for each call, the name in `STACKS` of the stack that requested the block.
     alive: indices of the requests that are not freed yet, by the same names.

@@ -42,7 +42,7 @@ between: frees after the last token of a batch, and the prompts of the next batc
 """
 
 STEP, AFTER = "step", "after"
-"""Parts of a serving program that generate a token, with one law per regime of the step.
+"""Parts of a serving program that generate a token, with one law per regime (kernels that run).
 
 step: forward pass until the token is chosen.
 after: frees before the next step.
@@ -113,7 +113,7 @@ class Serving:
         )
 
     def variables(self, name: tuple[str, int]) -> dict[str, int]:
-        """Return the values of the variables, such as "length", for one of `names`."""
+        """Return the value of each variable, such as "length", in the part `name` of `names`."""
         stretch, length = name
         is_step = stretch.startswith((STEP, AFTER))
         return variables_of({**self.sizes, "length": length}, self.card, is_step=is_step)

@@ -105,10 +105,7 @@ def factored_variables(sizes: Mapping[str, int], card: Card) -> dict[str, int]:
 
 
 def factored_way(sizes: Mapping[str, int]) -> str:
-    """Return a name of the kernels that Adafactor's sums take for a model of given sizes.
-
-    Sizes with the same name have the same requests, except for their bytes.
-    """
+    """Return a name that is equal for models whose matrices Adafactor sums with equal kernels."""
     known = {"positions": 0, **sizes}
     names = [name for name in MATRICES if known["positions"] or name not in _WITH_LEARNED_POSITIONS]
     shapes = {name: _shape(name, known) for name in names}

@@ -202,9 +202,9 @@ def _refuse_otherwise_grown(made: ScalingLaw, sample: Sample) -> None:
 
 
 def plan_at(law: ScalingLaw, requested: Requested) -> Plan:
-    """Return the plan (steps of a replay) of the program of `law`, with the requested bytes.
+    """Return the plan (steps of a replay) for the program of a law at given sizes.
 
-    requested: bytes that replace those of the recorded requests.
+    requested: bytes of the requests at these sizes, which replace the recorded ones.
     """
     program = law.program
     size = program.steps.size.copy()
@@ -213,7 +213,7 @@ def plan_at(law: ScalingLaw, requested: Requested) -> Plan:
 
 
 def drive_at(law: ScalingLaw, plan: Plan, setting: Setting, device_memory: int | None) -> Drive:
-    """Replay `plan`, the requests and frees of the program of `law`; return the finished replay."""
+    """Replay `plan`, made by `plan_at` for `law`; return the finished replay."""
     prepared = law.program.prepared
     return prepared.drive(setting, device_memory, plan=plan, folder=fold_allocated)
 

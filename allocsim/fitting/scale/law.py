@@ -215,7 +215,7 @@ class ScalingLaw:
         return is_between([*self.samples, *self.checks], self.varied, at)
 
     def complete(self, at: Sizes) -> dict[str, int]:
-        """Add the sizes that never vary to `at`; ConfigError if the law does not cover a size."""
+        """Return `at` with the sizes that never vary; ConfigError if the law does not cover it."""
         known = self.samples[0].at
         for name, value in at.items():
             if name not in known:

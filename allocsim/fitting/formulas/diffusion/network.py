@@ -96,7 +96,7 @@ class Network:
         return new
 
     def repeated(self, count: int) -> range:
-        """Return the indices of the layers to run of `count` equal ones.
+        """Return the indices of the layers to simulate, of `count` equal layers.
 
         Two layers have the same peak as all; without an allocator, all layers are listed.
         """
