@@ -345,7 +345,7 @@ def peak_by_law(
     needs_peak: False to skip the replay if the requests in use at one time exceed the memory of
         `gpu`; the result is then their sum instead of the peak.
     known: earlier run of the task on a card with unlimited memory. Its peak is returned if that
-        card has the same multiprocessors and the run fits `gpu`.
+        card is otherwise like `gpu` and the run fits `gpu`.
     """
     if known is not None and card_of(known.gpu) == card_of(gpu):
         used = known.device_run.peak_device_bytes - known.prepared.context_memory

@@ -172,7 +172,7 @@ RECOMPUTE = ("none", "selective", "ops", "full")
 """Kinds of activation checkpointing: activations that are recomputed instead of saved.
 
 none: none are recomputed.
-selective: attention scores and softmax are recomputed, as by Megatron's "selective".
+selective: the core of attention, with its scores, is recomputed, as by Megatron's "selective".
 ops: all but the outputs of attention and of every second matrix product are recomputed, as by
     torchtitan's "selective".
 full: each layer is recomputed from its input.
