@@ -70,7 +70,7 @@ class Stats(Shown):
         requests and frees.
     torch_version, device_name, device_memory, is_phantom, command: facts about the recorded run
         that `allocsim record` or `allocsim.capture` stored; "", 0 and False if not stored.
-        `is_phantom` means that it ran on a simulated GPU.
+        `is_phantom` means that it ran on a phantom GPU.
     conf: PYTORCH_CUDA_ALLOC_CONF of the run; None if not recorded.
     stacks, frames: number of distinct stacks and frames.
     deepest: number of frames in the deepest stack.

@@ -158,7 +158,7 @@ def fit(
     """Report whether `task` fits `gpu`, with the margin and the memory that it needs.
 
     gpu: a card or its name, such as "RTX 4090".
-    engine: "program" runs the task on real PyTorch over a simulated GPU; "laws" computes the same
+    engine: "program" runs the task on real PyTorch over a phantom GPU; "laws" computes the same
         requests without PyTorch; "formula" estimates a range. "auto" chooses the first of them
         that can answer.
     conf: value of PYTORCH_CUDA_ALLOC_CONF.

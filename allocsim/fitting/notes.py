@@ -1,4 +1,4 @@
-"""Notes in answers of `fit`: assumptions and limits of a run on a simulated GPU, or of a law.
+"""Notes in answers of `fit`: assumptions and limits of a run on a phantom GPU, or of a law.
 
 A law is a set of formulas for a program's requests. A note is a sentence, given only if it applies.
 """

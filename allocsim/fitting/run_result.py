@@ -1,4 +1,4 @@
-"""One run of a program on a simulated GPU, or of its requests by a law, with its peaks of memory.
+"""One run of a program on a phantom GPU, or of its requests by a law, with its peaks of memory.
 
 The memory that a program needs is that of the smallest card on which it completes, not the amount
 that it would reserve on an unlimited card.

@@ -1,4 +1,4 @@
-"""Start of a serving engine, such as vLLM, on a simulated GPU, to see if a model fits.
+"""Start of a serving engine, such as vLLM, on a phantom GPU, to see if a model fits.
 
 The engine is unmodified and computes its own sizes, such as that of its KV cache, which are read
 from the lines that it prints.
@@ -46,7 +46,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Started(Shown):
-    """Result of starting a serving engine on a simulated GPU.
+    """Result of starting a serving engine on a phantom GPU.
 
     address: the model's name on the Hugging Face hub, or its file, for a command line to paste.
     engine: name and release of the engine, such as "vLLM 0.33.0".
@@ -64,7 +64,7 @@ class Started(Shown):
         computes, on one card.
     driver_range: range (low, high) of the bytes that the driver takes for what `driver` counts,
         plus `local_bytes`.
-    charged: likely number of these bytes, which the simulated GPU counted as used.
+    charged: likely number of these bytes, which the phantom GPU counted as used.
     local_bytes: bytes that the driver adds to the CUDA context for the largest stack of a kernel,
         in all threads.
     tuning_bytes: bytes for the stacks of kernel variants that Triton tries only in the first

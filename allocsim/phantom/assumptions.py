@@ -1,4 +1,4 @@
-"""Supply values that a simulated GPU cannot compute, and results that come from other ranks.
+"""Supply values that a phantom GPU cannot compute, and results that come from other ranks.
 
 The hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the recorded
 program, so it imports only the standard library.  Every replacement makes the same allocations as

@@ -77,7 +77,7 @@ Frame = tuple[str, int]
 """Frame of a Python stack: file and line number."""
 
 Site = tuple[int, int, list[Frame]]
-"""Call stack that copies values from a simulated GPU to the host, as a tuple.
+"""Call stack that copies values from a phantom GPU to the host, as a tuple.
 
 (number of copies, bytes of the largest copy, frames, innermost first)"""
 

@@ -1,4 +1,4 @@
-"""Compile the stubs of the CUDA libraries (the simulated GPU) with the system's C compiler.
+"""Compile the stubs of the CUDA libraries (the phantom GPU) with the system's C compiler.
 
 The name of a build's folder contains a digest of the sources and options, so the stubs are
 compiled again if and only if these change.
@@ -52,7 +52,7 @@ ORIGIN = "-Wl,-rpath,$ORIGIN"
 class Stubs:
     """Paths of the stubs of CUDA's libraries for one CUDA release, all in `folder`.
 
-    device: library that counts the memory of the simulated GPU; the other stubs call it.
+    device: library that counts the memory of the phantom GPU; the other stubs call it.
     blas, dnn, math, nccl: stubs that are preloaded, so that the program calls their functions
         instead of those of CUDA's libraries.
     """

@@ -1,4 +1,4 @@
-"""Serving engines on a simulated GPU: their start, and the memory that the driver takes for them.
+"""Serving engines on a phantom GPU: their start, and the memory that the driver takes for them.
 
 All sizes are measured.  docs/evidence/serving.md names the starts of vLLM on an H100 and the
 public logs from which each size was read.

@@ -1,4 +1,4 @@
-"""List the operators of PyTorch that are computed on the host for a simulated GPU.
+"""List the operators of PyTorch that are computed on the host for a phantom GPU.
 
 The hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the recorded
 program, so it imports only the standard library.  Operators that its PyTorch lacks are skipped.

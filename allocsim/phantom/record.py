@@ -1,7 +1,7 @@
 """Run an unmodified program and record its memory history, with or without a GPU.
 
 The program, its PyTorch, output, signals and exit code are not changed: environment variables
-preload stubs of CUDA's libraries and describe the simulated GPU.  An output file is complete or
+preload stubs of CUDA's libraries and describe the phantom GPU.  An output file is complete or
 absent.
 """
 
@@ -32,7 +32,7 @@ from allocsim.phantom.installs import TorchInstall, find_torch
 from allocsim.phantom.wheel import PLANS_WITHOUT_DEVICE, cache_root
 
 BASE_ADDRESS = 0x7000_0000_0000
-"""First address of the simulated GPU's memory, far above the addresses of host memory."""
+"""First address of the phantom GPU's memory, far above the addresses of host memory."""
 
 
 def phantom_environment(
@@ -99,7 +99,7 @@ class RecordedProgram:
     out: file for the recording.
     gpu: GPU to simulate; None to use the real GPU.
     conf: value for PYTORCH_CUDA_ALLOC_CONF; None to leave the environment unchanged.
-    work: time when the work of a stream completes on a simulated GPU: "when-waited" (as late as
+    work: time when the work of a stream completes on a phantom GPU: "when-waited" (as late as
         possible) or "at-once".
     max_entries, max_seconds: limits of allocator calls and of time, after which the program is
         ended; 0 for no limit.
@@ -107,12 +107,12 @@ class RecordedProgram:
     log: file for the program's output, or None.
     by_column: True to write columns, which only allocsim can read, in a third of the time.
     is_summary: True to record no history of entries, but only the totals in `ProcessRecording`.
-    sizes_only: True, on a simulated GPU, if values on the host do not matter.  Large host tensors
+    sizes_only: True, on a phantom GPU, if values on the host do not matter.  Large host tensors
         are then not filled with random numbers, and the program gets one thread.
-    values: True to compute small integer and boolean tensors of a simulated GPU on the host.
-    routing: distribution of tokens over experts on a simulated GPU: "balanced", or "skewed" for
+    values: True to compute small integer and boolean tensors of a phantom GPU on the host.
+    routing: distribution of tokens over experts on a phantom GPU: "balanced", or "skewed" for
         all tokens to the same experts.
-    devices: number of identical simulated GPUs; each process can use only one of them.
+    devices: number of identical phantom GPUs; each process can use only one of them.
     charges: device memory that the simulated driver takes for kernels and CUDA graphs.
     """
 
@@ -141,14 +141,14 @@ class ProcessRecording:
     entries: number of allocator calls in the recording.
     oom_text: out-of-memory error that ended the process; "" if none did.
     stopped_by: limit that ended the process, "max-entries" or "max-seconds"; "" if none did.
-    reads_back: lines of the program that copied unknown values from a simulated GPU to the host;
+    reads_back: lines of the program that copied unknown values from a phantom GPU to the host;
         "" if none.
-    guessed: libraries whose workspace sizes on a simulated GPU are guesses; "" if none.
-    routing: assumed distribution of tokens over experts on a simulated GPU; "" if no size and no
+    guessed: libraries whose workspace sizes on a phantom GPU are guesses; "" if none.
+    routing: assumed distribution of tokens over experts on a phantom GPU; "" if no size and no
         value on the host depends on it.
     hollow: modules of compiled kernels that were replaced by functions that do nothing; "" if none.
     invented: results that such functions returned to the program; "" if none.
-    device_peak_bytes: largest use of a simulated GPU's memory, with its context; 0 on a real GPU.
+    device_peak_bytes: largest use of a phantom GPU's memory, with its context; 0 on a real GPU.
     driver: counts of the simulated driver, such as loaded "kernels" and instantiated "graphs"; see
         `at_exit.driver_counts`. Empty on a real GPU.
     """
@@ -172,7 +172,7 @@ class Recorded:
 
     exit_code: the program's exit code; 128 + n if signal n ended it.
     processes: recording of each process that used CUDA.
-    torch: PyTorch that the simulated GPU was set up for; None on a real GPU.
+    torch: PyTorch that the phantom GPU was set up for; None on a real GPU.
     """
 
     exit_code: int

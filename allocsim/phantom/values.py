@@ -1,4 +1,4 @@
-"""Compute integer and boolean tensors of a simulated GPU on the host.
+"""Compute integer and boolean tensors of a phantom GPU on the host.
 
 Sizes and branches of the program that depend on their values are then correct.  Every operator
 still runs on the simulated device, in the same order, so PyTorch's allocator gets the same
@@ -20,7 +20,7 @@ _NUMBERS = frozenset({int, float, bool, complex})
 _MOST_KEPT = 1024
 """Most host tensors, made from Python numbers that are operands, that are cached for reuse."""
 _ANSWERED, _KNOWN, _NOTED = 2, 1, 0
-"""Modes of the simulated GPU for copies to the host (see `_Telling`), as numbered in device.h."""
+"""Modes of the phantom GPU for copies to the host (see `_Telling`), as numbered in device.h."""
 
 
 class Values:
@@ -328,7 +328,7 @@ class _UnknownError(Exception):
 
 
 class _Telling:
-    """Context manager that sets how the simulated GPU handles this thread's copies to the host.
+    """Context manager that sets how the phantom GPU handles this thread's copies to the host.
 
     state: a pair.  Its first number is `_NOTED` (report that the program reads an unknown value),
         `_KNOWN` (report nothing) or `_ANSWERED` (write the second number to the host).

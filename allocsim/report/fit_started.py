@@ -1,6 +1,6 @@
 """Answer of `allocsim fit --server ENGINE --engine program`, as text and as JSON.
 
-The command starts a real inference server, such as vLLM, on a simulated GPU.  The sizes are those
+The command starts a real inference server, such as vLLM, on a phantom GPU.  The sizes are those
 that the server printed.
 """
 

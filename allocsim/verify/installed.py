@@ -115,7 +115,7 @@ _LONGER = 4
 
 
 class InstalledTorch:
-    """PyTorch of the interpreter `python`, which runs scripts on a real or simulated GPU."""
+    """PyTorch of the interpreter `python`, which runs scripts on a real or phantom GPU."""
 
     def __init__(self, python: str, *, is_phantom: bool = True) -> None:
         install = find_torch(python)

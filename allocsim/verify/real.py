@@ -45,7 +45,7 @@ _SWITCHES = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "LD_PRELOAD", "LD_LIBRARY_PATH")
 
 
 class RealAllocator:
-    """Native allocator of a PyTorch release, on a simulated GPU.
+    """Native allocator of a PyTorch release, on a phantom GPU.
 
     torch_version: "2.15.0", or "2.15" for the default patch release.
     download: download the wheel (hundreds of MiB) if the cache lacks it.

@@ -45,7 +45,7 @@ NO_CONTEXT = 4
 
 
 class PhantomWork:
-    """Streams of one op script on a simulated GPU; work completes when `finish` is called."""
+    """Streams of one op script on a phantom GPU; work completes when `finish` is called."""
 
     def __init__(self, torch: Any, script: dict[str, Any]) -> None:
         self._torch = torch

@@ -268,7 +268,7 @@ def load_module(name, folder=""):
 
 
 def finish_work(torch):
-    """Close a process group left open, which would wait for a simulated GPU forever."""
+    """Close a process group left open, which would wait for a phantom GPU forever."""
     if os.environ.get("ALLOCSIM_PHANTOM_MEMORY") and torch is not None:
         with contextlib.suppress(Exception):
             if torch.distributed.is_initialized():
