@@ -1,9 +1,10 @@
 """Journal: the list of changes to the statistics of blocks that are not applied yet.
 
 A journal has five columns (`Journal`).  A malloc or free appends a record: one number to each of
-the columns 1 to 3.  The beginning and the end of a freed block's wait for other streams append a
-wait: one number to each of the columns 4 and 5.  `fold_records` adds up records and waits in order,
-so that current values, peaks and totals are the same as if counted at each call.
+the columns 1 to 3.  Column 1 has the bytes of the block, negative for a free.  A freed block that
+other streams still use waits for them; when its wait begins and when it ends, one number is
+appended to each of the columns 4 and 5.  `fold_records` adds up all columns in order, so that
+current values, peaks and totals are the same as if counted at each call.
 
 A block is inactive split if it is free and shares its segment (inactive_split of memory_stats()).
 A record changes the number of such blocks by `blocks`, and their bytes by `bytes`.  Column 3 packs
@@ -65,7 +66,10 @@ Journal = tuple[list[int], list[int], list[int], list[int], list[int]]
 
 
 def encode(is_small: bool, splits: int, split_bytes: int) -> int:
-    """Pack the changes of inactive split blocks and their bytes for column 3, in long form."""
+    """Return the long form of column 3 (see the module) for a change in inactive split blocks.
+
+    splits, split_bytes: change in the number of these blocks and in their bytes.
+    """
     return BYTES * split_bytes + SPLIT * splits + is_small
 
 

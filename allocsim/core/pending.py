@@ -102,7 +102,7 @@ class PendingFrees:
         return free
 
     def put_last(self, free: RequestedFree) -> None:
-        """Let a wait for all events complete `free` after all other requested frees."""
+        """Move `free` to the end of the frees that a synchronization with all events completes."""
         if free in self._requested:
             del self._requested[free]
             self._requested[free] = None

@@ -152,7 +152,7 @@ class Recording(Shown):
 
     @property
     def is_requests(self) -> bool:
-        """True if there are only requests and frees; addresses then only distinguish blocks."""
+        """True if there are only requests and frees; addresses are then only names of blocks."""
         return self.layout in (PROFILER_TRACE, MEMORY_TIMELINE, ROWS)
 
     @property

@@ -110,7 +110,7 @@ def _before_first(recording: Recording) -> dict[int, Rewound]:
 
 
 def prepare_made(recording: Recording, device: int | None = None) -> tuple[Prepared, ...]:
-    """Prepare a recording that the simulated allocator has just made on an empty device."""
+    """Prepare a recording by the model itself for replays, without the checks of other files."""
     found = _from_empty(recording, device, None, Hints())
     return tuple(replace(each, is_made=True) for each in found)
 

@@ -198,9 +198,9 @@ class WheelSource:
 
 @dataclass(frozen=True, slots=True)
 class CrossCheck:
-    """Options of a cross-check.
+    """Options of a cross-check, which runs scripts on the model and on another allocator.
 
-    sources: supplier of the allocator and the scripts of each release to check.
+    sources: for each release to check, the supplier of the other allocator and of the scripts.
     seed: seed of the first script; each further script has the next number.
     jobs: number of worker processes.
     ops: least number of ops to compare for each release.

@@ -167,7 +167,7 @@ def make_script(
     largest: int = _LARGEST,
     length_factor: int = 1,
 ) -> Script:
-    """Return a random script for `release`; equal seeds give equal scripts.
+    """Return a random sequence of allocator calls for `release`; equal seeds give equal scripts.
 
     is_reproducible: avoid the cases where real PyTorch gives different results each time.
     with_marks: allow pools with no_split and use_on_oom, pools emptied separately, and pools

@@ -217,13 +217,13 @@ def server(
 ) -> Recording:
     """Simulate a language model that serves several users at once, each with a growing KV cache.
 
-    A cache grows by a larger allocation and a free of the old one, whose memory is too small for
-    the next.
+    To grow a cache, the program allocates a larger one and frees the old one, whose memory is too
+    small for the next, still larger cache.
 
     requests: number of questions from users.
     concurrent: number of questions that the server answers at the same time.
     prompt, answer: highest number of tokens of a prompt and of an answer.  Actual numbers are
-        random, from an eighth of the highest number on.
+        random, between an eighth of the highest number and that number.
     growth: tokens by which a cache grows at a time.
     cache_size: bytes of cache per token.
     weights: bytes of the model, in tensors of 64 MiB.

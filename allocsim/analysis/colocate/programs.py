@@ -74,7 +74,10 @@ class Program:
 
     @cached_property
     def mempools(self) -> tuple[PoolId, ...]:
-        """Ids of the MemPools in order of creation, or all ids (0, n) if it was not recorded."""
+        """Ids of the MemPools in order of creation.
+
+        If the recording does not show when they were created, all pool ids of the form (0, n).
+        """
         made = [m.value for m in self.prepared.marks if m.kind is MarkKind.POOL_CREATED]
         found = [each for each in made if isinstance(each, tuple)]
         own = {pool for pool in self.plan.pools if pool[0] == 0} - {DEFAULT_POOL}

@@ -1,4 +1,4 @@
-"""Recorded devices that a search for settings replays, and files that pass them to workers."""
+"""Device of a recording that a search for settings replays, and files that pass it to workers."""
 
 from __future__ import annotations
 
