@@ -195,7 +195,7 @@ class AllocatorConfig:
         )
 
     def refused_handles(self) -> str | None:
-        """Return a warning if the driver refuses handles of large_segment_size_mb, else None."""
+        """Return a warning if the driver refuses large_segment_size_mb as the size of a handle."""
         if not self.expandable_segments or self.large_segment_size % PAGE == 0:
             return None
         size = self.large_segment_size // MIB

@@ -62,14 +62,14 @@ class Started(Shown):
         none.
     driver: numbers of loaded "kernels", "nodes" of CUDA graphs, and "collective_graphs" that NCCL
         computes, on one card.
-    driver_range: range (low, high) of the bytes that the driver takes for what `driver` counts,
-        plus `local_bytes`.
-    charged: likely number of these bytes, which the phantom GPU counted as used.
+    driver_range: lowest and highest number of bytes that the driver takes for the items in
+        `driver`, plus `local_bytes`.
+    charged: likely value in that range, which the phantom GPU counted as used.
     local_bytes: bytes that the driver adds to the CUDA context for the largest stack of a kernel,
         in all threads.
-    tuning_bytes: bytes for the stacks of kernel variants that Triton tries only in the first
-        start on a card. In a first start: bytes that later starts do not take. In a later start:
-        minus the bytes that only the first start took. 0 without tuning.
+    tuning_bytes: bytes that a first start on a card takes beyond later starts, for the stacks of
+        kernel variants that Triton tries only then. Positive if this was a first start, negative
+        if it was a later one, 0 without tuning.
     stages: bytes in use on one card after each stage, and at its peak, by name of the stage:
         "start", "requests", "sleep at level 1".
     searched: option whose largest value was searched for; `arguments` has that value. "" for none.
@@ -162,7 +162,7 @@ def start(
 ) -> Started:
     """Start the engine `server` with a model on a simulated `gpu`, as its own command would.
 
-    model: text that `model_of` accepts, of a language model.
+    model: a language model, as text that `model_of` accepts.
     server: "vllm" or "sglang".
     arguments: further arguments of the engine's command.
     python: interpreter that has the engine; default: this one, or the one on the PATH.
@@ -170,7 +170,8 @@ def start(
     requests: (number of requests, tokens of each prompt, tokens to generate), sent at once when
         the engine is ready; default: no requests.
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
-    keep: file to which the recording is written; ranks have files with their numbers.
+    keep: file to which the recording is written.  With several cards, each rank writes its own
+        file, with its number in the name.
 
     Raises UnavailableError if the interpreter lacks the engine.
     """

@@ -192,7 +192,7 @@ class Probe(Drive):
     loud: list[int] = field(default_factory=list)
 
     def find(self) -> None:
-        """Replay the plan up to the last of `moments`, and fill `quiet`."""
+        """Replay the plan up to the last step in `moments`, which finds the quiet moments."""
         self._run_range(0, self.moments[-1] + 1 if self.moments else 0)
 
     def _run_range(self, start: int, stop: int) -> None:

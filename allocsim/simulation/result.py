@@ -283,11 +283,11 @@ class DeviceRun(Shown):
 
     @property
     def peak_range(self) -> tuple[int, int]:
-        """Lowest and highest peak of this replay, of both start states, and of `left_open`."""
+        """Lowest and highest peak that agrees with the recording; see `peaks` and `left_open`."""
         return self.peak_range_with(self.peaks_left_open)
 
     def peak_range_with(self, peaks: tuple[int, int] | None) -> tuple[int, int]:
-        """Return the lowest and highest peak of this replay, of both start states, and of `peaks`.
+        """Return the lowest and highest of the peaks of this replay, `self.peaks` and `peaks`.
 
         peaks: lowest and highest peak reserved bytes of other replays; None to leave them out.
         """

@@ -101,7 +101,7 @@ class Divergence:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def as_test(self) -> str:
-        """Return the source code of a test that fails while the model differs on the script."""
+        """Return the source code of a test that runs the script and fails while results differ."""
         script, name = self.script, self.release.replace(".", "_")
         ops = "\n".join(f"        {list(op)!r}," for op in script.ops)
         conditions = [script.device_memory, script.conf, script.address_policy]

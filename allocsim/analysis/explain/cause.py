@@ -90,7 +90,10 @@ class Figures:
 
     @property
     def limited(self) -> int | None:
-        """Bytes to compare with a limit: the first known of reserved, process and allocated."""
+        """Bytes to compare with a memory limit: reserved bytes, or else the next known size.
+
+        The next are the bytes of the process, then allocated bytes.  None if all are unknown.
+        """
         held = (self.reserved, self.process_bytes, self.allocated_bytes)
         return next((size for size in held if size is not None), None)
 

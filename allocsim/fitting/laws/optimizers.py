@@ -266,9 +266,9 @@ OPTIMIZERS = tuple(_MAKERS)
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """Temporary memory of Adafactor's sums over a parameter, for a model of given sizes.
+    """Temporary memory that Adafactor takes to sum the elements of a parameter.
 
-    values: number for each name in `VARIABLES`.
+    values: sizes of the model and others, one for each name in `VARIABLES`.
     width: bytes of an element of a parameter.
     """
 

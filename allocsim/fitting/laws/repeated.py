@@ -75,7 +75,7 @@ class Repeated:
         return Unrolled(row, value, block)
 
     def rows_with(self, copies: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return only `row` and `value` of `with_copies`, without the search for blocks."""
+        """Return `Unrolled.row` and `Unrolled.value` of `with_copies`, without `block`."""
         row, copy = self._rows(copies)
         return row, self.value[row] + self.by_copies[row] * (copies - 1) + self.by_copy[row] * copy
 

@@ -159,7 +159,7 @@ class Growth:
     def program_with(self, copies: int) -> SizedProgram:
         """Return the program `first` with `copies` more copies of each part, such as layers.
 
-        Raises ConfigError if the freed block of a row cannot be determined.
+        Raises ConfigError if it cannot be determined which block a free of the program frees.
         """
         second = self.second
         try:

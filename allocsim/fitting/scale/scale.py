@@ -124,7 +124,7 @@ class ScaleFrontier:
 class Scaling(Shown):
     """Formula for each request of a program (a law), derived from recordings at a few sizes.
 
-    checks: recorded runs that did not determine the law; it predicted their peaks exactly.
+    checks: recorded runs that the law was not derived from; it predicted their peaks exactly.
     """
 
     law: ScalingLaw | Growing
