@@ -192,7 +192,7 @@ class Probe(Drive):
     loud: list[int] = field(default_factory=list)
 
     def find(self) -> None:
-        """Replay the plan up to the last step in `moments`, which finds the quiet moments."""
+        """Find the quiet moments by a replay of the plan up to the last step in `moments`."""
         self._run_range(0, self.moments[-1] + 1 if self.moments else 0)
 
     def _run_range(self, start: int, stop: int) -> None:
@@ -211,13 +211,14 @@ class Probe(Drive):
 
 
 HIDING = 0.2
-"""Smallest share of quiet moments at which the program may have made empty_cache calls that left no
-entry.  Recordings of whole programs mostly have a lower share (docs/evidence/fidelity.md)."""
+"""Smallest share of quiet moments, among the examined steps, at which empty_cache calls without an
+entry are considered if the recording shows no call.  Recordings of whole programs mostly have a
+lower share (docs/evidence/fidelity.md)."""
 
 LEAST_DRAWN, MOST_DRAWN, MOST_SINGLE = 4, 64, 16
 """Fewest random plans, most random plans with several calls, and most with a single call each."""
 STEPS = 400_000
-"""Limit of the steps of all random plans together, to save time; `LEAST_DRAWN` may exceed it."""
+"""Limit of the steps of all random plans together; `LEAST_DRAWN` plans are tried in any case."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ below (semantics 1.9).
 `learn_start` learns the sizes of blocks from before the first entry.  A recording shows only the
 requested size of such a block.  The block may be up to 1 MiB larger, because the large pool splits
 a block only if the remainder is larger than that.  If the replay serves a request from the free
-block after it, but the recorded run did not, the block is larger than in the replay (semantics 1.7,
-6.6).
+memory right after such a block, but the recorded run did not, the block is larger than in the
+replay (semantics 1.7, 6.6).
 """
 
 from __future__ import annotations

@@ -81,15 +81,15 @@ class EntryMasks:
 class Gap:
     """Entries that the allocator caused between two steps, and the step that ends the gap.
 
-    free: free right before the gap, completed at once, for which the allocator may have waited; or
-        None.
+    free: the free right before the gap, if it completed at once and the allocator may have waited
+        for it; else None.
     completed: frees that were requested earlier and completed in the gap.
     n_early: number of frees completed before the first entry of `released`.
     released: segments and mapped ranges returned to the driver.
     before: segments obtained from the driver before the first entry of `released`.
     obtained: segments obtained after the first entry of `released`, or all if nothing was returned.
     step: step of the program that ends the gap; None at the end of the trace.
-    is_immediate: the step is a free that completes at once.
+    is_immediate: True if the step is a free that completes at once.
     scope: index of the pool that serves the step and later requests; None if it does not change.
     calls: calls of the program in the gap that are known from marks or hints, in order.
     """

@@ -5,7 +5,7 @@ explanation is a sequence of steps that may have caused these entries.  Evidence
 the causes (semantics 1.8, 2.4, 2.5):
 
 - A request that found a free block was not refused (but see `_may_grow_in_place`).  If memory
-  returned to the driver just before, empty_cache returned it.
+  was returned to the driver just before the request, empty_cache returned it.
 - The driver refuses a request only if the device is full.  It is not full below the highest
   reserved memory that the recording shows.
 - The Python stack of an entry may name empty_cache.  If it does not, empty_cache is still possible:
@@ -49,7 +49,7 @@ class Cause(Enum):
 class Explanation:
     """Steps of a plan that may have caused the entries of a gap.
 
-    cause: cause of the entries that the steps express, such as a call of empty_cache.
+    cause: cause of the entries that the explanation assumes, such as a call of empty_cache.
     refused: reserved bytes that would have resulted from a request, if the explanation is that the
         full device refused it; else None.
     """

@@ -105,8 +105,9 @@ _EMPTY_CACHE = "empty_cache"
 def plan_of(device: RecordedDevice) -> Plan:
     """Return the plan (steps of a replay) of a recording, found by replays under `device.release`.
 
-    If they fail for expandable segments on a device of unknown size, its size is assumed to be the
-    highest reserved memory, rounded up to 1 GiB and then to 0.5 GiB.
+    If these replays fail, the device size is unknown, and the conf has expandable segments, they
+    are repeated with an assumed size: the highest reserved memory, rounded up to a multiple of
+    1 GiB, or if that fails too, of 0.5 GiB.
     """
     plan = _with_deleted_pools(device, _found_plan(device, device.named_memory))
     expands = device.config.expandable_segments

@@ -1,7 +1,7 @@
 """Live blocks at any entry of a recording, their sizes, and a check that no two of them overlap.
 
 `live_before` undoes all allocations and frees after an entry at once.  `start_state.py` undoes them
-one by one, which takes longer, but names the wrong entry if entries contradict each other.
+one by one, which takes longer, but names the entry at fault if entries contradict each other.
 """
 
 # At one address the entries alloc, free_requested and free_completed alternate, so sorting by
@@ -112,7 +112,7 @@ def true_size(
 
 
 _FOLLOWS = np.zeros((4, 4), dtype=bool)
-"""_FOLLOWS[first, second] is True if `second` may be the next turn of the same address."""
+"""_FOLLOWS[first, second] is True if the `Turn` `second` may follow `first` at one address."""
 _FOLLOWS[Turn.ALLOC, [Turn.FREE_REQUESTED, Turn.FREE_COMPLETED, Turn.FREE]] = True
 _FOLLOWS[Turn.FREE_REQUESTED, Turn.FREE_COMPLETED] = True
 _FOLLOWS[[Turn.FREE_COMPLETED, Turn.FREE], Turn.ALLOC] = True

@@ -31,9 +31,9 @@ from allocsim.units import MIB
 _MAX_DEVICES = 1024
 _LARGE = MIB
 _BYTES_AN_OPERATION = 40
-"""Fewest bytes of a large pickle for each pickle operation that straight.py may read singly.
+"""Bytes of a large pickle for each pickle operation that straight.py may read one at a time.
 
-A pickle with more such operations is read by `unpickle`.
+A pickle that needs more such operations is read by `unpickle`.
 """
 
 

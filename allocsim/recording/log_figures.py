@@ -31,7 +31,7 @@ _BUFFER = r"(?P<device>\w{1,20})"
 _MARKS = re.compile(
     r"(?i)mem|cache|[gm]i?b|weight|token|bytes|buffer|n_ctx|offload|max_|_size|fraction|block|utili|cuda"
 )
-"""Words, at least one in each line that is searched; other lines, most of a log, are skipped."""
+"""Words that mark a line to search; a line without any of them is skipped, as most of a log is."""
 _VERSIONS = {
     "vllm": re.compile(
         r"(?:\bvLLM (?:API server )?version v?|LLM engine \(v)(\d{1,4}\.\d{1,4}[\w.+-]{0,60})"

@@ -295,7 +295,7 @@ class CardMemory:
     def is_shared(self) -> bool:
         """True if other processes hold at least 1 GiB or 5 % of the GPU's memory.
 
-        The smaller of the two limits counts, or the larger one if their memory is estimated.
+        The smaller of the two limits counts; if `is_estimated`, the larger one.
         """
         limits = _NOTABLE_BYTES, int(_NOTABLE_SHARE * self.total)
         return self.others_low >= (max(limits) if self.is_estimated else min(limits))

@@ -80,7 +80,7 @@ LAYOUTS = (
     ),
     FileLayout("2.15", (Marker("internal_metadata", "entries", always=False),)),
 )
-"""One row per release, oldest first."""
+"""Fields and actions that each release introduced, oldest release first."""
 
 RELEASES = tuple(layout.release for layout in LAYOUTS)
 """Releases that a recording can come from, oldest first."""

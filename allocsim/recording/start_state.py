@@ -118,7 +118,7 @@ def start_state(
     """Return the segments before entry `entry`, sorted by address; empty for an empty device.
 
     rounded: function from requested to rounded bytes (roundup_power2_divisions changes it).
-    max_split_size: bytes from which on blocks are never split; None if there is no such limit.
+    max_split_size: blocks of at least this many bytes are never split; None for no limit.
     Raises RecordingError, naming the entry, if the entries do not lead to the final segments.
     """
     return Rewound(trace, entry).state(rounded=rounded, max_split_size=max_split_size)
@@ -154,7 +154,7 @@ class Rewound:
         rounded: Callable[[int], int] = round_to_512,
         max_split_size: int | None = None,
     ) -> tuple[SegmentState, ...]:
-        """Return the segments before the constructor's `entry`; see `start_state`."""
+        """Return the segments before the entry given to the constructor; see `start_state`."""
         limit = -1 if max_split_size is None else max_split_size
         return self._rewind.state(LaterAllocs(self._trace, self._entry), rounded, limit)
 

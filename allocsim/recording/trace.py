@@ -107,7 +107,7 @@ class ByAddress:
         return cls(entry, addr, kind, goes_on)
 
     def since(self, first: int) -> ByAddress:
-        """Return only the allocations and frees of entries from number `first` on."""
+        """Return the allocations and frees without those of entries before number `first`."""
         if not first:
             return self
         kept = self.entry >= first

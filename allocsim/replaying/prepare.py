@@ -110,7 +110,7 @@ def _before_first(recording: Recording) -> dict[int, Rewound]:
 
 
 def prepare_made(recording: Recording, device: int | None = None) -> tuple[Prepared, ...]:
-    """Prepare a recording by the model itself for replays, without the checks of other files."""
+    """Prepare a recording that the simulated allocator made, without the checks of other files."""
     found = _from_empty(recording, device, None, Hints())
     return tuple(replace(each, is_made=True) for each in found)
 
@@ -352,10 +352,10 @@ _LEAST_UNSPLIT = 20 * MIB
 
 
 def with_settings_of_vllm(prepared: Prepared) -> Prepared:
-    """Return `prepared` with the conf that vLLM sets while it loads, if the baseline needs it.
+    """Return `prepared` with vLLM's change of conf after loading, if it makes the baseline exact.
 
-    A snapshot contains only the conf after loading, so replays bisect for the entry of the change:
-    earlier entries need the first conf, later entries the last one.
+    vLLM sets another conf while it loads, and a snapshot contains only the last one.  The entry of
+    the change is found by bisection, with replays.
     """
     is_known = prepared.hints.settings or any(m.kind is MarkKind.SETTINGS for m in prepared.marks)
     if is_known or prepared.recorded.conf != _AFTER_LOADING:

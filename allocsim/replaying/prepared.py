@@ -156,7 +156,8 @@ class Prepared(RecordedDevice):
     def proofs(self) -> list[Parting | None]:
         """Cache of the proof, a comparison of the baseline with the recording.
 
-        Empty before the baseline was replayed; then its only item is the first difference, or None.
+        Empty until the baseline was replayed.  After that, the only item is the first difference,
+        or None if there is none.
         """
         return [None] if self.plan.is_proved or self.is_made or self.is_requests else []
 
@@ -172,7 +173,7 @@ class Prepared(RecordedDevice):
 
     @cached_property
     def open_plans(self) -> tuple[OtherPlan, ...]:
-        """Other plans that would have left the same recording; they give the what-if range."""
+        """Other plans that would have left the same recording, replayed for the what-if range."""
         return tuple(open_plans(self, self.free_plan, lambda: self.quiet))
 
     @cached_property

@@ -323,7 +323,7 @@ class Walk:
         self.at = target
 
     def upcoming(self) -> tuple[int, Step] | None:
-        """Run steps up to the next malloc, free or empty_cache; return its entry and step.
+        """Run the steps before the next malloc, free or empty_cache; return its entry and step.
 
         Returns None if no such step follows.
         """

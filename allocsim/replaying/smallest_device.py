@@ -6,7 +6,7 @@ memory.  The search assumes that more memory never causes a failure, which PyTor
 not guarantee.
 
 The peak of a replay that completes is a sufficient device size, because on such a device each
-request has the same outcome.  In two cases it is only the first size to try: with expandable
+request has the same outcome.  In two cases the peak is only the first size to try: with expandable
 segments, whose address space is 9/8 of the device (semantics 4.1, 4.4), and with limits that change
 with the device, such as a memory fraction (semantics 1.11).
 """
@@ -144,7 +144,11 @@ class _Climb:
     stride: int = 1
 
     def next_size(self, at: int, need: int | None, entries: int) -> int:
-        """Return the size to try after size `at` failed; `_NO_GUESS` to switch to bisection."""
+        """Return the size to try after size `at` failed; `_NO_GUESS` to switch to bisection.
+
+        need: size that the failed request needed; None if unknown.
+        entries: number of entries that the failed trial replayed.
+        """
         self.climbs, self.budget = self.climbs + 1, self.budget - entries
         if need is None or self.budget <= 0:
             return _NO_GUESS

@@ -135,7 +135,7 @@ class Trial:
 
     @property
     def peak_range(self) -> tuple[int, int] | None:
-        """Lowest and highest peak reserved bytes from both start states; None without a choice."""
+        """Lowest and highest peak reserved bytes from both start states; None if unknown."""
         return range_of((self.peak_kept, self.peak_anew))
 
     @property
@@ -223,7 +223,11 @@ def trial_of_run(conf: str, device_run: DeviceRun) -> Trial:
 def with_peaks(
     trial: Trial, prepared: Prepared, setting: Setting, device_memory: int | None
 ) -> Trial:
-    """Return `trial` with the peaks from both start states, after a replay from the other one."""
+    """Return `trial` with the peaks of replays from both start states (`Start`).
+
+    The state that `trial` did not start from is replayed here.  `trial` is returned unchanged if a
+    request failed, or if only one start state is possible.
+    """
     if not trial.goes_through:
         return trial
     start = prepared.start_under(setting, device_memory)

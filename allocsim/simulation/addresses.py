@@ -77,7 +77,7 @@ class Addresses:
     is_known: bool = True
 
     def others(self) -> Iterator[Addresses]:
-        """Yield other plausible placements, whose replays show the range of a what-if's peak."""
+        """Yield other plausible placements; their replays give the range of a what-if's peak."""
         if not self.is_known:
             yield replace(self, policy="firstfit")
             yield replace(self, policy="driver", base=None)

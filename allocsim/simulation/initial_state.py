@@ -75,9 +75,9 @@ def _request_of(block: BlockState) -> int:
 def allocate_live_blocks(
     allocator: ReplayAllocator, segments: Sequence[SegmentState]
 ) -> dict[int, RequestedFree]:
-    """Request the blocks in use in `segments`, in order of address; return the pending frees.
+    """Request the blocks in use in `segments` again; return their pending frees.
 
-    The keys of the result are recorded addresses.
+    The keys of the result are the recorded addresses of the blocks that wait for other streams.
     Afterwards, peaks, accumulated statistics and the number of driver calls are reset.
     """
     names: list[tuple[int, str]] = []

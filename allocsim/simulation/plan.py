@@ -94,7 +94,7 @@ class Steps:
         return len(self.kind)
 
     def of_program(self) -> Steps:
-        """Return the steps without the results of driver calls: segment addresses and refusals."""
+        """Return the steps without recorded driver results (segment addresses and refusals)."""
         return self.taken(np.flatnonzero(self.is_of_program))
 
     def taken(self, indices: NDArray[np.intp]) -> Steps:
@@ -148,8 +148,8 @@ class Plan:
 
     max_reserved: highest reserved memory after any entry, in bytes.
     capacity: free plus reserved bytes at the first `oom` entry; None without such an entry.
-    refused_below: bytes that the device cannot provide: the lowest reserved memory that a request
-        seemingly refused by the driver would have led to.  None if no request seems refused.
+    refused_below: the device is smaller than this number of bytes, the lowest reserved memory that
+        would have resulted from a request that the driver seems to have refused; else None.
     n_empty_cache: number of inferred empty_cache calls that returned memory to the driver.
     pools: ids of pools; the steps refer to private pools by index.
     limit: memory limit that the program set by a call, in bytes, inferred from its garbage
@@ -157,10 +157,10 @@ class Plan:
     limits: lowest and highest possible `limit` in bytes; None if the recording determines it.
     is_whole: False if no steps were found that reproduce the recording; a replay of `steps` then
         differs from it.
-    is_proved: the steps were replayed, and every entry was equal to the recorded one.
+    is_proved: True if the steps were replayed, and every entry was equal to the recorded one.
     fits: size of the device in bytes that must be assumed to reproduce the recording; None if no
         assumption is needed.
-    n_named: number of calls in `n_empty_cache` that the Python stack of an entry names.
+    n_named: number of the `n_empty_cache` calls that the Python stack of an entry names.
     n_either: number of releases of memory that a full device and empty_cache explain equally.
     changes: confs and memory fractions that the program sets; the steps refer to them by index.
     parts_at: first entry that differs, if `is_whole` is False and an entry differs; else None.

@@ -119,11 +119,11 @@ class RecordedDevice:
         requests it or the recording notes it.
     assumed_memory: bytes of the device from the user, if the recording does not contain them.
     marks: calls of the program that leave no entry, recorded as marks or given by hints.
-    is_made: the simulated allocator made the recording, and `marks` contains every call.
-    is_requests: the recording contains only requests, so there is nothing to compare with.
+    is_made: True if the simulated allocator made the recording, and `marks` contains every call.
+    is_requests: True if the recording contains only requests, so there is nothing to compare with.
     file_notes: sentences about missing parts of the file and how they were completed.
-    is_elsewhere: other processes held a notable part of the recorded card, and the replay is for
-        another card.
+    is_elsewhere: True if other processes held a notable part of the recorded card, and the replay
+        is for another card.
     """
 
     path: str
@@ -154,9 +154,9 @@ class RecordedDevice:
 
     @property
     def collects_at(self) -> float | None:
-        """Recorded garbage_collection_threshold, if it is set and the memory limit is not recorded.
+        """Recorded garbage_collection_threshold, from which the unknown memory limit is inferred.
 
-        The limit is then inferred from the recorded garbage collections.  Else None.
+        None if no threshold is set, or if the memory limit is recorded.
         """
         is_marked = any(mark.kind is MarkKind.FRACTION for mark in self.marks)
         has_limit = is_marked or self.recorded.fraction(self.release) is not None

@@ -214,7 +214,7 @@ _NOTHING = Deferred(partial(_same, None))
 class DeviceRun(Shown):
     """Results of the replay of one device, under the recorded settings or under others (a what-if).
 
-    device_memory: bytes of the device; None if unknown, and the replay was unlimited.
+    device_memory: bytes of the device; None if unknown, so that the replay had no limit.
     peak_device_bytes: peak memory of the device, including the CUDA context and rounding to pages.
     stats: flat dict of torch.cuda.memory_stats() at the end.
     timeline: memory after each step.
@@ -283,7 +283,7 @@ class DeviceRun(Shown):
 
     @property
     def peak_range(self) -> tuple[int, int]:
-        """Lowest and highest peak that agrees with the recording; see `peaks` and `left_open`."""
+        """Lowest and highest peak reserved bytes of this replay, `peaks` and `left_open`."""
         return self.peak_range_with(self.peaks_left_open)
 
     def peak_range_with(self, peaks: tuple[int, int] | None) -> tuple[int, int]:

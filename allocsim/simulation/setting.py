@@ -65,7 +65,7 @@ def in_option_string(release: Release) -> bool:
 def releases_needed(conf: str, release: Release, possible: Sequence[str]) -> str | None:
     """Name the releases that read `conf` as `release` does, such as "PyTorch 2.11 or later".
 
-    Returns None if all `possible` releases do.
+    Returns None if all `possible` releases read it so.
     """
     if all(_reads_alike(conf, release, version) for version in possible):
         return None

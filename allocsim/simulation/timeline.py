@@ -157,7 +157,10 @@ def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
 
 
 def fold_allocated(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Add up only the changes of allocated bytes of all blocks, enough to compare settings."""
+    """Add up only the changes of allocated bytes over all pools; leave the other sums 0.
+
+    This is enough to compare settings; see `fold`.
+    """
     sizes, _, _, at, waits = journal
     held = int_column(sizes)
     grown = np.maximum(held, 0).sum(keepdims=True)

@@ -174,7 +174,7 @@ _MOST_FRAMES = 200
 _Thread = tuple[str, str]
 _Call = tuple[float, float, str, str]
 """Call: (begin, end, name, stack of its callers); times are in microseconds, and the stack is ""
-unless the trace stores it, as old ones do."""
+unless the trace stores it, as old traces do."""
 
 
 class CallStacks:
