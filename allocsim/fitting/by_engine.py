@@ -93,7 +93,7 @@ def engine_for(
 
     engine: requested engine ("program", "laws" or "formula", tried in this order), or "auto".
     missing: package without which the program cannot run; None if it can.
-    by_law: cache of the task's runs by law; None for a new one.
+    by_law: replays of the task's requests by law, for reuse; None to compute the requests anew.
     """
     if engine != "auto":
         return engine, ""
@@ -128,7 +128,7 @@ def runner_for(
 def run_exactly(
     engine: str, task: Task, gpu: Gpu, /, *, transformers: str | None = None, **how: Any
 ) -> Ran:
-    """Run `task` on a simulated `gpu` (engine "program"), or replay computed requests ("laws").
+    """Run `task` on a phantom `gpu` (engine "program"), or replay requests of its law ("laws").
 
     how: arguments of `run_program`; with "laws", all but `conf` and `keep` are ignored.
     """

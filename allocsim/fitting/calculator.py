@@ -89,7 +89,7 @@ class LawModel:
 class Opening:
     """Question that a calculator page shows when it is opened: a task and a GPU.
 
-    card: name of the GPU in `CARDS`, such as "RTX 4090"; "" if it is not there.
+    card: name of the GPU in `CARDS`, such as "RTX 4090"; "" if `gpu` is not in `CARDS`.
     """
 
     model: LawModel

@@ -27,13 +27,14 @@ from allocsim.units import format_range, format_size
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Change of the peak of reserved memory under releases for which a task's law was not made.
+    """Possible change of a law's peak of reserved memory if the user has other releases.
 
-    A law (formulas for a program's requests) is of one release of PyTorch and of transformers.  The
-    range from `low` to `high`, in per cent of the law's peak, holds all but one of the programs of
-    PyTorch 2.11 and transformers 5.17 that were compared with their law (table in
-    docs/reference/laws.md).  `high` decides the verdict if the user's release is known to differ.
+    A law (formulas for a program's requests) is of one release of PyTorch and of transformers.  All
+    but one of the programs of PyTorch 2.11 and transformers 5.17 that were compared with their law
+    were within this range (docs/reference/laws.md).
 
+    low, high: ends of the range, in per cent of the law's peak: negative for a lower peak.  `high`
+        decides the verdict if the user's release is known to differ.
     is_known: True if the user's release is known to differ; False if it is unknown.
     """
 
@@ -42,7 +43,7 @@ class Drift:
     is_known: bool = False
 
     def of(self, peak: int) -> tuple[int, int]:
-        """Return the lowest and highest bytes that the law's peak may be under other releases."""
+        """Return the possible range (low, high) of the peak, in bytes; `peak` is that of the law."""
         return floor(peak * (1 + self.low / 100)), ceil(peak * (1 + self.high / 100))
 
     @property

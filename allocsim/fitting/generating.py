@@ -1,4 +1,4 @@
-"""Estimate of the memory with which diffusers generates images."""
+"""Estimate of the memory that diffusers needs to generate images."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ weights at most 3.2 %."""
 _SMALL = 128 * MIB
 """Bytes that are added to the simulated reserved memory, which matter for small models."""
 _FEWER, _SEVERAL = 0.99, 0.84
-"""Least shares of the simulated activations that real runs had, with one image and with several.
+"""Lowest ratios of real to simulated bytes of activations, with one image and with several.
 
 With several images, cuDNN may convert fewer convolutions to channels-last."""
 
 
 def generation_parts(task: Task, gpu: Gpu) -> tuple[MemoryPart, ...]:
-    """Return the uses of the card's memory at the peak; ConfigError for impossible sizes.
+    """Return the uses of the card's memory at the peak of generating a task's images.
 
     PyTorch's allocator releases cached memory before memory runs out, so the pipeline is simulated
-    with the card's memory. If it does not fit, it is simulated with unlimited memory.
+    with the card's memory. If it does not fit, it is simulated with unlimited memory. Raises
+    ConfigError for images that are too large for any card.
     """
     assert isinstance(task.model, Generator)
     context = context_seen(gpu)

@@ -45,7 +45,7 @@ class Generator:
     has_encoder: bool = False
 
     def is_quantised(self, network: str) -> bool:
-        """Return True if --quant applies to a network: the denoiser and T5."""
+        """Return True if --quant applies to `network`, because it is the denoiser or T5."""
         config = self.encoders.get(network, {})
         return network == "denoiser" or config.get("model_type") == "t5"
 

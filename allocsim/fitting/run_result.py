@@ -137,7 +137,7 @@ def run_program(
     model: Model | None = None,
     **options: Any,
 ) -> Ran:
-    """Run a program on a simulated `gpu`, and return its peaks of memory.
+    """Run a program on a phantom `gpu`, and return its peaks of memory.
 
     program: a task, whose program is generated; the text of a program; or a command line.
     python: interpreter for the text of a program; default: this one, or the one on the PATH.
@@ -187,10 +187,11 @@ def run_program(
 def record_in(
     folder: Path, command: Sequence[str], gpu: Gpu, keep: Path | None, **options: Any
 ) -> tuple[Recorded, str]:
-    """Run a command on a simulated `gpu`; return its recordings and the text that it printed.
+    """Run a command on a phantom `gpu`; return its recordings and the text that it printed.
 
     folder: folder for the recordings.
-    keep: None for a faster format of recordings, which PyTorch's own viewer cannot read.
+    keep: file for the user, if any; without one, recordings have a faster format, which PyTorch's
+        own viewer cannot read.
     options: further fields of `RecordedProgram`.
     """
     log = folder / "log"

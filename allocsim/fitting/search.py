@@ -28,7 +28,7 @@ from allocsim.units import TIB
 SIZES = ("batch", "seq", "image", "prompt", "decode", "accumulate", "lora")
 _MOST = 1 << 20
 _RANKS = (2, 8, 32, 128, 512)
-"""Numbers of GPUs that are tried, each side by side with twice as many."""
+"""Numbers of GPUs that are tried; each is run at the same time as twice this number."""
 _GROWTH = 4
 """Factor between successive values that are tried, as long as all of them fit."""
 _PARTS = 128

@@ -99,7 +99,7 @@ class Served(Shown):
     """Verdict on whether a card has the memory that a serving engine needs for a model.
 
     held: the model with its weights.
-    work: sequences to serve; with several cards, the share of one card.
+    work: sequences to serve; with several cards, its sizes and weights are those of one card.
     needs: memory that the engine needs on each card and on the host.
     """
 

@@ -64,14 +64,14 @@ class Started(Shown):
         computes, on one card.
     driver_range: lowest and highest number of bytes that the driver takes for the items in
         `driver`, plus `local_bytes`.
-    charged: likely value in that range, which the phantom GPU counted as used.
+    charged: likely value in `driver_range`, which the phantom GPU counted as used.
     local_bytes: bytes that the driver adds to the CUDA context for the largest stack of a kernel,
         in all threads.
     tuning_bytes: bytes that a first start on a card takes beyond later starts, for the stacks of
         kernel variants that Triton tries only then. Positive if this was a first start, negative
         if it was a later one, 0 without tuning.
-    stages: bytes in use on one card after each stage, and at its peak, by name of the stage:
-        "start", "requests", "sleep at level 1".
+    stages: (bytes in use on one card after a stage, bytes at the stage's peak), by name of the
+        stage: "start", "requests", "sleep at level 1".
     searched: option whose largest value was searched for; `arguments` has that value. "" for none.
     """
 
@@ -160,7 +160,7 @@ def start(
     conf: str | None = None,
     keep: Path | None = None,
 ) -> Started:
-    """Start the engine `server` with a model on a simulated `gpu`, as its own command would.
+    """Start the engine `server` with a model on a phantom `gpu`, as its own command would.
 
     model: a language model, as text that `model_of` accepts.
     server: "vllm" or "sglang".

@@ -41,7 +41,7 @@ _RESERVED_BESIDE = (0.01, 0.02)
 
 Shares of the simulated bytes: below and above them."""
 _SMALL_POOLS = 192 * MIB
-"""Bytes by which real runs, mostly of small models, were above the simulation in addition.
+"""Further bytes, mostly seen in small models, by which real runs exceeded the simulation.
 
 This and `_RESERVED_BESIDE` are from the 33 servings of traces/fit without eager attention whose
 weights were loaded in place."""
@@ -109,7 +109,7 @@ def transformers(work: ServingWork) -> Needs:
 
 _FEWEST_WIDE = 2
 _MOST_WIDE = 6
-"""Most tensors of the MLP's width at one time in a layer of an encoder; `_FEWEST_WIDE` at least."""
+"""Fewest and most tensors of the MLP's width that an encoder's layer has at one time."""
 _T5_SCORES = (8, 12)
 """Fewest and most bytes per attention score in T5: two or three tensors in 32 bits."""
 _ROUNDED = 25
@@ -207,7 +207,8 @@ _SOURCE = "llama.cpp, src/llama-model.cpp and src/llama-context.cpp"
 def compute_buffer(work: ServingWork) -> tuple[int, int]:
     """Return the least and most bytes of llama.cpp's compute buffer.
 
-    They are for flash attention and without it; equal if the options say which is used.
+    The least is with flash attention, the most without it. If the options say whether it is used,
+    both numbers are equal.
     """
     sizes, rows = work.sizes, work.options.chunk or _BATCH
     with_flash = 4 * rows * (sizes.vocabulary + sizes.width)

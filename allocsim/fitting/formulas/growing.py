@@ -29,9 +29,9 @@ _Rows = NDArray[np.int64]
 
 _UNLIMITED = TIB << 20
 _RECORDED = 3
-"""Generated tokens whose forward pass is simulated call by call; later ones are extrapolated."""
+"""First tokens whose requests are listed layer by layer; those of later ones are extrapolated."""
 _MOST_TOKENS = 64
-"""Most generated tokens that are simulated; of a larger number, evenly spaced ones."""
+"""Most tokens that are simulated; if more are generated, evenly spaced ones are simulated."""
 
 
 @dataclass(frozen=True, slots=True)

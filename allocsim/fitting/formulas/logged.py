@@ -90,7 +90,10 @@ class Logged:
     options: ServerOptions = DEFAULTS
 
     def refuse_other(self, a_token: int, name: str) -> None:
-        """Raise ConfigError if the log's cache bytes per token are not those of model `name`."""
+        """Raise ConfigError if the log is of a model with other cache bytes per token.
+
+        a_token: cache bytes per token of the model `name`.
+        """
         found, is_part = self.bytes_a_token, self.compute_buffer is not None
         if found is None or not self.cache_tokens:
             return
@@ -108,10 +111,10 @@ class Logged:
         return self.cache / self.cache_tokens if self.cache and self.cache_tokens else None
 
     def applied(self, given: ServerOptions) -> tuple[Logged, ServerOptions]:
-        """Return the logged sizes for use with a server with `given` options, and its options.
+        """Return the logged sizes that hold for a server with `given` options, and all its options.
 
-        An option that `given` lacks is taken from the log. In the sizes, `pool` and `room` are set
-        only if no option differs from the log. Raises ConfigError for another number of cards.
+        Options that are None in `given` are taken from the log. The fields `pool` and `room` are
+        set only if no option differs from the log. Raises ConfigError if `cards` differs.
         """
         known = self.options.cards or 1
         if given.cards not in (None, known):

@@ -235,7 +235,7 @@ def biggest_matrix(weights: Weights) -> int:
 _COMMUNICATION = 30 * MIB, 310 * MIB
 """Bytes of the buffers through which tensor parallel cards communicate.
 
-Least bytes in all, and most bytes per card of the group; each card holds the buffers."""
+Each card has at least the first number, and at most the second times the number of cards."""
 
 
 def context_part(work: ServingWork) -> MemoryPart:

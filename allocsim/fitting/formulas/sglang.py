@@ -1,7 +1,7 @@
 """Memory that an SGLang server needs and reserves, and the tokens that its cache holds.
 
-The cache gets the static fraction of the memory that is free before loading, minus what loading
-takes. Some model types have a second, smaller pool for the layers with a window.
+The KV cache gets a fraction (mem_fraction_static) of the memory that is free before loading, minus
+the bytes that loading takes. Some model types have a second, smaller cache for sliding windows.
 """
 
 # Sources: SGLang, docs, "Hyperparameter Tuning"; `server_args.py` (mem_fraction_static),

@@ -204,7 +204,7 @@ class ModelSizes(DecoderSizes):
     linear: sizes and layers of linear attention, or None without it.
     whole: sizes of layers with full attention, or None if all layers have the same sizes.
     reusing: number of last layers that reuse the keys and values of earlier layers.
-    is_wider: True if the MLP of these reusing layers is twice as wide.
+    is_wider: True if the layers that `reusing` counts have an MLP of twice the width.
     bare: indices of layers that have only an MLP or experts, without attention.
     expert_width: elements of the compressed token that experts get as input, or 0 if they get
         the hidden state.

@@ -52,8 +52,9 @@ _EVEN = 1.5
 
 vLLM divides layers into groups of the smaller count or, below this ratio, of the larger."""
 _LAST_BY_GROUP, _FIRST_BY_REQUEST = (0, 19), (0, 25)
-"""Last release whose logs show that vLLM counts the cache's tokens by group of layers, and first
-whose logs show that it counts them by the longest request."""
+"""Releases: last known to count the cache's tokens by group of layers, first by longest request.
+
+Releases between them may do either."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,12 +156,12 @@ _FLASHINFER = (8, 0)
 _FIRST_KERNEL, _LAST_SORTED = (0, 16), (0, 16)
 _A_GRAPH = (MIB, 65 * MIB)
 _A_LATER_GRAPH = (MIB, 26 * MIB)
-"""Least and most bytes per batch size with a CUDA graph, from 0.18 on (`_A_GRAPH` before).
+"""Least and most bytes of one batch size's CUDA graph in vLLM 0.18 and later; before: `_A_GRAPH`.
 
 Only one log has more than 22 MiB."""
 _LATER = (0, 18)
 _ESTIMATED = (2 * MIB, 26 * MIB)
-"""Least and most bytes that vLLM estimates per batch size with a CUDA graph."""
+"""Least and most bytes that vLLM estimates for one batch size's CUDA graph."""
 _MADE_AT_LOAD = 144 * MIB
 """Most bytes of buffers that loading a model makes beside the weights and the rotary table."""
 _TUNED_STACK = 11_912 - 1024
@@ -170,7 +171,7 @@ The first start launches each variant of the kernels for sm_80, and the driver k
 the largest.
 """
 _KERNELS, _OLD_KERNELS = (20 * MIB, 360 * MIB), (20 * MIB, 1200 * MIB)
-"""Least and most bytes that vLLM measures outside PyTorch on one card, from 0.7 on and before."""
+"""Least and most bytes outside PyTorch that vLLM measures, in releases from 0.7 on, and older."""
 
 
 @dataclass(frozen=True, eq=False)

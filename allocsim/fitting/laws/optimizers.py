@@ -68,7 +68,7 @@ class Steps:
 
 
 _Block = tuple[str, int, int | None]
-"""Block: name of the stack in `STACKS` that requests it, index of this call, layer or None."""
+"""Block: (name in `STACKS` of the stack that requests it, index of the request, layer or None)."""
 
 
 @dataclass(slots=True)
@@ -134,7 +134,7 @@ def _bytes(width: int, *dimensions: Formula) -> Formula:
 
 
 _Made = Iterator[None]
-"""Generator that adds an optimizer's calls: of the first step, a later step, and the end."""
+"""Generator that adds an optimizer's calls; it yields after the first and after a later step."""
 
 
 def _adamw(rows: _Rows, sums: _Sums, *, temporary: bool = True, steps: bool = False) -> _Made:
@@ -248,7 +248,7 @@ def _adam_8bit(rows: _Rows, sums: _Sums, *, is_paged: bool = False) -> _Made:
 
 
 _FEWEST_IN_8_BITS, _FEWEST_PAGED, _SCALED = 4096, 100_000, 256
-"""Elements: fewest of a parameter with 8-bit state, fewest with paged state, number per scale."""
+"""Fewest elements of a parameter with 8-bit and with paged state; number of elements per scale."""
 
 _MAKERS: Mapping[str, Callable[[_Rows, _Sums], _Made]] = {
     "adamw": _adamw,

@@ -75,7 +75,10 @@ class Repeated:
         return Unrolled(row, value, block)
 
     def rows_with(self, copies: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return `Unrolled.row` and `Unrolled.value` of `with_copies`, without `block`."""
+        """Return the columns `row` and `value` of the program with `copies` copies of each part.
+
+        They are as in `Unrolled`; this method does not find the blocks of the frees.
+        """
         row, copy = self._rows(copies)
         return row, self.value[row] + self.by_copies[row] * (copies - 1) + self.by_copy[row] * copy
 
@@ -139,7 +142,7 @@ def blocks_of(  # noqa: PLR0917  (columns)
 
 
 _NONE = 1 << 62
-"""Number of younger blocks that no program has, which marks a free whose block does not exist."""
+"""Impossible number of blocks in `Links.older`; it marks a free whose block does not exist."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

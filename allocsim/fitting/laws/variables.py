@@ -58,7 +58,7 @@ With 4 rows, of 32 threads each, a thread sums four columns. If four does not di
 columns, there are 8 rows and a thread sums two columns, or 16 rows and it sums one.
 """
 _BY_ROWS = {4: "fours", 8: "twos", 16: "ones"}
-"""Name of a regime's part: columns that a thread sums, by rows of threads in a thread block."""
+"""Word in a regime's name for the columns that a thread sums, by rows of a thread block."""
 
 
 VARIABLES = (

@@ -32,7 +32,8 @@ class Likeness:
     # For a free, the number of allocated blocks of the same stack that were requested after the
     # freed block; 0 in other rows.
     younger: NDArray[np.int64]
-    # The number of those that were requested before it.
+    # For a free, the number of allocated blocks of the same stack that were requested before the
+    # freed block; 0 in other rows.
     older: NDArray[np.int64]
 
 
@@ -92,7 +93,7 @@ def _orders(
 
 _INSERTION = 40
 _OTHER_SIZE = 16
-"""Costs in the alignment: of a range of inserted rows, and of two aligned rows of other bytes.
+"""Costs in the alignment: of each inserted range, and of two aligned rows with different bytes.
 
 The second cost doubles if the bytes of one of both rows also occur elsewhere in the other program,
 and triples if the bytes of both rows do. Two aligned frees cost 1 if `Likeness.younger` differs,
@@ -102,7 +103,7 @@ and another 1 if `Likeness.older` differs too.
 _IMPOSSIBLE = 1 << 30
 
 _EVERY = 256
-"""Costs of every 256th row are stored; tracing the alignment back recomputes those between."""
+"""Interval, in rows, at which costs are stored; tracing back recomputes the costs of others."""
 
 _MOST_CELLS = 1 << 31
 """Largest comparison, in rows of the shorter program times inserted rows; it takes some minutes."""

@@ -61,10 +61,10 @@ class ProgramPart:
 
 
 def parts_of(found: Sequence[Insertion], long: Likeness) -> list[ProgramPart]:
-    """Return the parts that the longer of two programs has once more, such as a layer's forward.
+    """Return the parts, such as a layer's forward, that a program has once more than a shorter one.
 
-    found: rows (requests, frees, other calls) that only the longer program has.
-    long: codes of the longer program's rows, which are equal for rows that repeat each other.
+    found: rows (requests, frees, other calls) that only the longer of both programs has.
+    long: codes of its rows, which are equal for rows that repeat each other.
     """
     shared = shared_rows(len(long.form), found) >= 0
     return [part for each in found for part in _split(each, long, shared)]
@@ -222,9 +222,9 @@ class Growth:
 
 
 def growth_between(first: SizedProgram, second: SizedProgram) -> Growth | None:
-    """Find the requests and frees, such as those of one layer, that `second` has once more.
+    """Find the calls, such as those of one layer, that `second` has once more than `first`.
 
-    Returns None if the runs differ in more than repetitions of adjacent requests and frees.
+    Return None if the runs differ in more than repetitions of adjacent requests and frees.
     """
     plans = first.prepared.plan, second.prepared.plan
     if first.before != second.before or plans[0].changes != plans[1].changes:

@@ -62,7 +62,9 @@ def taken(gpu: CachingAllocator, size: int) -> int:
 
 
 class Network:
-    """Simulated process that runs a network's layers; a method returns its result's address.
+    """Simulated process that runs a network's layers.
+
+    The method for a layer, such as `linear`, returns the address of the layer's output.
 
     gpu: model of PyTorch's allocator; None to list the weights in `weights` instead.
     each: bytes of an element of activations.

@@ -24,8 +24,8 @@ class Precision:
     optimizer: bytes of optimizer state per parameter, including 32-bit weights if `weights` are
         16-bit.
     compute: bytes per element of activations.
-    quantised: bytes of all weights, and bytes of the largest quantised weight in the type of
-        computation; None if no weight is quantised.
+    quantised: (bytes of all weights as stored, bytes of the largest quantised weight after
+        conversion to 16 bits); None if no weight is quantised.
     """
 
     weights: int = 2
