@@ -93,7 +93,7 @@ def engine_for(
 
     engine: requested engine ("program", "laws" or "formula", tried in this order), or "auto".
     missing: package without which the program cannot run; None if it can.
-    by_law: replays of the task's requests by law, for reuse; None to compute the requests anew.
+    by_law: replays of the task's requests by law, for reuse; None if there are none yet.
     """
     if engine != "auto":
         return engine, ""

@@ -43,7 +43,7 @@ class Drift:
     is_known: bool = False
 
     def of(self, peak: int) -> tuple[int, int]:
-        """Return the possible range (low, high) of the peak, in bytes; `peak` is that of the law."""
+        """Return the range (low, high) of possible peaks in bytes; `peak` is that of the law."""
         return floor(peak * (1 + self.low / 100)), ceil(peak * (1 + self.high / 100))
 
     @property

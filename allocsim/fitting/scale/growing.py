@@ -78,7 +78,7 @@ class Growing:
         return is_between([*self.samples, *self.checks], self.varied, at)
 
     def complete(self, at: Sizes) -> dict[str, int]:
-        """Return `at` with the sizes that are equal in all recordings.
+        """Return `at`, completed with the sizes that are equal in all recordings.
 
         Raises ConfigError if a size in `at` is outside of those that the law describes.
         """

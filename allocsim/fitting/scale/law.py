@@ -215,7 +215,7 @@ class ScalingLaw:
         return is_between([*self.samples, *self.checks], self.varied, at)
 
     def complete(self, at: Sizes) -> dict[str, int]:
-        """Return `at` with the sizes that never vary; ConfigError if the law does not cover it."""
+        """Return `at`, completed with the sizes that never vary; ConfigError outside the law."""
         known = self.samples[0].at
         for name, value in at.items():
             if name not in known:
