@@ -76,7 +76,7 @@ _PEAK_RESETS = (
 
 
 class CallLog:
-    """Recorder of the marks of one process.
+    """Recorder of calls that leave no entry in the history of this process, as marks.
 
     torch: the module torch.
     gpu: torch.cuda or torch.xpu.
@@ -92,7 +92,7 @@ class CallLog:
         self._undo: list[Callable[[], None]] = []
 
     def count(self, device: int) -> int:
-        """Return the number of allocations, frees and OOM errors on `device` since the start."""
+        """Return the number of allocations, frees and OOM errors on `device` in this process."""
         stats = self.gpu.memory_stats(device)
         here = sum(stats.get(key, 0) for key in STATISTICS)
         return int(self._counted_before.get(device, 0) + here)

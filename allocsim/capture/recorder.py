@@ -92,7 +92,7 @@ BACKENDS = (
 
 
 _MOST_MARKS = 50_000
-"""Number of marks above which the older half is dropped, except the last of each lasting kind."""
+"""Number of marks above which the older half is dropped, except marks that are still in effect."""
 
 
 class Listener(Protocol):

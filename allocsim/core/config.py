@@ -140,7 +140,7 @@ class AllocatorConfig:
         return int(min(wanted, longest_reserve(total)))
 
     def with_default_cuts(self) -> AllocatorConfig:
-        """Return a copy with default values of the options whose role is `Role.CUTS`."""
+        """Return a copy with defaults of the options on how memory is cut (`Role.CUTS`)."""
         fresh = AllocatorConfig(self.release)
         cuts = [option.field for option in OPTIONS.values() if option.role is Role.CUTS]
         changes: dict[str, Any] = {name: getattr(fresh, name) for name in cuts}

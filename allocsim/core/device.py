@@ -30,7 +30,8 @@ class Device:
         0 if it provides none.
     used: bytes of all allocations, in whole pages.
     room: upper limit of `used`.  A replay lowers it if the recorded driver refused a request.
-    refused_below: bytes of the smallest device that would have served a refused call, or None.
+    refused_below: bytes of the smallest device on which one of the refused calls would have
+        succeeded; None if no call was refused for lack of memory.
     calls: dictionary from (name, bytes) of a driver call to the number of such calls that
         succeeded. The names are "malloc", "free", "create" (one handle), "map" (one range of
         handles) and "unmap" (one handle, including its release).
@@ -210,7 +211,7 @@ class Device:
         return None if address in self._sizes else address
 
     def reserve_range(self, size: int) -> int:
-        """Reserve `size` bytes of addresses for an expandable segment; return the first."""
+        """Reserve `size` bytes of addresses for an expandable segment; return the first address."""
         if not self._dictated and not self._highest:
             return self.reserve_address(size)
         # A recording shows the address only once memory is mapped.  Until then the segment has a

@@ -158,8 +158,8 @@ def _move_to_dictated_address(heap: Heap, block: Block) -> int:
 def find_expandable_block(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
     """Return the first of the adjacent free and unmapped blocks where a request is mapped.
 
-    If no existing blocks suffice, it is the block of a new segment.  From 2.15 on, a new segment
-    that cannot hold `size` bytes is destroyed, and the result is None (semantics 4.2).
+    If no existing blocks suffice, the result is the only block of a new segment.  From 2.15 on, a
+    new segment that cannot hold `size` bytes is destroyed, and the result is None (semantics 4.2).
     """
     return first_of_sequence(pool, stream, size) or _new_segment(heap, pool, stream, size)
 

@@ -29,8 +29,8 @@ StepRow = tuple[int, int, int, int]
 """(kind, block name, requested bytes, stream) of one step of a plan.
 
 MALLOC adds the block to `Heap.named`; FREE and FREE_REQUESTED remove it.  FREE_REQUESTED begins a
-free, and a later FREE_COMPLETED completes it.  BRIEF is a MALLOC if the next step is the FREE of
-the same name, size and stream.  Any other kind stops the loop.
+free, and a later FREE_COMPLETED completes it.  BRIEF is a MALLOC whose block
+the next step frees, with the same size and stream.  Any other kind stops the loop.
 """
 
 _Step = tuple[int, Any, Any, int]

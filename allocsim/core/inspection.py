@@ -322,8 +322,8 @@ def fingerprint(
     In states with equal values, the same steps have the same effects.
 
     waiting: frees that have begun and are not complete, by name (recorded address) of the block.
-    allocated_at: for each block of the periods that repeat, by name, number of the plan step that
-        requested it.
+    allocated_at: dictionary from the name of a block to the number of the plan step that requested
+        it, for the blocks of repeated periods.
     step: number of the next plan step; the ages of blocks are counted back from it.
     """
     # Blocks from before the repeating part are only counted: none are added, and a block that was

@@ -258,7 +258,7 @@ def _fold_active(  # noqa: PLR0912, PLR0915  (one loop, by design)
 
 
 def split_journal(journal: Journal, n_records: int, n_waits: int) -> tuple[Journal, Journal]:
-    """Return the first `n_records` records and `n_waits` waits of a journal, and the rest."""
+    """Split a journal after `n_records` records and `n_waits` waits; return both parts."""
     sizes, requests, inactive, at, waits = map(list, journal)
     before = (sizes[:n_records], requests[:n_records], inactive[:n_records])
     after = (sizes[n_records:], requests[n_records:], inactive[n_records:])

@@ -27,7 +27,7 @@ from allocsim.errors import ConfigError
 from allocsim.units import MIB
 
 MAX_LENGTH = 64 * 1024
-"""Longer strings are refused unread; no environment variable is longer."""
+"""Number of characters above which a conf is refused unread."""
 
 _WORD = re.compile(r"[,:\[\]]|[^,:\[\]]+")
 _SPACES = str.maketrans("", "", " ")
@@ -209,7 +209,7 @@ def _is_power_of_two(value: int) -> bool:
 
 
 def _read_threshold_size(parser: _Parser, key: str) -> None:
-    """Read max_split_size_mb or max_non_split_rounding_mb; refuse less than a large segment has."""
+    """Read max_split_size_mb or max_non_split_rounding_mb; refuse less than a large segment."""
     word = parser.value(key)
     size = min(parser.integer(word, key), _SIZE_MAX)
     # The minimum follows large_segment_size_mb of the same conf.

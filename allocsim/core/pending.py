@@ -175,7 +175,7 @@ class PendingFrees:
                 self._insert_events(block)
 
     def _remove_cudagraph_stream_uses(self, block: Block) -> bool:
-        """Remove streams that record_stream added in a capture; return True if that leaves none."""
+        """Remove streams that record_stream added in a capture; return True if none is left."""
         uses, captured = block.stream_uses, block.capture_uses
         if uses is None or captured is None:
             return False

@@ -118,14 +118,14 @@ class Release:
 
     # Private pools (5).
     scope_is_capture: bool = True
-    """Frees wait for the end of an open pool scope, as they do in a graph capture (5.4)."""
+    """Frees wait until end_allocate_to_pool, as they do in a graph capture (5.4)."""
     scope_by_stream: bool = True
-    """A pool scope takes only requests of the stream that it was opened for (5.2)."""
+    """begin_allocate_to_pool sends only requests of one stream to the pool (5.2)."""
     newest_scope_wins: bool = False
     forgets_captured_streams: bool = False
-    """A free deferred to the end of a scope ignores record_stream calls inside a scope (5.5)."""
+    """A free deferred to end_allocate_to_pool ignores record_stream calls in a pool scope (5.5)."""
     unordered_deferred_frees: bool = False
-    """Frees that a scope deferred complete in an order that depends on addresses of C++ objects.
+    """Deferred frees complete in an order that depends on the addresses of C++ objects.
 
     No model can know this order (12.3a).
     """
@@ -165,13 +165,13 @@ class Release:
     host_counts_plain_frees: bool = True
     """A free that waits for nothing reduces the active statistics (13.5)."""
     host_counts_polled_size: bool = True
-    """A completed free subtracts the polled size from active bytes, -1 for any size (13.5)."""
+    """A free subtracts the polled size (-1 for any), not the block's, from active bytes (13.5)."""
     host_takes_newest: bool = True
     """A request takes the newest free block of its bucket, even if it is too small (13.2)."""
     host_private_pools: bool = False
     """Requests for pinned memory in a graph capture go to a private pool (13.6)."""
     host_stats_by_pool: bool = False
-    """Statistics of active blocks are kept for each pool; a peak is a sum over pools (13.6)."""
+    """Active blocks are counted for each pool; a peak is the sum of the pools' peaks (13.6)."""
 
     # Requests of the program.
     keeps_cublas_workspaces: bool = True

@@ -70,7 +70,7 @@ class ReplayAllocator(CachingAllocator):
         return block
 
     def name_by_address(self) -> int:
-        """Use the address of each allocated block as its name; return the bytes of the blocks."""
+        """Use the address of each allocated block as its name; return the sum of their sizes."""
         return sum(self.give_name(ptr, ptr).size for ptr in list(self.heap.live))
 
     def rename(self, new_name: Callable[[int], int]) -> None:
@@ -127,7 +127,7 @@ class ReplayAllocator(CachingAllocator):
         self.heap.stats.set_block_statistics(journal)
 
     def save_bytes(self) -> None:
-        """Save the present allocated, active and inactive split bytes, for `saved_bytes`."""
+        """Save allocated, active and inactive split bytes, which `saved_bytes` then returns."""
         self.heap.stats.save_bytes()
 
     def saved_bytes(self) -> SavedBytes:
@@ -155,7 +155,7 @@ class ReplayAllocator(CachingAllocator):
 
 
 _NO_OTHER = 1 << 80
-"""Number above every address, used if no other segment follows."""
+"""Number above every address, in place of the address of the next segment if there is none."""
 
 
 def plant(heap: Heap, private: PrivatePools, segments: Iterable[SegmentState]) -> dict[int, Block]:

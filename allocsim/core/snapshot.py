@@ -202,7 +202,7 @@ _POOLS = (
 )
 
 _Cell = Callable[[int, float], str]
-"""Function from a value, and the value that chooses the unit, to the text of a cell."""
+"""Function that writes a value as text; the second argument is the value that chooses the unit."""
 
 
 def _scaled(value: int, guide: float, base: int, units: Sequence[str]) -> tuple[int, str]:

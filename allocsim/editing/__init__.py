@@ -192,11 +192,11 @@ _CHECKPOINTED = (0.6, 0.85)
 It is 61 to 84 % in six models (tests/editing/test_savings.py).
 """
 _EIGHT_BITS = (0.48, 0.74)
-"""Shares of optimizer state that 8 bits with scales save: of 16-bit state and of 32-bit state."""
+"""Shares saved by 8-bit optimizer state with scales, in place of 16-bit and of 32-bit state."""
 _ADAPTED = (0.9, 1.0)
 """Lowest and highest share of gradients and optimizer state that usual LoRA adapters save."""
 _QUANTISED = (0.45, 0.75)
-"""Shares of 16-bit weights that 8-bit linear layers save, and that 4-bit ones save."""
+"""Shares of 16-bit weights that are saved by 8-bit and by 4-bit linear layers."""
 _LEAST_SHARE = 0.05
 _MOST = 4
 

@@ -109,8 +109,8 @@ class Program:
     steps: plan steps, which are the calls that a replay makes, in order.
     starts: index of the first plan step of each training step, ascending.
     numbers: number of each training step, by which an edit names it.
-    phases: for "forward", "backward" and "optimizer", entries of the first request of each
-        occurrence.
+    phases: dictionary from "forward", "backward" and "optimizer" to the entries where the phase
+        begins: the first request of each occurrence.
     frames: stack number of each entry of the recording; -1 without a stack.
     """
 

@@ -6,8 +6,8 @@ Every block has one of three roles, which follows from its lifetime:
 - Carried blocks are freed in the next one, such as gradients that the next `zero_grad` frees.  Each
   step frees the carried blocks of the step that ran before it in the new order.
 - Lasting blocks, such as the optimizer's state, are never freed by a training step.  The step that
-  runs first allocates the lasting blocks of the first recorded step.  Each is allocated before a
-  request with the same stack as the request that follows it in the recording.
+  runs first allocates the lasting blocks of the first recorded step.  Each is placed before the
+  request that matches, by its stack, the request that follows the block in the recording.
 
 A recording is refused if a block has none of these roles, or if training steps carry different
 numbers of blocks.
@@ -77,7 +77,7 @@ class _Rewriter:
         self._freed = {free: life for life in self._lives.values() for free in life.frees}
         self._lasting: list[_Life] = []
         self._first_only: set[int] = set()
-        """Plan steps after the first training step that request lasting blocks; each runs once."""
+        """Plan steps of later training steps that request lasting blocks; none runs twice."""
         self._carried: list[list[_Life]] = [[] for _ in starts]
         self._n_requests: dict[int, int] = defaultdict(int)
         self._find_roles()

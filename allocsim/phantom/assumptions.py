@@ -13,7 +13,7 @@ import threading
 from typing import Any
 
 MOST_EXPERTS = 1024
-"""Most scores per token of a top-k that is taken as a choice of experts; a vocabulary has more."""
+"""Most scores per token for which a top-k counts as a choice of experts, not of words."""
 
 
 class Router:

@@ -205,7 +205,7 @@ def leave_out_frames(snapshot: dict[str, Any], folder: str) -> None:
 
 
 _TEXTS = {"compile_context", "user_metadata"}
-"""Fields of an entry (one allocator call of a snapshot) with a new, often equal, string each."""
+"""Fields of a snapshot entry for which PyTorch makes a new string each, though most are equal."""
 
 
 def columns_of(entries: list[dict[str, Any]]) -> dict[str, list[Any]]:

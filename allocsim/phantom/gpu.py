@@ -165,7 +165,7 @@ _UNIFIED = (
     "subtracted"
 )
 _ASSUMED = {"printed": "", "derived": "", "AMD": _AMD, "Intel": _INTEL, "unified": _UNIFIED}
-"""Sentence on the assumptions about a GPU, by its kind in gpus.csv: the source of its memory.
+"""Sentence on what is assumed of a GPU, by the column "kind" of gpus.csv: the source of its memory.
 
 printed: PyTorch printed the memory in an error.
 derived: memory of another GPU of the same size and generation; if there is none, the memory that

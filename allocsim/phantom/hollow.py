@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 PLANNED = 32
-"""Zeros in the list that replaces the result of FlashInfer's plan(); 0.7 returns fewer numbers."""
+"""Length of the zero list that replaces FlashInfer plan()'s result; release 0.7 returns fewer."""
 
 _USED: tuple[tuple[re.Pattern[str], Any], ...] = (
     (re.compile(r"^plan$"), lambda: [0] * PLANNED),
@@ -27,10 +27,10 @@ _USED: tuple[tuple[re.Pattern[str], Any], ...] = (
     (re.compile(r"_(num|count|size|occupancy)$|workspace_size"), 0),
     (re.compile(r"supports"), False),
 )
-"""Pairs: pattern of a function's name, and result of a replaced function with such a name.
+"""Pairs: pattern of the name of a replaced function, and its result or a function that makes it.
 
-Callers use these results. A callable makes the result. "tactics" are variants of a kernel, and
-none are offered."""
+The program uses the results of these functions.  "tactics" are variants of a kernel; the result is
+an empty list."""
 
 _hollow: dict[str, set[str]] = {}
 _invented: set[str] = set()

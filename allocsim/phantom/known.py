@@ -18,7 +18,7 @@ MOST_BYTES = 1 << 25
 """Largest storage of a device tensor whose contents are kept on the host, in bytes."""
 
 _PRUNED_EVERY = 256
-"""Number of storages to add until the contents of freed storages are next dropped."""
+"""Number of added storages after which the contents of all freed storages are dropped."""
 
 
 class _Contents:

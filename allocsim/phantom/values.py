@@ -18,7 +18,7 @@ from typing import Any
 
 _NUMBERS = frozenset({int, float, bool, complex})
 _MOST_KEPT = 1024
-"""Most host tensors, made from Python numbers that are operands, that are cached for reuse."""
+"""Largest number of cached host tensors, each made from a Python number that is an operand."""
 _ANSWERED, _KNOWN, _NOTED = 2, 1, 0
 """Modes of the phantom GPU for copies to the host (see `_Telling`), as numbered in device.h."""
 

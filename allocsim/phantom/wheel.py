@@ -48,7 +48,7 @@ Earlier releases are made to use the legacy interface of cuDNN, whose stub needs
 """
 
 _LAST_WITH_OLD_ABI = 206
-"""Number of the last release built with the C++ string ABI from before GCC 5."""
+"""`Wheel.number` of the last release with the C++ string ABI from before GCC 5: 2.6."""
 
 # Old wheels use old platform tags; pip takes the first that fits.
 _PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014", "manylinux1", "linux")

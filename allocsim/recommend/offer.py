@@ -79,14 +79,14 @@ def dominates(better: Point, worse: Point) -> bool:
 
 
 Bar = tuple[tuple[Point, bool], ...]
-"""(numbers of a finished replay, True if it also beats a replay with equal numbers)."""
+"""Finished replays: (memory, calls and retries; True to beat a replay with equal numbers too)."""
 
 
 def is_hopeless(bar: Bar, so_far: Point) -> bool:
-    """Return True if a running replay can no longer become better than every finished one.
+    """Return True if a finished replay already beats a running one, whose numbers only grow.
 
-    bar: numbers of the finished replays.
-    so_far: numbers of the running replay.
+    bar: memory, calls and retries of the finished replays (`Bar`).
+    so_far: the same numbers of the running replay.
     """
     return any(dominates(p, so_far) or (loses and p == so_far) for p, loses in bar)
 
@@ -112,8 +112,8 @@ class DriverTimes:
     create, map, access: times of cuMemCreate and cuMemMap for one handle, and of cuMemSetAccess for
         one range.
     unmap, release: times of cuMemUnmap and cuMemRelease for one handle.
-    low, high: quartiles of the ratio of real to estimated time, over recordings from this card; the
-        ratio of a recording is a median (`python -m benchmarks.driver_times`).
+    low, high: first and third quartile of real divided by estimated time, over recordings from this
+        card; a recording counts with its median (`python -m benchmarks.driver_times`).
     """
 
     card: str

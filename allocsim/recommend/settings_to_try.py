@@ -229,7 +229,7 @@ _BESIDE = ("large_segment_size_mb:64", "expandable_segments:True,large_segment_s
 """Further settings to try, which win on several recordings in traces/ where no usual one does."""
 
 _PARTS = (1, 2)
-"""Numbers of segments that together have room for the peak of the requests of 1 to 10 MiB."""
+"""Numbers of segments to size for the peak of the requests of 1 to 10 MiB, which share segments."""
 
 
 def usual_settings(recorded: AllocatorConfig, *, expandable: bool = True) -> tuple[Setting, ...]:
@@ -244,6 +244,8 @@ def proposals(
 
     They are `usual_settings`, and a few whose values are derived from the requests in the first
     half of the recording.
+
+    parts: devices of the recorded program.
     """
     may_expand = expandable and all(allows_expandable(part) for part in parts)
     options = (*_USUAL, *_BESIDE, *_fitted_confs(parts))

@@ -3,10 +3,10 @@
 Many sizes are equal, or at the boundaries of the allocator's rules, because allocators differ on
 ties and exact fits.
 
-A reproducible script avoids two cases where real PyTorch gives different results each time: several
-frees deferred at once from 2.9 to 2.12 (semantics 12.3a), and, up to 2.12, streams recorded both
-inside and outside the scopes of pools, which upstream identifies by the address of an object
-(12.3b).
+A reproducible script avoids two cases where real PyTorch gives different results each time.  From
+2.9 to 2.12 this is a deferral of several frees at once (semantics 12.3a).  Up to 2.12 it is the use
+of record_stream both inside and outside pool scopes, because upstream stores such streams under the
+address of a C++ object (12.3b).
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ _ALIGNMENT = 16
 _GOLDEN = 11400714819323198485
 _SLOTS = 16
 _CROWDED_SLOTS = (2, 3, 3, 4, _SLOTS)
-"""Choices for the number of neighbouring slots, of 16, to which all handles of a script hash."""
+"""Numbers of adjacent slots, of 16, to which the stream handles of a script hash; one is drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +172,7 @@ def make_script(
     is_reproducible: avoid the cases where real PyTorch gives different results each time.
     with_marks: allow pools with no_split and use_on_oom, pools emptied separately, and pools
         deleted as a MemPool, if the release has these calls.
+    largest: upper limit of a requested size, in bytes.
     length_factor: factor on the number of ops, for real allocators that take long to start.
     """
     rng = random.Random(f"{seed} {release.version}")

@@ -381,7 +381,7 @@ class Fork:
 
 
 def run(torch: Any, reading: int, *, starts_context: bool) -> None:
-    """Wait for one command, run its script and exit; called in the forked process only."""
+    """Read one command from the descriptor `reading`, run its script and exit; only in a fork."""
     code = 1
     try:
         if starts_context:

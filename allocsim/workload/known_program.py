@@ -2,7 +2,7 @@
 
 A row is one call of the program.  In rows that repeat, such as a decoding step, requests of the
 small pool are not simulated if the small pool is in the same state as before an earlier repetition:
-they get the addresses of that one.  This is exact, because small and large pool share no blocks.
+they get the addresses of that repetition.  This is exact, because the pools share no blocks.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ EMPTY_CACHE = 9
 """Kind of a row that calls empty_cache, besides MALLOC and FREE."""
 
 _SPANS = (1, 2)
-"""Distances to the stretches that a stretch may repeat; 2, because blocks may swap addresses."""
+"""Distances of a stretch to an earlier equal stretch; 2, because two blocks may swap addresses."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
