@@ -116,7 +116,7 @@ def _order_by_digits(words: NDArray[np.uint64], n_digits: int) -> NDArray[np.int
 
 
 _LONGEST = (32 << 20) - (1 << 13)
-"""Bytes of the largest array whose free raises glibc's threshold, less glibc's bookkeeping."""
+"""Bytes of the array that `keep_pages` frees: glibc's limit of 32 MiB, less its bookkeeping."""
 
 
 @cache

@@ -3,7 +3,7 @@
     AllocsimError
       RecordingError            invalid file: path, entry, value and what was expected
       ConfigError               invalid setting; also a ValueError
-      OutOfMemoryError          simulated GPU out of memory, with PyTorch's text; a RuntimeError
+      OutOfMemoryError          simulated device out of memory, PyTorch's text; a RuntimeError
       UpstreamError             error of PyTorch itself, other than out of memory
         UpstreamAssertionError  internal assertion of PyTorch
         DriverRefusalError      refusal of a call by the CUDA driver; also a RuntimeError

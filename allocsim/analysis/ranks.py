@@ -183,7 +183,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Ranks(Shown):
-    """Results of all ranks.
+    """Results of replaying all ranks of a job.
 
     refused: files that could not be replayed.
     conf: setting of all ranks; None for the recorded settings.

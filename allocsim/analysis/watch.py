@@ -63,7 +63,7 @@ class Arrivals:
         self._read: dict[Path, _Look] = {}
 
     def scan(self, now: float) -> Iterator[Arrival | Unreadable]:
-        """Scan the folder and yield the files that are new or changed, ordered by name."""
+        """Yield the new or changed recordings, by name; `now` is the time in seconds since 1970."""
         self.waits = False
         last, self._last = self._last, {}
         for path in self._files():

@@ -38,7 +38,7 @@ class Measures:
 
     mean_overhead, overhead_at_peak_allocated, overhead_at_peak_reserved, overhead_of_peaks: the
         ratios mean, at_live, at_reserved and of_peaks of the module's docstring.
-    slack_share: share of the bytes of all allocated blocks that were not requested, 0 to 1.
+    slack_share: bytes beyond the requested sizes, as a share of all allocated bytes, 0 to 1.
     lower_bound_bytes: peak of the requested bytes; no allocator needs less.
     packed_bytes: memory that is enough if all requests are known in advance.
     n_blocks: number of blocks for which `packed_bytes` was computed.

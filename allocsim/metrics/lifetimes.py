@@ -173,7 +173,7 @@ def period_starts(prepared: Prepared) -> _Ints:
 
 
 class EqualPeriods(NamedTuple):
-    """Rows [first, end) of consecutive periods that have `length` rows each."""
+    """Consecutive periods in columns sorted by entry: rows [first, end), `length` rows each."""
 
     first: int
     end: int
@@ -181,9 +181,9 @@ class EqualPeriods(NamedTuple):
 
 
 def equal_periods(moment: _Ints, periods: _Ints) -> Iterator[EqualPeriods]:
-    """Find consecutive periods with equally many rows; yield the rows of each such sequence.
+    """Yield each sequence of consecutive periods that have equally many rows of a column.
 
-    moment: entry of each row, ascending.
+    moment: the column: the entry of each row, ascending.
     periods: first entry of each period.
     """
     starts = np.searchsorted(moment, periods)

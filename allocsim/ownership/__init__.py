@@ -197,7 +197,7 @@ def scene_of_run(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeli
     """Return the blocks of a recording, each with the phase and kind of code that requested it.
 
     start: segments before the first entry.
-    timeline: memory after each step of the baseline, for the sizes of blocks.
+    timeline: memory during the replay under the recorded settings, for the sizes of blocks.
     """
     return _scene(trace, blocks_of(trace, start, timeline), is_state_only=False)
 

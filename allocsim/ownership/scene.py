@@ -161,7 +161,7 @@ def _are_completions(action: NDArray[np.uint8], row: NDArray[np.intp]) -> NDArra
 def rows_of(segments: tuple[SegmentState, ...], pools: tuple[PoolId, ...]) -> list[NDArray[Any]]:
     """Return the blocks in use in segments before the first entry, as columns for `paired`.
 
-    Each of them becomes an allocation with the entry number -1; a pending free follows it.
+    Each block becomes an allocation with the entry number -1, then a free if its free is pending.
     """
     rows = []
     number = {pool: index for index, pool in enumerate(pools) if pool != DEFAULT_POOL}
@@ -181,7 +181,7 @@ def rows_of(segments: tuple[SegmentState, ...], pools: tuple[PoolId, ...]) -> li
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """Spans of one training phase: each consists of consecutive allocations, all in this phase.
+    """All spans of one training phase; a span is a sequence of allocations in this phase only.
 
     first, last: entries of the first and last allocation of each span.
     after: entry of the first allocation after each span; `NEVER` if there is none.
@@ -255,7 +255,7 @@ class Scene:
         return self.blocks.freed > self.last_alloc
 
     def span_end(self, spans: Spans) -> tuple[_Column, _Column]:
-        """Return for each block the entries of the last allocation in its span and of the next one.
+        """Return two entries per block: last allocation in its span, first allocation after it.
 
         The span of a block is the last of `spans` that begins before the block is allocated.
         """

@@ -199,7 +199,7 @@ LINE = re.compile(r":(\d+)")
 
 
 def moved_lines(before: Iterable[str], now: Iterable[str]) -> dict[str, str]:
-    """Match owners of two recordings whose names differ only in line numbers; return new to old.
+    """Return the old name of each new name of an owner that differs only in line numbers.
 
     before, now: names of all owners in the old and in the new recording.
     Such names are matched in order of their line numbers, if both recordings have equally many.

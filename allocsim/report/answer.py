@@ -67,7 +67,7 @@ def paste_setting(setting: Setting) -> list[str]:
 def paste_notes(
     found: Recommendation, devices: Iterable[Cure | DeviceExplanation] = ()
 ) -> list[str]:
-    """Return sentences on the recommended setting: its proof by a replay, and its releases.
+    """Return sentences on the recommended setting: its proof by a replay, and its PyTorch releases.
 
     devices: results that give the number of entries after the last error.
     """
@@ -161,7 +161,7 @@ def trial_document(trial: Trial) -> dict[str, Any]:
 def range_document(trial: Trial) -> dict[str, int | None]:
     """Return the possible peaks under a setting as JSON; {} if the peak is one number.
 
-    Blocks from before entry 0 can stay in their segments or be placed again.
+    There are two peaks if blocks from before entry 0 can stay in their segments or be placed again.
     """
     if trial.peak_range is None:
         return {}

@@ -36,7 +36,7 @@ COUNTS = {"driver_calls": "calls for memory", "retries": "retries", "ooms": "out
 
 
 def text(found: Comparison, count: int | None = None) -> str:
-    """Return the text of `allocsim compare`.  count: rows; 0 for all, None for one screen."""
+    """Return the text of `allocsim compare` with `count` rows; 0 for all, None for one screen."""
     a, b = found.a, found.b
     lines = [*_names(a, b), *_reserved(found), *_allocated(found), *_counts(a, b), ""]
     lines.append(_FIGURES.format("change", "A", "B") + found.by)

@@ -1,6 +1,6 @@
 """Answer of `allocsim fit --server`: does a served model fit a card?  As text and as JSON.
 
-An unknown size is shown as a range; a single number in the JSON is its upper end.
+An uncertain size is shown as a range; where the JSON has one number, it is the upper end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_RUN: dict[str, Any] = {
     "num_alloc_retries": 0,
     "seconds": 0.0,
 }
-"""Values for JSON keys that every answer of `fit` has but that only a run of a task can fill."""
+"""JSON keys whose values are known only if `fit` runs a program, each with a placeholder."""
 COMMANDS = {
     "vllm": "vllm serve {} ",
     "sglang": "python -m sglang.launch_server --model-path {} ",

@@ -60,10 +60,11 @@ def fields(value: object, keys: str) -> dict[str, Any]:
 
 
 def unproved(parting: Parting | None, entry: int | None = None) -> str:
-    """Return the prefix "unproved: " if the replay differs from the recording, else "".
+    """Return "unproved: " if the replay differs from the recording before `entry`, else "".
 
     parting: first difference between replay and recording; None if they are equal.
-    entry: entry that the prefixed statement is about; None if it is about the whole run.
+    entry: entry that the prefixed statement is about; None for the whole run, where any
+        difference counts.
     """
     if parting is None or (entry is not None and not parting.is_before(entry)):
         return ""

@@ -26,7 +26,7 @@ class PackedPool:
 
     name: pool, as `pool_text` describes it.
     text: name, number of segments and bytes, for readers.
-    places: start and width of each segment in units, as if all rows were one.
+    places: start and width of each segment in units, as if all rows were one long row.
     """
 
     name: str

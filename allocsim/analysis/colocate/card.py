@@ -48,7 +48,7 @@ class Failure:
     entry: entry of the failed request in the program's recording; None for a start or wake-up.
     wanted: size of the failed request, or memory that the start or wake-up needs.
     held: memory of the card that each process uses.
-    needed: size of the smallest card on which it would have succeeded in the same state.
+    needed: size of the smallest card on which the request, start or wake-up would succeed.
     """
 
     phase: int
@@ -69,7 +69,7 @@ class CardRun:
         is None if the peak is reached when a program starts or wakes up.
     held_at_peak: use of the card by each process when the use by all is largest.
     own_peaks: largest use of the card by each process.
-    lower_bound: size below which no card is sufficient.
+    lower_bound: size of a card; no smaller card is sufficient.
     failure: lack of memory that ended the replay; None if every request succeeded.
     steps: number of requests, frees and other calls that were replayed.
     """

@@ -59,7 +59,7 @@ class Program:
 
     @cached_property
     def times(self) -> NDArray[np.int64]:
-        """Recorded time of each call to replay, in microseconds, made never to decrease."""
+        """Time of each call to replay, in microseconds: the latest time recorded until then."""
         times = self.prepared.trace.time_us
         if times is None:
             what = "its entries have no times; expected time_us (PyTorch 2.2 or later), or --phases"
@@ -76,7 +76,7 @@ class Program:
     def mempools(self) -> tuple[PoolId, ...]:
         """Ids of the MemPools in order of creation.
 
-        If the recording does not show when they were created, all pool ids of the form (0, n).
+        If the recording does not show their creation, these are all pool ids of the form (0, n).
         """
         made = [m.value for m in self.prepared.marks if m.kind is MarkKind.POOL_CREATED]
         found = [each for each in made if isinstance(each, tuple)]
@@ -116,7 +116,7 @@ _PHASE = re.compile(r"\s*([\w .-]{1,40}):([A-Z])(?:@(\d{1,12}))?\s*")
 
 
 class Sleep(StrEnum):
-    """Memory that a program releases at the end of each phase; it wakes up at its next phase."""
+    """Memory that a program releases at the end of each phase and obtains again at its next."""
 
     NONE = "none"
     """Nothing: the allocator keeps all reserved memory."""
@@ -169,7 +169,7 @@ class Turn:
 
 
 def sleeps_of(texts: Sequence[str], programs: Sequence[Program]) -> tuple[Sleep, ...]:
-    """Return each program's kind of sleep, from texts such as "cache" (all) and "B:cache" (one)."""
+    """Return each program's `Sleep`, from texts such as "cache" (for all) or "B:cache" (for B)."""
     found = dict.fromkeys((each.letter for each in programs), Sleep.NONE)
     for text in texts:
         letter, _, kind = text.rpartition(":")

@@ -90,9 +90,9 @@ class Figures:
 
     @property
     def limited(self) -> int | None:
-        """Bytes to compare with a memory limit: reserved bytes, or else the next known size.
+        """Bytes to compare with a memory limit; None if unknown.
 
-        The next are the bytes of the process, then allocated bytes.  None if all are unknown.
+        If the reserved bytes are unknown, the bytes of the process, or else the allocated bytes.
         """
         held = (self.reserved, self.process_bytes, self.allocated_bytes)
         return next((size for size in held if size is not None), None)

@@ -54,7 +54,7 @@ class Cure:
     entries_left: number of entries after the last error; None if no error is recorded.
     is_withheld: True if nothing is recommended because the replay differs from the recorded run.
     needs: PyTorch releases that give the best setting the replayed effect, such as "PyTorch 2.11
-        or later"; None if each release that may have made the recording does.
+        or later"; None if each release that may have written the recording gives this effect.
     """
 
     device: int
@@ -105,7 +105,7 @@ class Remedy:
     trial: results of the replay with the change.
     smaller_fails_at: entry that fails on a device that is 2 MiB smaller; only for "device_memory".
     needs: PyTorch releases that give `conf` the replayed effect, such as "PyTorch 2.11 or later";
-        None if each release that may have made the recording does.
+        None if each release that may have written the recording gives this effect.
     """
 
     kind: str

@@ -27,7 +27,7 @@ _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")
 class TextRelease:
     """Properties of a release that the advice depends on.
 
-    rules: simulated release; for an older release, the oldest simulated one.
+    rules: the release as `allocsim.core` models it; for older releases, the oldest modelled one.
     options: options that the release accepts.
     prints_limit: the error text of the release contains the memory limit.
     """
@@ -113,7 +113,9 @@ OPENINGS: tuple[tuple[str, bool], ...] = (
     ),
     (r"OutOfMemoryError|ErrorMemoryAllocation", False),
 )
-"""(expression for words that begin an error, True if they begin a new one even near another)."""
+"""(expression for words that begin an error, False if the same words may continue an error whose
+requested size has not been printed yet).
+"""
 
 STATED: tuple[tuple[str, str], ...] = (
     ("per_process_memory_fraction limit", "fraction_limit"),
@@ -172,7 +174,7 @@ _JOINED = re.compile(
     rf"(?<![\w-])(?:{_either(BEFORE)})['\"]?(?:\s*[:=]\s*| (?:is|of|was|has|at) )['\"~]?\Z", _FLAGS
 )
 _CONNECTED = re.compile(r"(?:[:=]\s*|\s(?:is|of|was|has|at)\s)['\"~]?\Z", _FLAGS)
-"""Colon or verb between a name and its size; a fast test that saves most tests of `_JOINED`."""
+"""Colon or verb between a name and its size; tested first, since `_JOINED` is slower to test."""
 
 _TOUCHING = re.compile(
     rf"(?<![\w-])(?:{_either(BEFORE)})\s+(?:(?:about|approximately|a|of)\s+)?\Z", _FLAGS

@@ -168,8 +168,8 @@ _ADVICE = {
     GrowthCause.FIRST: "sizes are rounded to a power of two: pad batches to fewer different sizes",
 }
 _MUCH = 0.25
-"""Smallest share that leads to advice: of a cause in the newly pinned bytes, and of cached memory
-at the end in peak pinned memory.
+"""Share above which advice is given: for a cause, its share of the newly pinned bytes; for cached
+memory at the end, its ratio to the peak of pinned memory.
 """
 
 

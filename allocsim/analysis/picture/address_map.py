@@ -184,7 +184,7 @@ def _layers(blocks: Blocks, table: FrameTable, colouring: str) -> list[_Layer]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Owners:
-    """Owners of blocks.
+    """Owner (line of code) of each block, as numbers and names.
 
     owner: owner of each block, as an index into `names`.
     names: names of the owners, in decreasing order of memory over time (bytes times entries).

@@ -2,7 +2,7 @@
 
 A block or segment is live after entry e if `born <= e < end`; `born` is -1 if it is older than the
 recording, and the end is `n_entries` if it outlives the recording.  A request that failed in the
-recording has no row, even if the replay serves it.
+recording is left out, even if the replay serves it.
 """
 
 from __future__ import annotations

@@ -298,7 +298,7 @@ def top_of_spill(
 
 
 def tops_of_fit(found: Fit) -> tuple[Top, Top | None, Top | None]:
-    """Return the memory of a simulated run by category, at up to three moments.
+    """Return the memory of a run that `fit` simulated, by category, at up to three moments.
 
     The moments are the peak, the entry with the most memory that the driver moved to the host (None
     if it moved none), and the failed request (None if none failed).

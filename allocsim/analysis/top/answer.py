@@ -173,7 +173,7 @@ class StackAnswers:
 
 
 _LEAST_SHARE = 1 / 400
-"""Share of all memory below which frames are folded into one box, since theirs are too narrow."""
+"""Share of all memory; frames with less share one box, since their own would be too narrow."""
 _MOST_ROWS = 48
 _MOSTLY = 0.9  # least share of a frame's memory in one category for which the box has this category
 

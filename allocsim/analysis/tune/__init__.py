@@ -83,7 +83,7 @@ class Tuning(Shown):
     warnings: differences of replays under the recorded settings from the recordings; if there are
         any, the search proves nothing.
     needs: PyTorch releases that give the best setting the replayed effect, such as "PyTorch 2.11
-        or later"; None if each release that may have made the first recording does.
+        or later"; None if each release that may have written the first recording gives it.
     recommendation: recommendation that `replay`, `explain` and `risk` make too; None with
         `by_device`.
     further: setting that reserves at least 5 % less than `best`, or None.  It is not recommended,

@@ -76,7 +76,7 @@ _Peaks = tuple[tuple[int, int], ...]
 class Demand:
     """Requests of a recording, prepared once to compute a lower bound under many settings.
 
-    size: size of each entry.
+    size: bytes of each entry of the recording.
     group: number of the (pool, stream) pair of each entry.
     """
 
@@ -302,7 +302,7 @@ def shortest_lifetimes(trace: Trace) -> Lifetimes:
 class LivePeak:
     """Peak of the bytes of live requests in a recording, for any rounding of their sizes.
 
-    A replay under the setting reserves at least this much.
+    A replay reserves at least the peak with the rounding of its setting.
     """
 
     def __init__(self, lifetimes: Lifetimes, periods: NDArray[np.int64]) -> None:

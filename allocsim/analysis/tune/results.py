@@ -226,7 +226,7 @@ def _is_ours(data: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TriedSetting:
-    """Results of one setting.
+    """Results of one setting, read from a results file.
 
     is_whole: False if the search ended its replay early because another setting was better.
     survives: True if it was replayed to the end and every request was served.

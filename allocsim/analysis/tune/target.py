@@ -27,7 +27,7 @@ LONG = 20_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Target:
-    """One device of one recording.
+    """Device of a recording, one of those for which a search finds a common setting.
 
     name: path of the recording, for messages.
     path: file from which worker processes read the recording.

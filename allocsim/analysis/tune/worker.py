@@ -83,7 +83,7 @@ class Job:
     bar: memory, driver calls and retries of finished settings; the replay ends early if one of them
         is better.
     finds: find the smallest sufficient device.
-    within: device memory in bytes for a first replay; if it fails, the job ends.  None to omit it.
+    within: bytes of the device in a first replay, whose failure ends the job; None to skip it.
     confirms: find the smallest device on which the driver refuses no call, even if this takes extra
         replays.
     known: result of an earlier replay on `device_memory`, used in place of a new one; or None.

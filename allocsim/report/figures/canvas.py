@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LEAST, MOST = 0.25, 0.9
 _TRACE = 1e-4
-"""Share of a pixel below which it counts as 0, because of rounding errors."""
+"""Share of a pixel's area; smaller shares are rounding errors and count as 0."""
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 SKY, VERMILION, YELLOW = "#56B4E9", "#D55E00", "#F0E442"
