@@ -86,8 +86,8 @@ def has_two_starts(device: RecordedDevice, setting: Setting) -> bool:
 class Prepared(RecordedDevice):
     """Device of a recording, with data that its replays share: plan, start states, periods, proof.
 
-    written: this device, prepared for a release that can have written the recording; it provides
-        the plan.  None if `release` itself can have written the recording.
+    written: this device, prepared for another release, which can have written the recording; its
+        plan is used.  None if `release` itself can have written the recording.
     """
 
     written: Prepared | None = None

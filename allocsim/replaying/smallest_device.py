@@ -136,6 +136,7 @@ class _Climb:
     """Choice of the next larger size after a trial that failed.
 
     budget: number of entries that may be replayed before the search switches to bisection.
+    climbs: number of failed trials so far.
     stride: smallest increase of the size, in the unit of `find_smallest`.
     """
 

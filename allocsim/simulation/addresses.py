@@ -50,7 +50,10 @@ driver."""
 
 @dataclass(frozen=True, slots=True)
 class DatedEvent:
-    """Change of the address space by code other than PyTorch, before the segment at `entry`."""
+    """Change of the address space by code other than PyTorch.
+
+    entry: entry before which a replay repeats the change.
+    """
 
     entry: int
     event: AddressEvent

@@ -30,7 +30,7 @@ class SimulatedOom:
 
     requested_bytes: size before rounding; None if the recording has only the rounded size.
     rounded_bytes: size after rounding.
-    tried_bytes: size that the error message gives.
+    tried_bytes: size after "Tried to allocate" in the error message; 0 if it gives none.
     is_recorded: True if the recording has an `oom` entry for this request too.
     total_bytes, free_bytes: memory of the device after the error.
     allocated_bytes, reserved_bytes: memory of PyTorch after the error.
