@@ -163,7 +163,7 @@ def _filled(entry: _Column) -> _Column:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Simulated:
-    """Result of `simulate`.
+    """Replay of a recording, and the recording that PyTorch would have written of it.
 
     runs: replay of each device.
     recording: recording that PyTorch would have written.

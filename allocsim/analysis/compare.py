@@ -249,7 +249,7 @@ _SHOWN = 10  # number of rows in the table of a notebook
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Shown):
-    """Comparison of run A with run B.
+    """Memory of the runs A and B, and the differences by owner.
 
     by: grouping of owners: "line", "stack", "module", "category", "stream" or "pool".
     """

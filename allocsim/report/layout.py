@@ -60,7 +60,7 @@ def fields(value: object, keys: str) -> dict[str, Any]:
 
 
 def unproved(parting: Parting | None, entry: int | None = None) -> str:
-    """Return "unproved: " if the replay differs from the recording before `entry`, else "".
+    """Return "unproved: " if the replay differs from the recording up to `entry`, else "".
 
     parting: first difference between replay and recording; None if they are equal.
     entry: entry that the prefixed statement is about; None for the whole run, where any

@@ -56,9 +56,9 @@ class Way:
 class Colocation(Shown):
     """Result of a replay of several programs on one card.
 
-    threads: the programs are threads of one process with one allocator.
-    by_time: the programs run at the same time: their requests are in the order of the recorded
-        times, and each program has one phase.
+    threads: True if the programs are threads of one process with one allocator.
+    by_time: True if the programs run at the same time: their requests are in the order of the
+        recorded times, and each program has one phase.
     run: replay on the given card.
     ways: variants of the run: first as given, then with changes that may reduce memory; empty if
         the smallest card was not searched.

@@ -110,7 +110,7 @@ class Card(Observer):
     """Replay of all programs on one card.
 
     memory: bytes of the card; None for an unlimited card.
-    threads: the programs are threads of one process.
+    threads: True if the programs are threads of one process.
     """
 
     def __init__(

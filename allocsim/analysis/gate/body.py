@@ -45,7 +45,7 @@ class HeldBefore:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Body:
-    """Measured part of a recording.
+    """Part of a recording to measure, and what its replay needs.
 
     first: entry of the recording at which the part begins.
     trace: entries of the part.

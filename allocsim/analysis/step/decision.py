@@ -123,7 +123,7 @@ class Decision(Shown):
 class Observed:
     """Changes that one request made to the allocator.
 
-    written: entries that the request added to the history, each with the work that caused it.
+    written: entries that the request added to the history, with the cause of each.
     """
 
     request: Request

@@ -59,7 +59,7 @@ _SHOWN = 8  # number of rows in the table of a notebook
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Tuning(Shown):
-    """Result of `tune`.
+    """Result of a search for the best setting: the best, all tried settings, and reasons.
 
     device_memory: bytes of the smallest of the replayed devices; None if all are unlimited.
     baseline: results of the recorded settings; the device is the recorded one unless the user gave
