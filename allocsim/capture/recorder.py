@@ -122,41 +122,49 @@ class Ring:
 
 @dataclass
 class RecordedHistory:
-    """PyTorch's snapshot, and data about the recording."""
+    """PyTorch's snapshot, and data about the recording.
 
-    # Dictionary that PyTorch's `_snapshot` returns.
+    snapshot: dictionary that PyTorch's `_snapshot` returns.
+    lost: for each device, number of counted entries (calls.py) before the first entry of its
+        history, including those from before recording began; None if unknown.
+    missed: number of entries, on all devices, that the ring has overwritten.
+    marks: calls that leave no entry (`CallLog`).
+    conf_at_start: conf when recording began; None if it has not changed.
+    held: bytes allocated when recording began.
+    """
+
     snapshot: Any
-    # By device, number of counted entries (calls.py) before the first entry of its history,
-    # including those from before recording began; None if unknown.
     lost: list[int | None]
-    # Number of entries, on all devices, that the ring has overwritten.
     missed: int
     marks: list[Any]
-    # Conf when recording began; None if it has not changed.
     conf_at_start: str | None
-    # Bytes allocated when recording began.
     held: int
 
 
 @dataclass
 class Recorder:
-    """Recorder of PyTorch's history in this process, shared by all captures."""
+    """Recorder of PyTorch's history in this process, shared by all captures.
 
-    # The module torch; None until the program imports it.
+    torch: the module torch; None until the program imports it.
+    gpu: torch.cuda or torch.xpu; None until the program initialises it.
+    calls: log of the calls that leave no entry.
+    ring: options of the capture that started first and is still active.
+    pid: id of the process whose history is recorded.
+    is_ours: True if this recorder started the history and will stop it.
+    conf_at_start: conf when recording began; None if the snapshot does not show it.
+    base: number of counted entries (calls.py) of each device when recording began.
+    held: bytes allocated when recording began.
+    """
+
     torch: Any = None
-    # Torch.cuda or torch.xpu; None until the program initialises it.
     gpu: Any = None
     calls: CallLog | None = None
-    # Options of the capture that started first and is still active.
     ring: Ring | None = None
     pid: int = 0
     is_on: bool = False
-    # True if this recorder started the history and will stop it.
     is_ours: bool = False
     conf_at_start: str | None = None
-    # Number of counted entries (calls.py) of each device when recording began.
     base: list[int] = field(default_factory=list)
-    # Bytes allocated when recording began.
     held: int = 0
     listeners: list[Listener] = field(default_factory=list)
     _observed: set[str] = field(default_factory=set)

@@ -114,7 +114,7 @@ def peak_of_known(
 
     since: first row that counts for the peak; all rows count if the program fails before it.
 
-    Return the highest reserved memory after a row, and True if the program ran out of memory.
+    Return the highest reserved bytes after any row, and True if the program ran out of memory.
     """
     left = _Steps(program).rows(np.arange(len(program.kind)))
     moved, peak, most = Column(), 0, 0
