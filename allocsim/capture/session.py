@@ -70,9 +70,9 @@ def capture(
 
 
 class Capture:
-    """Capture of a program: a context manager and decorator.
+    """Recorder of the memory history of a running program: a context manager and decorator.
 
-    Without `with`, call `start` and `stop`, also several times.
+    Instead of `with`, `start` and `stop` can be called, more than once if wanted.
     """
 
     def __init__(

@@ -2,8 +2,8 @@
 
 Nearly all steps of a plan (the calls of a replay) are of this kind.  Each has the same effect as
 the calls of `CachingAllocator`.  The loop stops before the first step that needs anything else,
-such as the driver, and changes nothing for it.  Rules that find_split_merge.py has too have the
-comment "also in find_split_merge.py", and a test compares these comments in both files.
+such as the driver, and changes nothing for it.  Rules that find_split_merge.py also contains have
+the comment "also in find_split_merge.py", and a test compares these comments in both files.
 
 The module is long because it is one function: calls, attributes and global names took half of the
 time of a replay (`python -m benchmarks.speed --tricks`, in benchmarks/results/speed.md).

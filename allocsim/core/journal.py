@@ -82,7 +82,10 @@ def decode_short(packed: Any, size: Any) -> tuple[Any, Any]:
 
 
 def decode_long(packed: Any) -> tuple[Any, Any]:
-    """Decode the long form of column 3: return the changes of inactive split blocks and bytes."""
+    """Decode the long form of column 3 (see the module).
+
+    Return the change in the number of inactive split blocks, and the change in their bytes.
+    """
     unpooled = packed >> 1
     # The low three bits are the number of blocks, from -4 to 3.
     splits = (unpooled + 4 & 7) - 4

@@ -64,8 +64,8 @@ class PendingFrees:
 
     is_waiting: True if polling could complete a free; stored, because every malloc reads it.
 
-    After a graph capture, its deferred frees complete in the order of their requests.  In
-    PyTorch 2.9 to 2.12 this order differs from one run to the next.
+    After a graph capture, the model completes its deferred frees in the order of their requests.
+    PyTorch 2.9 to 2.12 completes them in an order that differs from run to run.
     """
 
     __slots__ = ("_heap", "_queues", "_deferred", "_requested", "is_waiting")

@@ -51,9 +51,9 @@ class KeyLayout:
 
     The place is a number that orders blocks of equal size.
 
-    Narrow keys: the 9 low bits of every size are 0, because sizes are multiples of 512.  A key has
-    the 9 high bits of the place in these bits.  If the place is an address, its 9 low bits are 0 as
-    well, and the compiled form leaves them out.
+    Narrow keys: the 9 low bits of every size are 0, because sizes are multiples of 512, so the 9
+    high bits of the place are put there.  If the place is an address, its own 9 low bits are 0 as
+    well, and the compiled core leaves these out of the key.
     Wide keys: all bits of the place are below those of the size, so any size and place fits.
 
     Mirrors: BlockComparatorSize

@@ -4,9 +4,9 @@
 - In a snapshot, a segment is one cudaMalloc, or a maximal mapped range of an expandable segment.
   Segments are in address order, and blocks cover them without gaps.  The requested_size of a free
   block is the size of the last request that the same `Block` object served.
-- In the table of `memory_summary`, all values in a column of one statistic have the same unit: the
-  smallest unit that makes the value of the row `all` less than 768 * 1024 (750,000 for counts).
-  Values are divided as integers.
+- In the table of `memory_summary`, all rows of a statistic have the same unit in a column: the
+  smallest that makes the row `all` less than 768 * 1024 (750,000 for counts).  Values are converted
+  by integer division.
 
 Source: semantics 3, 6.1 to 6.3, 6.5.
 """

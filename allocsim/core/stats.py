@@ -249,7 +249,7 @@ class DeviceStats:
     def free_completed(
         self, is_small: bool, size: int, requested: int, splits: int, split_bytes: int
     ) -> None:
-        """Append to the journal that a freed block stops waiting for other streams.
+        """Record in the journal that a freed block no longer waits for other streams.
 
         splits, split_bytes: change of the number and bytes of inactive split blocks.
         """

@@ -87,12 +87,12 @@ class Fit(Shown):
     task: the task, or None for a user's own program.
     program: text of the generated program, or the user's command line.
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
-    ran: run on the card, which finishes its work only when the program waits for it.
+    ran: run where the card finishes its work only when the program waits for it.
     unlimited: run without a memory limit, if the task does not fit; None if this run also fails.
     lent: replay with host memory that the driver lends to the GPU, if the task does not fit; None
         if none is lent.
     recommendation: allocator settings under which the task fits, if it does not fit with `conf`.
-    keeping_up: run on a card that finishes its work at once; None if no freed block waits for other
+    keeping_up: run where the card finishes its work at once; None if no freed block waits for other
         streams.
     skewed: run where all tokens choose the same experts, if the requests depend on that choice;
         `ran` spreads tokens evenly.

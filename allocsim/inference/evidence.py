@@ -182,9 +182,9 @@ class Threshold:
         return (ends[0], ends[-1]) if len(set(ends)) > 1 else None
 
     def learn(self, gap: Gap, allocator: CachingAllocator) -> None:
-        """Tighten the bounds by the memory released in `gap`, before the request that ends it.
+        """Narrow the bounds of the threshold, using the memory that was released in `gap`.
 
-        allocator: simulated allocator in the state before that request.
+        allocator: simulated allocator in the state before the request that ends the gap.
         """
         reserved = allocator.reserved_bytes
         if gap.step is not None and gap.step.action == Action.OOM:

@@ -1,9 +1,9 @@
 """Line of the user's program that caused an entry of a recording.
 
 The user's line is the innermost frame that is not in Python's library, an installed package or
-compiled code.  An entry without frames gets the line of another allocation.  If the stacks just
-before the entry occurred earlier in the same order, it is the allocation that followed them then;
-else it is the closest earlier allocation.
+compiled code.  An entry without frames gets the line of an earlier allocation: if the stacks of the
+entries just before it occurred earlier in the same order, the allocation that followed them there,
+else the closest one.
 """
 
 from __future__ import annotations

@@ -199,7 +199,11 @@ class Values:
         return out
 
     def chosen(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Run a top-k on the device; for floating-point scores, store assumed expert indices."""
+        """Run a top-k operator on the device.
+
+        If its scores are floating-point numbers, it is taken for the choice of experts in a
+        mixture-of-experts layer, and assumed indices of experts are stored as its result.
+        """
         scores = args[0]
         out = run()
         if not scores.is_cuda:

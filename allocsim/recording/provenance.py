@@ -29,7 +29,7 @@ _Value = str | float | int | PoolId | None
 
 
 class MarkKind(StrEnum):
-    """Call or event that a mark records."""
+    """Call or event without an entry in the history, which is recorded as a mark."""
 
     EMPTY_CACHE = "empty_cache"
     FRACTION = "set_per_process_memory_fraction"

@@ -67,11 +67,11 @@ class Rounded:
 
 @dataclass(frozen=True, eq=False)
 class RequestedSizes:
-    """Sizes of one device's requests and of its blocks from before the first entry, in bytes.
+    """Sizes in bytes that decide whether two settings have the same effect on a device.
 
-    sizes: distinct request sizes before rounding, ascending, then those of blocks from before the
-        first entry.
-    present: sizes of the segments and blocks from before the first entry.
+    sizes: distinct sizes of the recorded requests before rounding, ascending; then the requested
+        sizes of the blocks that existed before the first entry.
+    present: sizes of those blocks and of the segments that existed before the first entry.
     """
 
     sizes: NDArray[np.int64]

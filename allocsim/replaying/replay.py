@@ -285,9 +285,9 @@ _SILENT = tuple(kind for kind in StepKind if kind not in _REQUESTS)
 class Walk:
     """Step-by-step replay of one device.
 
-    notes: sentences on inferred facts.
+    notes: sentences on facts that the recording does not contain and that were inferred.
     at: number of the next step.
-    parting: first difference of the whole replay from the recording; None if there is none.
+    parting: first difference of a full replay from the recording; None if there is none.
     """
 
     parting: Parting | None

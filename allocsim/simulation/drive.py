@@ -55,16 +55,16 @@ class Drive:
     folder: function that computes statistics from the core's list of changes (the journal).
     lays_out: recorded segments whose blocks in use are requested again before the first step; empty
         if the allocator already contains the segments from before the first entry.
-    keeps_rows: True to record only the address of each plain step's block, from which `fidelity`
-        derives the step's entries; False to record the entries.
+    keeps_rows: True to record only the address of the block for mallocs and frees of the fast loop,
+        from which `fidelity` derives their history entries; False to record the entries.
     address_events: changes of the address space to repeat (`addresses.py`), ordered by entry.
     stops_at_difference: True to stop after the first batch that differs from the recording.
     stopped_at: entry of the out-of-memory error that ended the replay; None if none did.
     given_up_at: entry at which an observer ended the replay; None if none did.
     skipped: number of entries that were not replayed, because they repeat earlier ones.
-    refused_below: every device smaller than this, in bytes, refuses all driver calls that were
-        refused up to the first out-of-memory error.  None without such an error, or if no driver
-        call was refused for lack of memory.
+    refused_below: size in bytes.  A smaller device also refuses the driver calls that were refused
+        up to the first out-of-memory error.  None if there was no such error, or if no driver call
+        was refused for lack of memory.
     timeline: allocated and reserved bytes after each step, collected during the replay.
     """
 

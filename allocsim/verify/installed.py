@@ -250,7 +250,7 @@ def _conditions(
 
 @cache
 def opened(python: str, is_phantom: bool) -> InstalledTorch:
-    """Return the `InstalledTorch` of an interpreter; its process starts at the first call."""
+    """Return the `InstalledTorch` of an interpreter; its process starts when a method is called."""
     return InstalledTorch(python, is_phantom=is_phantom)
 
 

@@ -27,14 +27,14 @@ LONG = 20_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Target:
-    """Device of a recording, one of those for which a search finds a common setting.
+    """Recorded device of a search, which looks for one setting that suits all its targets.
 
     name: path of the recording, for messages.
     path: file from which worker processes read the recording.
     prepared: the device, ready for replays.
     sizes: request sizes in the recording.
     assumed_memory: memory of the recorded device in bytes as given by the user, or None.
-    memory: device memory in bytes of the replays; None for unlimited or not yet chosen.
+    memory: device memory of the replays, in bytes; None for unlimited or not yet chosen.
     """
 
     name: str

@@ -91,9 +91,9 @@ class Family:
         return found
 
     def adapted(self, targets: Collection[str]) -> str:
-        """Return the part of a program's name for the modules that have LoRA adapters.
+        """Return the part of a program's name that says which modules have LoRA adapters.
 
-        targets: names of these modules; empty for all linear modules, where the result is "".
+        targets: names of these modules, or empty for all linear modules; the result is then "".
         """
         named = set(targets) or set(self.linear)
         known = [name for name in self.linear if name in named]

@@ -182,7 +182,7 @@ def _middle(net: Network, x: int, rows: int, width: int) -> int:
 
 
 def decoder(net: Network, config: Config, batch: int, side: int) -> None:
-    """Decode `batch` latents of `side` x `side` by AutoencoderKL."""
+    """Add the requests of AutoencoderKL to `net`, for `batch` latents of `side` x `side`."""
     channels, latent = tuple(reversed(config["block_out_channels"])), config["latent_channels"]
     rows = batch * side**2
     if config.get("use_post_quant_conv", True):
