@@ -61,10 +61,10 @@ def test_a_run_on_a_card_with_equal_requests_is_known_for_a_larger_one(
     assert isinstance(found, Fit)
     assert found.unlimited is not None
     larger = find_gpu("A100 80GB")
-    anew = run_by_law(question, larger)
+    ran = run_by_law(question, larger)
     monkeypatch.setattr("allocsim.fitting.by_law.requests_by_law", None)
     known = peak_by_law(question, larger, known=found.unlimited)
-    assert known == (anew.peak_reserved_bytes, anew.is_out_of_memory)
+    assert known == (ran.peak_reserved_bytes, ran.is_out_of_memory)
     with pytest.raises(TypeError):  # another number of multiprocessors may change requests
         peak_by_law(question, find_gpu("H100"), known=found.unlimited)
 
