@@ -22,7 +22,7 @@ from allocsim.collector import collector_paused
 from allocsim.errors import ConfigError
 from allocsim.fitting.by_formula import Estimate, estimate
 from allocsim.fitting.by_law import RunsByLaw, run_by_law
-from allocsim.fitting.fit_result import Drift, Fit, drift_of
+from allocsim.fitting.fit_result import Drift, Fit, drift_of_run
 from allocsim.fitting.model import UserModel
 from allocsim.fitting.notes import (
     notes_of,
@@ -307,17 +307,15 @@ def _answer(text: str, setup: _Setup) -> Fit:
     if provenance is not None and provenance.routing:
         unknown = "the peak if all tokens choose the same experts"
         skewed, routing_notes = setup.rerun(unknown, routing="skewed")
-    drift = None
-    if ran.transformers is not None and task is not None:
-        releases = {"torch": setup.how.get("torch_version"), "meant": setup.how.get("transformers")}
-        drift = drift_of(task, ran.torch_version, ran.transformers, **releases)
+    torch_version, transformers = setup.how.get("torch_version"), setup.how.get("transformers")
+    drift = None if task is None else drift_of_run(ran, task, torch_version, transformers)
     parting = ran.device_run.parting
     is_computed = setup.values and ran.engine == "program"
     notes = (
         *([] if parting is None else [str(parting)]),
-        *release_note(setup.how.get("torch_version"), ran.torch_version),
+        *release_note(torch_version, ran.torch_version),
         *notes_of(task, gpu, ran.engine, is_computed=is_computed, is_routed=skewed is not None),
-        *notes_of_law(ran, setup.how.get("transformers"), drift),
+        *notes_of_law(ran, transformers, drift),
         *notes_of_run(task, provenance),
         *notes_of_speed(ran, keeping_up),
         *speed_notes,

@@ -80,6 +80,13 @@ def drift_of(
     return Drift(*ends, is_known=differs)
 
 
+def drift_of_run(ran: Ran, task: Task, torch: str | None, meant: str | None) -> Drift | None:
+    """Return `drift_of` the law that `ran` follows; None if `ran` is of a program."""
+    if ran.transformers is None:
+        return None
+    return drift_of(task, ran.torch_version, ran.transformers, torch=torch, meant=meant)
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Fit(Shown):
     """Verdict on whether a program fits a GPU, with the margin and allocator settings that help.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from allocsim.core import find_release
-from allocsim.fitting.fit_result import Drift, drift_of
+from allocsim.fitting.fit_result import Drift, drift_of_run
 from allocsim.fitting.laws import TRANSFORMERS, installed_transformers, numbers_of
 from allocsim.fitting.model import Classifier, Configured, UserModel
 from allocsim.fitting.run_result import Ran
@@ -179,11 +179,9 @@ def notes_of_search(
 ) -> Iterator[str]:
     yield from release_note(torch_version, ran.torch_version)
     yield from notes_of_law(ran, transformers)
-    if ran.transformers is not None:
-        releases = {"torch": torch_version, "meant": transformers}
-        drift = drift_of(task, ran.torch_version, ran.transformers, **releases)
-        if drift is not None and drift.is_known:
-            yield f"the peak may differ from the law by {drift.text}, which --find does not count"
+    drift = drift_of_run(ran, task, torch_version, transformers)
+    if drift is not None and drift.is_known:
+        yield f"the peak may differ from the law by {drift.text}, which --find does not count"
     _, high = context_range(gpu)
     if not ran.is_out_of_memory and ran.peak_reserved_bytes + high > gpu.memory:
         yield (
