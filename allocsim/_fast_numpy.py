@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 _Number = TypeVar("_Number", np.int32, np.int64, np.uint64)
 
 _WIDEST_TABLE = 4
-"""Largest number of table rows per element: scanning a longer table is slower than a sort."""
+"""Longest table of `stable_order`, in rows per number: a longer table is slower than a sort."""
 
 _DIGIT = 16
-"""Bits of the widest integers that NumPy sorts by counting."""
+"""Bits of the widest integers for which NumPy's stable sort is a radix sort, which is fast."""
 
 _MOST_DIGITS = 2
 """Largest number of 16-bit digits for which sorting digit by digit is faster than one sort."""
@@ -51,17 +51,23 @@ def numbered(numbers: NDArray[_Number]) -> tuple[NDArray[_Number], NDArray[np.in
 
 
 def int_column(values: Sequence[int]) -> NDArray[np.int64]:
-    """Return `np.array(values, dtype=np.int64)` of a list or of a column of the core, faster."""
+    """Return `np.array(values, dtype=np.int64)`, but faster.
+
+    values: a list, or a `Column` of 64-bit integers from the compiled core.
+    """
     return _words(values, "q")
 
 
 def address_column(values: Sequence[int]) -> NDArray[np.uint64]:
-    """Return `np.array(values, dtype=np.uint64)` of a list or of a column of the core, faster."""
+    """Return `np.array(values, dtype=np.uint64)`, but faster.
+
+    values: a list, or a `Column` of 64-bit integers from the compiled core.
+    """
     return _words(values, "Q")
 
 
 def _words(values: Sequence[int], kind: str) -> NDArray[Any]:
-    """Convert integers through `struct`, which takes a third of NumPy's time.
+    """Convert integers to an array through `struct`, which takes a third of NumPy's time.
 
     kind: "q" for signed and "Q" for unsigned 64-bit integers.
     """
@@ -71,9 +77,11 @@ def _words(values: Sequence[int], kind: str) -> NDArray[Any]:
 
 
 def stable_order(numbers: NDArray[np.uint64] | NDArray[np.int64]) -> NDArray[np.intp]:
-    """Return `np.argsort(numbers, kind="stable")`, by a table, 16-bit digits or packed words.
+    """Return `np.argsort(numbers, kind="stable")`, by a faster method where the values permit.
 
-    A million addresses take 13 to 23 ms on an AMD EPYC; a sort of 64-bit words takes 54 ms.
+    The method is a table indexed by value, a radix sort over 16-bit digits, or one sort of 64-bit
+    words that hold a value and its position.  A million addresses take 13 to 23 ms on an AMD
+    EPYC; a sort of 64-bit words takes 54 ms.
     """
     if not len(numbers):
         return np.empty(0, dtype=np.intp)
@@ -116,7 +124,10 @@ def _order_by_digits(words: NDArray[np.uint64], n_digits: int) -> NDArray[np.int
 
 
 _LONGEST = (32 << 20) - (1 << 13)
-"""Bytes of the array that `keep_pages` frees: glibc's limit of 32 MiB, less its bookkeeping."""
+"""Bytes of the array that `keep_pages` frees: 32 MiB, less glibc's bookkeeping.
+
+Freeing a larger array would not raise the threshold above which glibc returns memory to the kernel.
+"""
 
 
 @cache

@@ -38,7 +38,11 @@ _NUMBER = re.compile(r"\d+")
 
 
 def found_in(names: Iterable[str]) -> dict[str, int | None]:
-    """Return the path of each recording in files and folders, with its rank (None if unknown)."""
+    """Return the rank of each recording in `names`, by its path; None for an unknown rank.
+
+    names: paths of files, and of folders with recordings.
+    Raises RecordingError for a folder without recordings.
+    """
     paths: list[str] = []
     for name in names:
         place = Path(name)
@@ -170,7 +174,7 @@ Watch = Callable[[int, int], object]
 _ALONE = 2  # largest number of files that are read in this process; starting more would take longer
 
 _LONGEST_GAP_US = 3600 * 1_000_000
-"""Longest time, in microseconds, from the end of one rank's history to the start of the next."""
+"""Longest time from the end of one recording of a job to the start of the next, in microseconds."""
 
 _SHOWN = 10  # number of rows in the table of a notebook
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class Finder:
-    """Import hook in sys.meta_path that calls `then` with the module `name` after its import.
+    """Import hook in sys.meta_path that passes the module `name` to `then` once it is imported.
 
-    The hook stays installed if the program only searches for the module, as find_spec does.
+    The hook stays installed if the program finds the module without importing it (find_spec).
     """
 
     def __init__(self, name: str, then: Callable[[Any], Any]) -> None:
@@ -101,7 +101,7 @@ class CallLog:
         return [self.count(device) for device in range(self.gpu.device_count())]
 
     def watch(self) -> None:
-        """Wrap functions of torch._C, such as that of empty_cache(), so that a call adds a mark."""
+        """Wrap functions of torch._C, such as `_cuda_emptyCache`, so that each call adds a mark."""
         for name in _EMPTIES:
             self._watch(name, lambda: ("empty_cache", None))
         for name in _SETTERS:
@@ -207,8 +207,8 @@ def placed_marks(
 ) -> list[dict[str, Any]]:
     """Convert marks to dictionaries for a snapshot, with entry numbers of the snapshot's history.
 
-    A mark is a call of the program that leaves no entry, such as empty_cache().  One from before
-    the first entry is moved to entry 0 if it is still in effect, else left out.
+    A mark is a call of the program that leaves no entry, such as empty_cache().  A mark from
+    before the first entry is moved to entry 0 if it is still in effect, else left out.
 
     lost: for each device, the number of allocations, frees and out-of-memory errors before the
         first entry of the history.  If it is None (unknown), the device's marks are left out.

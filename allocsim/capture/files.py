@@ -324,8 +324,9 @@ class _Process(ctypes.Structure):
 def processes_memory(
     card: Any, used: int, load: Callable[[str], Any] = ctypes.CDLL
 ) -> dict[str, int]:
-    """Return the bytes of this process and of others on the GPU, as the driver's NVML reports them.
+    """Return the GPU memory of this process and of other processes, from NVML and `used`.
 
+    The keys are "process_memory" and "other_memory", in bytes, and "other_processes", a number.
     The result is empty if NVML does not report the values, as in a container.
 
     card: properties of the GPU, as torch.cuda.get_device_properties() returns them.

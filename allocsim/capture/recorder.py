@@ -28,7 +28,7 @@ _said: set[str] = set()
 
 
 def say_once(what: str, *values: object) -> None:
-    """Log a warning, unless `what` was logged before in this process."""
+    """Log the warning `what % values`, unless `what` was logged before in this process."""
     if what not in _said:
         _said.add(what)
         with contextlib.suppress(Exception):  # a handler of the program may fail
@@ -129,7 +129,7 @@ class RecordedHistory:
         history, including those from before recording began; None if unknown.
     missed: number of entries, on all devices, that the ring has overwritten.
     marks: calls that leave no entry (`CallLog`).
-    conf_at_start: conf when recording began; None if it has not changed.
+    conf_at_start: conf when recording began; None if unknown, or if `snapshot` has the same conf.
     held: bytes allocated when recording began.
     """
 

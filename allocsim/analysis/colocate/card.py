@@ -24,7 +24,7 @@ class PhaseRun:
     At the end of a phase, the program may release memory until its next phase begins ("sleep").
     peak: largest use of the card by all processes.
     own_peak: largest use by the program's process, including its CUDA context.
-    kept: use by the process after the phase and its release, or at a failed request.
+    kept: use by the process after the release at the end of the phase, or when a request failed.
     released: bytes that the process released at the end of the phase.
     woken: bytes that it had released before and obtained again at the beginning of the phase.
     host_copy: bytes of host memory that hold a copy of the released memory.
@@ -69,7 +69,7 @@ class CardRun:
         is None if the peak is reached when a program starts or wakes up.
     held_at_peak: use of the card by each process when the use by all is largest.
     own_peaks: largest use of the card by each process.
-    lower_bound: size of a card; no smaller card is sufficient.
+    lower_bound: bytes that any sufficient card must have at least.
     failure: lack of memory that ended the replay; None if every request succeeded.
     steps: number of requests, frees and other calls that were replayed.
     """

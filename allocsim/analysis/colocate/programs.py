@@ -59,7 +59,10 @@ class Program:
 
     @cached_property
     def times(self) -> NDArray[np.int64]:
-        """Time of each call to replay, in microseconds: the latest time recorded until then."""
+        """Time of each call to replay, in microseconds: the latest time of the entries so far.
+
+        Raises RecordingError if the entries have no times.
+        """
         times = self.prepared.trace.time_us
         if times is None:
             what = "its entries have no times; expected time_us (PyTorch 2.2 or later), or --phases"
@@ -116,14 +119,14 @@ _PHASE = re.compile(r"\s*([\w .-]{1,40}):([A-Z])(?:@(\d{1,12}))?\s*")
 
 
 class Sleep(StrEnum):
-    """Memory that a program releases at the end of each phase and obtains again at its next."""
+    """Memory that a program releases at the end of a phase, until its next phase begins."""
 
     NONE = "none"
     """Nothing: the allocator keeps all reserved memory."""
     CACHE = "cache"
     """Cached memory, by empty_cache."""
     POOLS = "pools"
-    """Cached memory, and until the program wakes up all memory of its MemPools."""
+    """Cached memory, and all memory of the program's MemPools until its next phase begins."""
     LEVEL1 = "level1"
     """Same as `POOLS`, with a host copy of the first MemPool (the weights): vLLM's level 1."""
     LEVEL2 = "level2"
@@ -320,7 +323,7 @@ class _Renamed:
         self._scopes = _scopes(self.steps)
 
     def entering(self, step: int) -> Steps:
-        """Return the steps to insert when the program continues at `step`.
+        """Return the steps to insert in the merged plan before the program continues at `step`.
 
         They select the pool that the program was using.  Before the first step, they also allocate
         the blocks that were in use before the recording.

@@ -26,7 +26,7 @@ _SHARED_SEGMENTS = {
     "cannot serve it.",
     20 * MIB: "20.00 MiB is the segment of a request between 1 and 10 MiB.",
 }
-"""Explanation of each segment size that PyTorch uses for several request sizes, by bytes."""
+"""Text on each segment size that PyTorch uses for requests of several sizes; keys are bytes."""
 
 _SHAPE = (
     "First look at the line that made the request: this size is usually a wrong shape, a wrong "

@@ -90,9 +90,9 @@ class Figures:
 
     @property
     def limited(self) -> int | None:
-        """Bytes to compare with a memory limit; None if unknown.
+        """Bytes that count against a memory limit; None if unknown.
 
-        If the reserved bytes are unknown, the bytes of the process, or else the allocated bytes.
+        The value is `reserved`; if that is unknown, `process_bytes`, or else `allocated_bytes`.
         """
         held = (self.reserved, self.process_bytes, self.allocated_bytes)
         return next((size for size in held if size is not None), None)
@@ -160,7 +160,10 @@ def _known(size: int | None) -> float:
 
 
 def arithmetic_of(cause: str, figures: Figures) -> str:
-    """Return the comparison that proves `cause`, such as "2 GiB tried <= 4 GiB idle"; else ""."""
+    """Return the comparison that proves `cause`, such as "2 GiB tried <= 4 GiB idle".
+
+    For a cause without a comparison, return the tried size alone; "" if a size is unknown.
+    """
     line = tried = f"{_size(figures.tried_bytes)} tried"
     match cause:
         case "impossible":

@@ -53,8 +53,8 @@ class Cure:
     best: replay under the recommended setting; None if no setting is recommended.
     entries_left: number of entries after the last error; None if no error is recorded.
     is_withheld: True if nothing is recommended because the replay differs from the recorded run.
-    needs: PyTorch releases that give the best setting the replayed effect, such as "PyTorch 2.11
-        or later"; None if each release that may have written the recording gives this effect.
+    needs: PyTorch releases that apply the best setting as the replay did, such as "PyTorch 2.11 or
+        later"; None if every release that may have written the recording does so.
     """
 
     device: int
@@ -101,11 +101,11 @@ class Remedy:
     """Change with which every recorded request succeeds in a replay.
 
     kind: changed quantity: "conf", "device_memory" or "memory_fraction".
-    conf, device_memory: setting and device with which every request succeeds.
+    conf, device_memory: setting, and bytes of device memory, with which every request succeeds.
     trial: results of the replay with the change.
     smaller_fails_at: entry that fails on a device that is 2 MiB smaller; only for "device_memory".
-    needs: PyTorch releases that give `conf` the replayed effect, such as "PyTorch 2.11 or later";
-        None if each release that may have written the recording gives this effect.
+    needs: PyTorch releases that apply `conf` as the replay did, such as "PyTorch 2.11 or later";
+        None if every release that may have written the recording does so.
     """
 
     kind: str

@@ -237,7 +237,7 @@ class Situation:
 
     config: settings that the user gave; None without any.
     release: release given by the user, or recognised from the words of the error; None if unknown.
-    other_total: bytes of another device that the user asks about; None if none is given.
+    other_total: total memory, in bytes, of another device that the user asks about; or None.
     """
 
     message: OomMessage

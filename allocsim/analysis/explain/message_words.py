@@ -75,10 +75,10 @@ BEFORE: tuple[tuple[str, str], ...] = (
     ("others", r"process \d{1,12}(?: \([^()]{0,80}\))? (?:has|uses|is using)"),
     ("ignored", r"(?:current |currently )?active|reserve of"),
 )
-"""(name of a size, regular expression for the words directly before it), without groups.
+"""(name of a size, regular expression for the words directly before the size).
 
 A name is a field of `Figures` without "_bytes", or "others" (another process), "rest" (memory
-outside Apple's allocator) or "ignored".
+outside Apple's allocator) or "ignored" (not used).  The expressions have no capturing groups.
 """
 
 AFTER: tuple[tuple[str, str], ...] = (
@@ -94,7 +94,7 @@ AFTER: tuple[tuple[str, str], ...] = (
     ("tried", r"(?:was |were )?(?:requested|tried)"),
     ("ignored", r"current(?:ly)? active|active"),
 )
-"""(name of a size as in `BEFORE`, regular expression for the words directly after it)."""
+"""(name of a size as in `BEFORE`, regular expression for the words directly after the size)."""
 
 OPENINGS: tuple[tuple[str, bool], ...] = (
     (r"(?<!you\sran\s)out\s{1,8}of\s{1,8}memory", True),
@@ -113,8 +113,9 @@ OPENINGS: tuple[tuple[str, bool], ...] = (
     ),
     (r"OutOfMemoryError|ErrorMemoryAllocation", False),
 )
-"""(expression for words that begin an error, False if the same words may continue an error whose
-requested size has not been printed yet).
+"""(regular expression for words that begin an error, flag).
+
+The flag is False for words that may also occur inside an error, before its requested size.
 """
 
 STATED: tuple[tuple[str, str], ...] = (
@@ -138,7 +139,10 @@ ERAS: tuple[tuple[str, str], ...] = (
     ("reserved in total", "1.4"),
     (" cached)", "1.0"),
 )
-"""(words of an error, first PyTorch release that printed them); the first match decides."""
+"""(words of an error, first PyTorch release that printed them).
+
+The first row whose words are in the text gives the release.
+"""
 
 
 def openings() -> re.Pattern[str]:
@@ -174,7 +178,7 @@ _JOINED = re.compile(
     rf"(?<![\w-])(?:{_either(BEFORE)})['\"]?(?:\s*[:=]\s*| (?:is|of|was|has|at) )['\"~]?\Z", _FLAGS
 )
 _CONNECTED = re.compile(r"(?:[:=]\s*|\s(?:is|of|was|has|at)\s)['\"~]?\Z", _FLAGS)
-"""Colon or verb between a name and its size; tested first, since `_JOINED` is slower to test."""
+"""Colon or verb between the name of a size and the size: a fast test before names are searched."""
 
 _TOUCHING = re.compile(
     rf"(?<![\w-])(?:{_either(BEFORE)})\s+(?:(?:about|approximately|a|of)\s+)?\Z", _FLAGS
@@ -192,7 +196,7 @@ class Reading:
     count: number of recognised sizes.
     end: position of the end of the last size.
     understood: number of characters in the recognised words next to sizes; of two readings of a
-        text, the one with more is better.
+        text, the reading with more such characters is better.
     """
 
     figures: Figures

@@ -89,7 +89,7 @@ def explain_state(
 
     request: bytes; None for the smallest request that fails.
     conf: settings; None for the recorded settings.
-    device_memory: bytes; None if unknown, and then the segments fill the whole device.
+    device_memory: bytes; None if unknown: the device is then assumed to have no free memory.
     torch_version: release to model; None for the recorded release.
     Raises RecordingError for an inconsistent state, and ConfigError for settings that the release
     refuses or a device that is smaller than its segments.
@@ -168,8 +168,9 @@ _ADVICE = {
     GrowthCause.FIRST: "sizes are rounded to a power of two: pad batches to fewer different sizes",
 }
 _MUCH = 0.25
-"""Share above which advice is given: for a cause, its share of the newly pinned bytes; for cached
-memory at the end, its ratio to the peak of pinned memory.
+"""Least share of the newly pinned bytes for which a cause gets advice.
+
+Cached pinned memory gets advice if, at the end, it exceeds this share of peak pinned memory.
 """
 
 

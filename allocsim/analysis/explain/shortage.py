@@ -2,12 +2,13 @@
 
 The sizes at the error determine the cause (`cause_of`), unless the blocks prove another one:
 
-- pending_free: a freed block, or several merged, was large enough for the request, but still waited
-  for another stream (semantics 1.8: the pool is not searched again after the wait).
+- pending_free: a freed block, alone or merged with its neighbours, was large enough for the
+  request, but still waited for another stream (semantics 1.8: the pool is not searched again after
+  the wait).
 - private_pool: idle memory of a private pool is large enough, but the request may not use it.
 
-`impossible` and `host_fallback` have precedence over both, and `fraction_limit` and
-`free_above_request` over `private_pool`.
+`impossible` and `host_fallback` have precedence over both causes.  `fraction_limit` and
+`free_above_request` have precedence over `private_pool` only.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE
 CAUSES = (*MESSAGE_CAUSES[:-1], "pending_free", "private_pool", MESSAGE_CAUSES[-1])
 
 MOST_WATCHED = 200
-"""Largest number of errors of a replay whose blocks are examined; later errors have only sizes."""
+"""Number of errors per replay at which the blocks are examined; later errors have only sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,8 @@ def shortages_of(
     are included.  Their cause is not in the recording: a memory fraction set while the program ran,
     another process, or the driver.
 
-    trace: recording of the device; None to leave out such errors and the lines of code.
+    trace: recording of the device; if None, errors whose request succeeds in the replay are left
+        out, and every `code` is None.
     watch: observer that examined the blocks during the replay; None if there was none.
     """
     ooms = list(device_run.ooms)

@@ -206,8 +206,8 @@ _NEVER = 1 << 62  # price of a number of pages that cannot be reached
 class Blockers:
     """Live blocks that must be freed for a request to succeed.
 
-    way: "run" if the freed blocks form one run of free memory that serves the request; "driver" if
-        segments return to the driver, which serves it.
+    way: "run" if the freed blocks merge into one free block that serves the request; "driver" if
+        segments or handles are released, so that the driver has enough memory for the request.
     cost_bytes: size of all `blocks`.
     freed_bytes: size of the resulting free block, or bytes that return to the driver.
     is_exact: True if it is certain that no cheaper set is enough.

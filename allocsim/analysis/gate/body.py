@@ -1,4 +1,4 @@
-"""Measured part of a recording, and the memory held when the part begins.
+"""Part of a recording that `allocsim gate` measures, and the memory held when the part begins.
 
 Blocks that are live from the beginning of the part to its last request, such as weights, are
 allocated first, largest first, so that the measured memory does not depend on what ran before.
@@ -51,7 +51,7 @@ class Body:
     trace: entries of the part.
     plan: requests, frees and other calls to replay.
     start: blocks that stay live until the last request of the part, to allocate before it.
-    held: bytes of all blocks that are live when the part begins, also of blocks not in `start`.
+    held: bytes of all blocks that are live when the part begins, in `start` or not.
     """
 
     first: int
@@ -68,9 +68,10 @@ def body_of(
     counts_held: bool,
     annotations: Sequence[Annotation] = (),
 ) -> Body:
-    """Return the part of a recording that begins at the place `at`, such as ("step", "2").
+    """Return the part of a recording from the place `at`, such as ("step", "2"), to the end.
 
-    counts_held: include blocks that are allocated before the part and live until its last request.
+    at: kind of place (`PLACES`), and its name or number; None for the whole recording.
+    counts_held: fill `Body.start` with the blocks live from before the part to its last request.
     """
     trace = prepared.trace
     first = 0 if at is None else _place(prepared, *at, annotations)

@@ -62,7 +62,7 @@ _Addresses = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AddressAxis:
-    """Axis of addresses, with the addresses that were never reserved left out.
+    """Axis of addresses, without the addresses that were never reserved.
 
     start, length: first address and bytes of each contiguous range of reserved addresses.
     offset: position of each range on the axis, in bytes.

@@ -32,7 +32,7 @@ class Course:
     """Training steps and phases of a recording.  Each lasts until the next one begins.
 
     step_starts, phase_starts: first entry of each step, and of each occurrence of a phase.
-    step_numbers: number of each step, as the program marked it, or else from 1.
+    step_numbers: number of each step, as marked by the program; without marks, counted from 1.
     phase: phase that begins at each item of `phase_starts`, as an index into `phases`.
     phases: names of all phases; the first is "", for an unknown phase.
     """
@@ -70,9 +70,9 @@ class TopRow:
     """One owner with its memory.
 
     category: category of most of the bytes.
-    where: line that holds most of the bytes; if owners are categories, the modules of the model
-        that hold most of them.
-    reason: why the blocks have this category, if owners are categories; else "".
+    where: line that holds most of the bytes; in a grouping by category, the modules of the model
+        that hold most of the bytes.
+    reason: in a grouping by category, the reason why the blocks have this category; else "".
     """
 
     owner: str
@@ -173,20 +173,20 @@ class StackAnswers:
 
 
 _LEAST_SHARE = 1 / 400
-"""Share of all memory; frames with less share one box, since their own would be too narrow."""
+"""Least share of all memory for which a frame gets its own box; a smaller box is too narrow."""
 _MOST_ROWS = 48
 _MOSTLY = 0.9  # least share of a frame's memory in one category for which the box has this category
 
 
 @dataclass(frozen=True, slots=True)
 class FlameBox:
-    """Box of one frame, or of several folded frames.
+    """Box of one frame, or of several small frames together.
 
     depth: row of the box; 0 for the outermost frames.
     start: left edge in bytes.
     bytes, blocks: memory that the frame and the functions it calls requested.
     category: category of at least 9/10 of the bytes; "" if there is none.
-    folded: number of folded stacks; 0 for a single frame.
+    folded: number of stacks in a box of several frames; 0 for a single frame.
     """
 
     depth: int
@@ -204,7 +204,7 @@ class FlameGraph:
     """Boxes of a flame graph, row by row.
 
     bytes: bytes of all memory, the width of the graph.
-    least_share: share of all memory below which frames are folded.
+    least_share: share of all memory below which frames get one box together.
     """
 
     boxes: tuple[FlameBox, ...]
@@ -219,7 +219,7 @@ class FlameGraph:
 
 _Name = tuple[str, str]  # line and file of a frame
 _Stack = tuple[tuple[_Name, ...], Holding]
-"""(names of the frames of a stack, outermost first, memory that this stack requested)."""
+"""Names of the frames of a stack, outermost first, and the memory that this stack requested."""
 _OTHER = ("other", "")
 
 

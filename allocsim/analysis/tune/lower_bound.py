@@ -8,9 +8,9 @@ of two numbers: the reserved bytes now, and the peak of live requests in the who
 third number is often larger: a segment cannot serve a request that is larger than the segment, so
 large requests need memory in addition to all smaller segments.
 
-Garbage collection and empty_cache() return memory, so there is no bound for replays with them.  A
-refused request also returns memory, but reserved memory was then within one segment of the limit.
-So the bound is at most the limit minus one segment.
+Garbage collection and empty_cache() release memory, so there is no bound for replays with them.  A
+request that the driver refuses also releases cached memory, but reserved memory has then come
+within one segment of the limit.  The bound is therefore at most the limit minus one segment.
 """
 
 from __future__ import annotations

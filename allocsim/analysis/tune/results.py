@@ -24,7 +24,7 @@ class SettingRow:
     """Results of one setting; each number is the worst over all devices of all recordings.
 
     parts: result of the replay on each device of each recording.
-    cost: estimated time in driver calls.
+    cost: estimated time of all driver calls.
     same_as: equivalent setting that was replayed instead; None if `setting` itself was replayed.
     """
 

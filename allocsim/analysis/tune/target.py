@@ -1,4 +1,4 @@
-"""Device of a recording that a search for settings replays, and files that pass it to workers."""
+"""Recorded device that a search for settings replays, and files from which workers read it."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ from allocsim.simulation import (
 )
 
 MOST_KEPT, MOST_ENTRIES = 8, 1_000_000
-"""A process caches 8 recorded devices, or more if they have at most a million entries in all."""
+"""Limits of a process's cache: 8 recorded devices, or more with up to a million entries in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Tricks:
     equivalent: replay only one of several settings with the same effect on the recording.
     drop: end a replay early when a finished setting is better in memory, driver calls and retries,
         or when it fails on the smallest device found so far.
-    from_peak: do not search for the smallest device if it is proved to have the size of the peak;
+    from_peak: do not search for the smallest device if it is certain that its size equals the peak;
         otherwise begin the search near the peak.
     repeats: skip repeated training steps that leave the allocator's state unchanged.
     fast_path: replay in batches, without statistics that a search does not need.
@@ -83,7 +83,7 @@ class Job:
     bar: memory, driver calls and retries of finished settings; the replay ends early if one of them
         is better.
     finds: find the smallest sufficient device.
-    within: bytes of the device in a first replay, whose failure ends the job; None to skip it.
+    within: bytes of a device to try first; the job ends if a request fails on it.  None to skip.
     confirms: find the smallest device on which the driver refuses no call, even if this takes extra
         replays.
     known: result of an earlier replay on `device_memory`, used in place of a new one; or None.
