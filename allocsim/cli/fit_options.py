@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Way(Enum):
     """Kind of answer that `fit` computes, such as a run of the program or a formula.
 
-    The value is the text of an error about an option without effect on this kind of answer.
+    The value of a member is an error text, for an option without effect on this kind of answer.
     """
 
     LIST = "--list-models and --list-gpus print names and stop"
@@ -125,7 +125,7 @@ _BELONGS = {
     "no_values": "applies to a single answer by a program",
     "cards": "needs --plan; otherwise the parallel groups give the number of cards",
 }
-"""Error texts of single options, used in place of the more general text of the `Way`."""
+"""Error texts for options without effect, by option; all other options have the text of `Way`."""
 _BETWEEN_SERVERS = {
     "gpu_layers": "has an effect with llama.cpp and ollama only",
     "kv_cache_type": "has no effect with transformers, whose cache has the model's type",
@@ -235,7 +235,7 @@ _OF_THE_TASK = (
     *("steps", "prompt", "checkpoint_layers", "decode", "requests", "start", "parallel"),
     *("ranks", "rank"),
 )
-"""Options that describe the work of a model, by the names of the fields of `Task`."""
+"""Options that describe training or serving; each is also the name of a field of `Task`."""
 
 
 def task_of(arguments: argparse.Namespace) -> Task | None:

@@ -1,4 +1,4 @@
-"""Options of `allocsim fit` for serving engines such as vLLM, and the answers about an engine."""
+"""Part of `allocsim fit` for serving engines such as vLLM: its options and its answers."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _LONGEST_WAIT = 86_400.0
 
 
 class UsageError(Exception):
-    """Invalid command line: its sentence is printed, and the exit code is 2."""
+    """Invalid command line: the error message is printed, and the exit code is 2."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -271,7 +271,7 @@ def hints_of(arguments: argparse.Namespace) -> Hints | None:
 def edited_by(
     arguments: argparse.Namespace, devices: Sequence[Prepared]
 ) -> tuple[EditedDevice, ...]:
-    """Return the devices with the edits that the user gave by --edit; empty without any."""
+    """Return every device with the edits of --edit applied; an empty tuple without --edit."""
     if not arguments.edits:
         return ()
     from allocsim.editing import edit_devices

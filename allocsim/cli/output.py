@@ -164,6 +164,7 @@ def write_report(
 
     report: module of `allocsim.report` that formats the result. If it has a function `screen` for a
         short answer, the full text is printed only with --verbose.
+    shown: arguments that the text needs and the JSON does not, such as a number of rows.
     """
     if arguments.json:
         write_json(report.document(*result))
@@ -204,7 +205,7 @@ def refuse_output(output: str, read: Iterable[str] = (), suffixes: tuple[str, ..
 
 
 def refuse_name(output: str, read: Iterable[str] = ()) -> None:
-    """Raise UsageError if a recording must not be written to `output`, such as over an input."""
+    """Raise UsageError if `output` is in `read`, has a wrong suffix, or has no existing folder."""
     from allocsim.workload import SUFFIXES
 
     refuse_output(output, read, SUFFIXES)

@@ -25,7 +25,7 @@ entry, the reason for each failed request, and the run under other settings.
 For a snapshot without a history, the page shows the state: segments, holes,
 owners, and the largest request that fits."""
 _WHAT_IF_UP_TO = 100_000
-"""Largest number of entries for which other settings are replayed by default."""
+"""Largest recording, in entries, that is also replayed under other settings by default."""
 
 
 def add_to(commands: Commands) -> None:

@@ -118,7 +118,7 @@ def _asked(request: Any) -> str:
 
 
 def _script(what: str) -> dict[str, Any] | None:
-    """Return the content of a JSON file with allocator calls ("ops"); None for another file."""
+    """Return the content of `what` if it is a JSON file with allocator calls ("ops"), else None."""
     import json
 
     path = Path(what)

@@ -490,7 +490,7 @@ class CachingAllocator:
         return [] if self.heap.trace is None else self.heap.trace
 
     def witness(self, act: Callable[[], None]) -> tuple[Witnessed, ...]:
-        """Call `act`; return the history entries that it adds, each with the memory state then.
+        """Call `act`; return the history entries that it adds, and the memory in use at each entry.
 
         Raises ValueError if the allocator keeps no history.
         """

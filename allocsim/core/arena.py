@@ -26,9 +26,9 @@ class AddressEventKind(Enum):
     GAP = auto()
     """[start, end) becomes free for new chunks."""
     HOLE = auto()
-    """[start, end) of a chunk that foreign code also uses becomes free for requests."""
+    """[start, end) becomes free for requests, in a chunk that foreign code keeps reserved."""
     TAKEN = auto()
-    """Foreign code allocates `end - start` bytes and keeps them."""
+    """Foreign code allocates `end - start` bytes where the driver places them, and keeps them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Arena:
         return address
 
     def release(self, start: int, end: int) -> None:
-        """Release [start, end); release a chunk that becomes empty as well."""
+        """Release [start, end), and each chunk that is then empty, unless foreign code keeps it."""
         while start < end:
             chunk = self.chunk_at(start)
             if chunk is None:
@@ -144,7 +144,7 @@ class Arena:
     def offer(self, start: int, end: int) -> None:
         """Add [start, end) as an empty chunk that other code of the process keeps reserved.
 
-        If a part of the range is already reserved, the driver chooses another one of this size.
+        If a part of the range is already reserved, the driver places the chunk elsewhere.
         """
         if self.chunk_at(start) is not None or self._free_until(start, end) < end:
             size = end - start
@@ -192,7 +192,7 @@ class Arena:
         return wide
 
     def close_gaps(self, size: int, above: int) -> None:
-        """Let no chunk be placed in gaps at or above `above` that have room for `size` bytes."""
+        """Forbid new chunks in gaps of at least `size` bytes that begin at or above `above`."""
         wide = round_up(size, ADDRESS_CHUNK)
         for start, end in list(self._gaps.items()):
             if end - start >= wide and start >= above:

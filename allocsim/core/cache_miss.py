@@ -118,11 +118,11 @@ class Attempts:
             )
 
     def _alloc_block(self, params: AllocParams) -> Block | None:
-        """Obtain a segment from the driver as one block; None if memory limit or driver refuse it.
+        """Obtain a segment as one block; return None if the memory limit or the driver refuses it.
 
-        Under throw_on_cudamalloc_oom every refusal increments num_oom_rejections, but only the
-        refusal of attempt 3 in the module's list ends the request (semantics 1.12, observed on real
-        PyTorch).
+        Each refusal by throw_on_cudamalloc_oom increments num_oom_rejections, but a refusal ends
+        the request only if it comes in attempt 3 of the module's list (semantics 1.12, observed on
+        real PyTorch).
         """
         heap = self._heap
         heap.work = Work.DRIVER

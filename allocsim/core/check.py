@@ -4,7 +4,7 @@
 2. `block.next.prev is block`.  All blocks of a segment have the same pool, stream and rank; in 2.12
    the rank is the number of the block object, so it differs.
 3. No two free blocks and no two unmapped blocks are adjacent: they would have merged.
-4. A pool lists exactly its free mapped blocks, sorted by their sort keys, each under its key.
+4. A pool lists exactly its free mapped blocks, each with its own sort key, in ascending order.
 5. A block in `live` or `named` is allocated; a block in `pending` is active but not allocated.
 6. Segments do not overlap.
 7. The current `allocated`, `active`, `requested` and `inactive_split` are sums over the blocks.

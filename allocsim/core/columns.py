@@ -37,8 +37,8 @@ class Buffer(Protocol):
 BlockColumns = tuple["Column", "Column", "Column", "Column", "list[Block]"]
 """Columns of blocks: address, size, requested bytes, 1 if allocated else 0; and a list of heads.
 
-A head is a block that begins a segment, or a mapped range of an expandable segment.  A compiled
-column has addresses as signed numbers.
+A head is the first block of a segment, or of a mapped range in an expandable segment.  In the
+compiled form, addresses are signed 64-bit numbers.
 """
 
 if TYPE_CHECKING or not IS_COMPILED:

@@ -62,7 +62,7 @@ class AllocatorConfig:
     expandable_segments_reserve: tuple[float, str] | None = None
     """(number, unit): unit "" for a fraction of the device, "G" for GiB."""
     host: dict[str, int | bool] = field(default_factory=dict)
-    """Options of the pinned-host allocator and of locking, which have no effect on the model."""
+    """Options that the model ignores: those of pinned memory, and release_lock_on_cudamalloc."""
 
     # -- used by the allocator -----------------------------------------------------------
 
@@ -140,7 +140,7 @@ class AllocatorConfig:
         return int(min(wanted, longest_reserve(total)))
 
     def with_default_cuts(self) -> AllocatorConfig:
-        """Return a copy with defaults of the options on how memory is cut (`Role.CUTS`)."""
+        """Return a copy with default options for splitting or releasing memory (`Role.CUTS`)."""
         fresh = AllocatorConfig(self.release)
         cuts = [option.field for option in OPTIONS.values() if option.role is Role.CUTS]
         changes: dict[str, Any] = {name: getattr(fresh, name) for name in cuts}
@@ -195,7 +195,7 @@ class AllocatorConfig:
         )
 
     def refused_handles(self) -> str | None:
-        """Return a warning if the driver refuses large_segment_size_mb as the size of a handle."""
+        """Return a warning if the driver refuses handles of large_segment_size_mb, else None."""
         if not self.expandable_segments or self.large_segment_size % PAGE == 0:
             return None
         size = self.large_segment_size // MIB
@@ -317,10 +317,10 @@ _INERT: dict[str, Callable[[AllocatorConfig, bool], str] | None] = {
     "per_process_memory_fraction": None,
     "graph_capture_record_stream_reuse": None,
 }
-"""Function of each option that returns why the option has no effect now, or "" if it has one.
+"""For each option, a function that returns why the option has no effect; "" if it has an effect.
 
-The second argument is True if a memory fraction limits reserved memory.  None instead of a
-function: the option always has an effect.
+The second argument of the function is True if a memory fraction limits reserved memory.  An option
+with None instead of a function always has an effect.
 """
 
 

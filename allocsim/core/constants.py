@@ -43,10 +43,11 @@ LARGEST_CARD: Final = 448 * GIB
 """More bytes than any card has; used as the card's memory if the device has no limit."""
 
 N_ROUNDUP_INTERVALS: Final = 16
-"""kRoundUpPowerOfTwoIntervals: size intervals below 2 MiB, [2, 4) MiB, ..., from 32 GiB up."""
+"""kRoundUpPowerOfTwoIntervals: number of values of roundup_power2_divisions, one for each range of
+request sizes: below 2 MiB, [2, 4) MiB, and so on; the last is from 32 GiB up."""
 
 ROUNDUP_FIRST_BIT: Final = 20
-"""log2 of the lower end of the first interval, 1 MiB."""
+"""log2 of 1 MiB: value i of roundup_power2_divisions is for sizes of 2**i to 2**(i + 1) MiB."""
 
 PAGE: Final = 2048 * KIB
 """Unit of the driver's memory and addresses."""

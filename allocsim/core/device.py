@@ -168,7 +168,7 @@ class Device:
     def dictate_address(self, address: int) -> None:
         """Place the next cudaMalloc, or the next expandable segment, at the recorded `address`.
 
-        If a segment already begins there, the call has no effect.
+        If a segment already begins there, the device chooses the address itself.
         """
         self._dictated = [address]
 

@@ -117,9 +117,9 @@ class ExpandableSegment:
 def try_allocate_expandable_block(
     heap: Heap, pool: BlockPool, stream: int, size: int
 ) -> Block | None:
-    """Map memory for a free block of `size` bytes and take it out of its pool.
+    """Map memory until a free block has at least `size` bytes, and return this block.
 
-    Returns the block; None if out of memory.
+    The block is no longer in its pool.  Returns None if the memory cannot be mapped.
     """
     block = find_expandable_block(heap, pool, stream, size)
     if block is None:
@@ -156,7 +156,7 @@ def _move_to_dictated_address(heap: Heap, block: Block) -> int:
 
 
 def find_expandable_block(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
-    """Return the first of the adjacent free and unmapped blocks where a request is mapped.
+    """Return the first of adjacent free and unmapped blocks that have room for a request.
 
     If no existing blocks suffice, the result is the only block of a new segment.  From 2.15 on, a
     new segment that cannot hold `size` bytes is destroyed, and the result is None (semantics 4.2).

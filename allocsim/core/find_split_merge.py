@@ -48,8 +48,8 @@ class Heap:
     named: dictionary from name to allocated block; in a replay, the name is the recorded address.
     pending: dictionary from address to block, for freed blocks that wait for other streams or for a
         replay step.
-    witnessed: history entries, each with the activity during which it was made; None if no caller
-        needs them.
+    witnessed: history entries, each with the memory in use and the cause, such as a garbage
+        collection (`Witnessed`); None if no caller needs them.
     least_segment: lower bound of the bytes of each segment and each handle.
     made_expandable: True if an expandable segment was ever created.
     numbers_objects: True if the simulated release orders equal free blocks by the age of the C++
@@ -194,7 +194,7 @@ class Heap:
     def get_free_block(
         self, pool: BlockPool, stream: int, size: int, expandable: bool
     ) -> Block | None:
-        """Take the free block that fits a request best out of its pool; None if no block fits.
+        """Remove the best-fitting free block from the pool and return it; None if no block fits.
 
         expandable: True if blocks of expandable segments may serve the request.
         """
@@ -238,8 +238,8 @@ class Heap:
         rest is too small to split off.
 
         requested: bytes of the request before rounding.
-        expandable: True if expandable segments are on.  A rest of 512 bytes is then split off in
-            the large pool too; otherwise only a rest of more than 1 MiB.
+        expandable: True if expandable segments are on.  The rest is split off if it has at least
+            512 bytes; in the large pool without expandable segments, more than 1 MiB.
 
         Mirrors: should_split
         """
@@ -380,7 +380,7 @@ class Heap:
             raise UpstreamAssertionError("the segment count of a private pool fell below zero")
 
     def count_reserved(self, pool: BlockPool, size: int, segments: int = 0) -> None:
-        """Count `size` reserved bytes and `segments` cudaMalloc segments; negative if released."""
+        """Add to the reserved bytes and the number of cudaMalloc segments; negative if released."""
         self.reserved += size
         self.stats.count_reserved(pool.is_small, size, pool.id)
         if segments:

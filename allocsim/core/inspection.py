@@ -323,8 +323,9 @@ def fingerprint(
 
     waiting: frees that have begun and are not complete, by name (recorded address) of the block.
     allocated_at: dictionary from the name of a block to the number of the plan step that requested
-        it, for the blocks of repeated periods.
-    step: number of the next plan step; the ages of blocks are counted back from it.
+        it, for the blocks requested in the part of the plan that repeats.
+    step: number of the next plan step.  The value contains the age of each such block in steps,
+        `step - allocated_at[name]`, in place of its name.
     """
     # Blocks from before the repeating part are only counted: none are added, and a block that was
     # freed changes the free blocks or the blocks of the repeating part.

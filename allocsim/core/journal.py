@@ -29,25 +29,25 @@ from allocsim.core.columns import column_of
 # _fast_path.pyx repeats these constants for the compiled form.
 
 BYTES: Final = 16
-"""Factor of the change in bytes, in the long form of column 3."""
+"""Factor of the change in bytes, in the long form of column 3 of a journal."""
 
 SPLIT: Final = 2
-"""Factor of the change in blocks (-2 to 1), in the long form of column 3."""
+"""Factor of the change in blocks (-2 to 1), in the long form of column 3 of a journal."""
 
 OWN: Final = 2
-"""Short form of column 3 if only the bytes of inactive split blocks change, not the number."""
+"""Short form of column 3 of a journal if inactive split blocks change in bytes, not in number."""
 
 OWN_PLUS: Final = 6
-"""Short form of column 3 if there is one inactive split block more."""
+"""Short form of column 3 of a journal if the number of inactive split blocks increases by 1."""
 
 OWN_MINUS: Final = -2
-"""Short form of column 3 if there is one inactive split block less."""
+"""Short form of column 3 of a journal if the number of inactive split blocks decreases by 1."""
 
 OWN_STEP: Final = 4
-"""Factor of the change in blocks, in the short form of column 3."""
+"""Factor of the change in blocks, in the short form of column 3 of a journal."""
 
 SHORT: Final = 16
-"""Absolute value that all short forms are below."""
+"""Upper limit of short forms of column 3 of a journal: their absolute values are smaller."""
 
 FOLD_AT: Final = 2048
 """Number of records after which they are added up: enough to be efficient, few enough for the
@@ -74,7 +74,9 @@ def encode(is_small: bool, splits: int, split_bytes: int) -> int:
 
 
 def decode_short(packed: Any, size: Any) -> tuple[Any, Any]:
-    """Decode the short form of column 3: return the changes of inactive split blocks and bytes.
+    """Decode the short form of column 3 (see the module).
+
+    Return the change in the number of inactive split blocks, and the change in their bytes.
 
     size: number in column 1 of the same record.
     """
@@ -93,12 +95,12 @@ def decode_long(packed: Any) -> tuple[Any, Any]:
 
 
 def encode_wait(is_small: bool, size: int) -> int:
-    """Pack the pool and the bytes of a waiting block into one integer for column 5."""
+    """Pack the pool and the bytes of a waiting block into one integer for column 5 of a journal."""
     return 2 * size + is_small
 
 
 def decode_wait(packed: Any) -> Any:
-    """Return the bytes that `encode_wait` packed; they are negative at the end of the wait."""
+    """Return the bytes of the block that `encode_wait` packed; negative if its wait has ended."""
     return packed >> 1
 
 
@@ -150,8 +152,8 @@ def _fold_allocated(
     """Add up the changes of two statistics: the number of allocated blocks, and their bytes.
 
     A block is allocated if it is active and does not wait for another stream.
-    sizes, inactive: columns 1 and 3 of the journal, for the active blocks.
-    at, waits: columns 4 and 5 of the journal.
+    sizes, inactive: columns 1 and 3 of the journal, which have the changes of active blocks.
+    at, waits: columns 4 and 5 of the journal, which have the changes of waiting blocks.
     without: pool to leave out: 1 the small pool, 0 the large pool, -1 none.
     """
     count = 0
@@ -190,7 +192,9 @@ def _fold_allocated(
 def _fold_active(  # noqa: PLR0912, PLR0915  (one loop, by design)
     sizes: list[int], requests: list[int], inactive: list[int], without: int
 ) -> _ActiveMoves:
-    """Add up the changes of active, requested and inactive split bytes, and of numbers of blocks.
+    """Add up the changes of five statistics in a journal.
+
+    They are active blocks and bytes, requested bytes, and inactive split blocks and bytes.
 
     sizes, requests, inactive: columns 1 to 3 of the journal.
     without: pool to leave out: 1 the small pool, 0 the large pool, -1 none.

@@ -209,7 +209,11 @@ def _is_power_of_two(value: int) -> bool:
 
 
 def _read_threshold_size(parser: _Parser, key: str) -> None:
-    """Read max_split_size_mb or max_non_split_rounding_mb; refuse less than a large segment."""
+    """Read max_split_size_mb or max_non_split_rounding_mb.
+
+    Raises BadOptionError for a value below large_segment_size_mb; some releases also refuse this
+    value itself.
+    """
     word = parser.value(key)
     size = min(parser.integer(word, key), _SIZE_MAX)
     # The minimum follows large_segment_size_mb of the same conf.
@@ -333,7 +337,7 @@ def _read_reserve(parser: _Parser, key: str) -> None:
 
 
 def _read_reserve_by_class(parser: _Parser, key: str) -> None:
-    """Parse and ignore a list `[class:reserve,...]`: streams have no class (semantics 4.8)."""
+    """Parse and ignore `[class:reserve,...]`; only C++ gives streams a class (semantics 4.8)."""
     parser.value(key)
     while parser.value(key) != "]":
         parser.separator(":", key)

@@ -37,7 +37,7 @@ class EventQueues:
         queue.append((number, block))
 
     def walk(self) -> Iterator[tuple[int, deque[tuple[int, Block]]]]:
-        """Yield streams and their queues in upstream's order; erase a queue that is then empty."""
+        """Yield streams and queues in upstream's order; erase queues that the caller empties."""
         for stream in self._queues:
             queue = self._queues[stream]
             yield stream, queue
@@ -108,7 +108,10 @@ class PendingFrees:
             self._requested[free] = None
 
     def adopt(self, blocks: dict[int, Block]) -> None:
-        """Add blocks, by address, that were freed before the simulation and still wait."""
+        """Add frees that began before the simulation and are not complete.
+
+        blocks: dictionary from address to freed block.
+        """
         self._requested.update(dict.fromkeys(map(RequestedFree, blocks.values())))
 
     def complete(self, free: RequestedFree) -> bool:
