@@ -48,27 +48,30 @@ def columns_of(columns: Iterable[Sequence[Any]], dtypes: Sequence[Any]) -> list[
 
 @dataclass(frozen=True, slots=True, eq=False)
 class History:
-    """History of one device's replay, as columns with a row for each entry."""
+    """History of one device's replay, as columns with a row for each entry.
 
-    # Codes of `Action`.
+    action: codes of `Action`.
+    entry: number of the recorded entry that caused the row.
+    block_size: bytes of the block of an `alloc` row, including slack; 0 in other rows.  A request
+        that failed in the recording and succeeds in the replay also has 0, since its block is freed
+        at once.
+    pool: index into `pools`; -1 for the default pool.
+    start: segments before the first row.
+    """
+
     action: NDArray[np.uint8]
     address: NDArray[np.uint64]
     size: _Column
     stream: NDArray[np.uint64]
-    # Number of the recorded entry that caused the row.
     entry: _Column
-    # Bytes of the block of an `alloc` row, including slack; 0 in other rows. A request that failed
-    # in the recording and succeeds in the replay also has 0, since its block is freed at once.
     block_size: _Column
-    # Index into `pools`; -1 for the default pool.
     pool: NDArray[np.int32]
-    # Segments before the first row.
     start: tuple[SegmentState, ...]
     pools: tuple[PoolId, ...]
 
 
 class HistoryWatch(Observer):
-    """Observer of a replay that keeps the complete history of one device, and its allocator."""
+    """Observer that keeps one device's allocator and the complete history of its replay."""
 
     keeps_history = True
     allocator: CachingAllocator

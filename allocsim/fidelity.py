@@ -92,20 +92,21 @@ class Expected:
     A step is plain if its entries follow from the step and its block's address.  If a replay gives
     that block its recorded address, the entries equal the recorded ones, and the replay need not
     create them.
+
+    count: number of entries of each step.
+    end: index in `compared` after the last entry of each step.
+    is_recorded: True for a plain step whose entries are in the recording; False for other steps.
+    address: recorded address of each step's block.
+    n_allocs: number of `alloc` entries before each index of `compared`.
+    allocs: addresses of all `alloc` entries.
     """
 
     compared: Compared
-    # Number of entries of each step.
     count: _Ints
-    # Index in `compared` after the last entry of each step.
     end: _Ints
-    # True for a plain step whose entries are in the recording; False for other steps.
     is_recorded: NDArray[np.bool_]
-    # Recorded address of each step's block.
     address: NDArray[np.uint64]
-    # Number of `alloc` entries before each index of `compared`.
     n_allocs: _Ints
-    # Addresses of all `alloc` entries.
     allocs: NDArray[np.uint64]
 
     @classmethod
@@ -143,7 +144,7 @@ class Expected:
 
         first: number of the first of these steps in the plan.
         row: index in `compared` of the first step's first entry.
-        history: entries of the steps that ran one at a time.
+        history: entries that the replay created, because their steps are not plain.
         """
         chunk = slice(first, first + len(placed))
         count, singly = self.count[chunk], placed.singly
@@ -179,10 +180,10 @@ class Expected:
 class FidelityCheck:
     """Comparison of a replay with its recording, in parts, so that few entries are in memory.
 
-    A part of the replay is passed either to `history`, as entries, or to `steps`, as plan steps
-    with the addresses of their blocks, which is faster.
+    The method `history` takes a part of the replay as entries.  The method `steps` takes a part as
+    plan steps with the addresses of their blocks, and is faster.
 
-    expected: recorded entries of each plan step; if None, `steps` takes longer.
+    expected: recorded entries of each plan step; with None, `steps` is slower.
     """
 
     def __init__(self, trace: Trace, expected: Expected | None = None) -> None:

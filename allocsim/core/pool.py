@@ -187,7 +187,7 @@ class BlockPool:
         return free
 
     def rebuild_keys(self) -> None:
-        """Compute every sort key again; a new `layout` must keep the order of blocks."""
+        """Compute every sort key again after a change of `layout` that keeps the blocks' order."""
         for free in self.free.values():
             free.keys = self.layout.new_keys()
             for block in free.blocks:
@@ -292,8 +292,8 @@ def next_not_expandable(blocks: Sequence[Block], at: int) -> int:
 def least_expandable(blocks: Sequence[Block], at: int) -> int:
     """Return the index of the free block that PyTorch uses if the best fit is expandable.
 
-    PyTorch starts at the best fit and goes to the next larger block while that block has a smaller
-    sum of its size and the unmapped space behind it (semantics 4.4).
+    PyTorch adds to each block's size the unmapped space behind the block.  It starts at the best
+    fit, and moves to the next block in the list as long as this sum decreases (semantics 4.4).
 
     blocks: free blocks, sorted by size and tie-break.
     at: index of the best fit.

@@ -90,7 +90,7 @@ class PrivatePools:
 
     @property
     def in_capture(self) -> bool:
-        """True if frees wait for the end of an open scope, as in a capture (semantics 5.4)."""
+        """True if a scope is open, and the release treats it as a graph capture (semantics 5.4)."""
         return bool(self.scopes) and self._heap.release.scope_is_capture
 
     def get_pool(self, stream: int) -> PrivatePool | None:
@@ -105,17 +105,17 @@ class PrivatePools:
         return self.pools[chosen]
 
     def fast_pool(self) -> PrivatePool | None:
-        """Return the open scope's private pool; None if fast_path.py cannot serve it."""
+        """Return the open scope's private pool; None if the loop of fast_path.py cannot use it."""
         if self._heap.release.scope_by_stream:
             return None
         chosen = self.scopes[-1 if self._heap.release.newest_scope_wins else 0].id
         return None if chosen in self.no_split else self.pools.get(chosen)
 
     def overflow_pools(self) -> Iterator[PrivatePool]:
-        """Yield the pools with use_on_oom, in the order of upstream's hash table.
+        """Yield the pools marked use_on_oom, in the order of upstream's hash table.
 
-        As in PyTorch, a pool keeps use_on_oom after its use count reaches 0.  This method then
-        creates a removed pool again, and raises UpstreamAssertionError for a freeable one.
+        As in PyTorch, a pool stays marked after its use count reaches 0.  This method creates the
+        pool again if it was removed, and raises UpstreamAssertionError if it still has segments.
         """
         for pool_id in self.use_on_oom:
             # Upstream increments and decrements the use count around each search.

@@ -28,8 +28,8 @@ from allocsim.state import PoolId
 def garbage_collect_cached_blocks(heap: Heap) -> None:
     """Release old blocks until reserved memory is at most garbage_collection_threshold * limit.
 
-    Do nothing unless threshold and memory limit are set.  A pass of `garbage_passes` is completed
-    even if a part of it is enough.
+    Do nothing unless threshold and memory limit are set.  Blocks are released in passes
+    (`garbage_passes`); the last pass is completed even if some of its blocks would suffice.
     """
     if not heap.collects_garbage or heap.limit is None:
         return
@@ -47,9 +47,9 @@ def garbage_collect_cached_blocks(heap: Heap) -> None:
 
 
 def garbage_passes(pool: BlockPool) -> Iterator[list[Block]]:
-    """Yield one list for each pass of a garbage collection: the blocks that it releases.
+    """Yield, for each pass of a garbage collection, the list of blocks that the pass releases.
 
-    Each pass releases the remaining blocks that are at least as old as their average.
+    Each pass releases the remaining blocks whose age is at least the average age.
     """
     left = [block for block in pool if not block.is_split]
     # As in PyTorch, expandable blocks count in the average age but are never released.
@@ -72,9 +72,10 @@ def _age(pool: BlockPool, block: Block) -> int:
 
 
 def release_available_cached_blocks(heap: Heap, pool: BlockPool, stream: int, size: int) -> bool:
-    """Release cached oversize blocks of `stream`; return True if they have `size` bytes in total.
+    """Release cached oversize blocks of `stream`; return True if they suffice for `size` bytes.
 
-    A single block that is large enough is preferred.
+    They must have max(size, max_split_size) bytes in total.  If one block alone is large enough,
+    only this block is released.
     """
     # Oversize blocks are never split, so they are kept only for requests of about their size.
     oversize = heap.config.max_split_size

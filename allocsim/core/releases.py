@@ -75,7 +75,7 @@ class Release:
 
     # Option string (8).
     conf_variables: tuple[str, ...] = ("PYTORCH_CUDA_ALLOC_CONF",)
-    """Environment variables that may have the conf; the first that is set is read (8.1)."""
+    """Environment variables for the option string; the first that is set is read (8.1)."""
     options: frozenset[str] = frozenset(
         {
             "max_split_size_mb",
@@ -88,8 +88,8 @@ class Release:
     separators_checked: bool = True
     """Every separator of a conf such as `a:b,c:d` is verified (8.2).
 
-    In later releases any token separates, and the options that all accelerators have are read
-    before the options of CUDA.
+    In later releases any token is accepted in place of a separator, and the options that all
+    accelerators share are read before the options of CUDA.
     """
     thresholds_inclusive: bool = False
     """Sizes in a conf may equal their minimum; in earlier releases they must exceed it (8.3)."""
@@ -118,7 +118,7 @@ class Release:
 
     # Private pools (5).
     scope_is_capture: bool = True
-    """Frees wait until end_allocate_to_pool, as they do in a graph capture (5.4)."""
+    """A pool scope counts as a graph capture: frees of blocks that other streams use wait (5.4)."""
     scope_by_stream: bool = True
     """begin_allocate_to_pool sends only requests of one stream to the pool (5.2)."""
     newest_scope_wins: bool = False
@@ -145,13 +145,13 @@ class Release:
     release_forgets_no_split: bool = False
     """When a pool's use count falls to 0, no_split is switched off for its id.
 
-    In earlier releases the id keeps it (observed on real PyTorch).
+    In earlier releases it stays on for the id (observed on real PyTorch).
     """
 
     # Expandable segments (4).
     expandable_private_pools: bool = False
     release_skips_expandable: bool = False
-    """Releasing oversize blocks skips expandable ones; earlier releases assert there (1.10)."""
+    """Release of oversize blocks skips expandable ones; before, this failed an assertion (1.10)."""
     short_segment_is_destroyed: bool = False
     """A new expandable segment shorter than the request is destroyed at once (4.2)."""
 
@@ -165,7 +165,10 @@ class Release:
     host_counts_plain_frees: bool = True
     """A free that waits for nothing reduces the active statistics (13.5)."""
     host_counts_polled_size: bool = True
-    """A free subtracts the polled size (-1 for any), not the block's, from active bytes (13.5)."""
+    """A completed free subtracts the poll's size from active bytes, not the block's (13.5).
+
+    The poll's size is the block size that the poll searches for; -1 if it accepts any size.
+    """
     host_takes_newest: bool = True
     """A request takes the newest free block of its bucket, even if it is too small (13.2)."""
     host_private_pools: bool = False
@@ -190,7 +193,7 @@ class Release:
     oom_advice_expandable: str | None = None
     """Text in place of `oom_advice` while expandable segments are on; None keeps `oom_advice`."""
     oom_device_is_raw_byte: bool = False
-    """The device index is printed as a raw byte; that of GPU 0 is NUL and ends the text."""
+    """The device index is printed as a raw byte; for GPU 0 this is NUL, which ends the text."""
     oom_counts_private_pools: bool = False
 
 

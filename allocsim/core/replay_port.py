@@ -43,13 +43,15 @@ class ReplayAllocator(CachingAllocator):
         moved: list[int],
         places: list[int] | None = None,
     ) -> StepRow | None:
-        """Replay steps in the loop of fast_path.py; return the first that it cannot run, or None.
+        """Replay steps in the fast loop of fast_path.py, up to the first that it cannot run.
+
+        Return this step, or None if the loop ran all steps.
 
         waiting: frees that a step requested and a later step completes, by the name of the block
             (its recorded address).
-        moved: list to which the change of allocated bytes of each step is appended.
-        places: list to which the address of each step's block is appended; the history then gets no
-            entries.
+        moved: list to which each step appends its change in allocated bytes.
+        places: list to which each step appends the address of its block; if it is given, the loop
+            adds no entries to the history.
         """
         heap = self.heap
         # Without the fast loop, the caller makes every call.
@@ -74,7 +76,7 @@ class ReplayAllocator(CachingAllocator):
         return sum(self.give_name(ptr, ptr).size for ptr in list(self.heap.live))
 
     def rename(self, new_name: Callable[[int], int]) -> None:
-        """Replace the name by which a replay refers to each named block with `new_name(name)`."""
+        """Rename each named block to `new_name(name)`; a replay refers to blocks by their names."""
         renamed: dict[int, Block] = Names()
         for old, block in self.heap.named.items():
             renamed[new_name(old)] = block
@@ -119,22 +121,25 @@ class ReplayAllocator(CachingAllocator):
         return int(self.config.garbage_collection_threshold * self.heap.limit)
 
     def count_with(self, folder: Folder) -> None:
-        """Use `folder` in place of `fold_records` to add up the changes of the statistics."""
+        """Use the function `folder`, not `fold_records`, to add up changes to the statistics."""
         self.heap.stats.folder = folder
 
     def set_block_statistics(self, journal: Journal) -> None:
-        """Replace the statistics of blocks with the totals of the changes in `journal`."""
+        """Compute the statistics of blocks, such as allocated bytes, from `journal` alone."""
         self.heap.stats.set_block_statistics(journal)
 
     def save_bytes(self) -> None:
-        """Save allocated, active and inactive split bytes, which `saved_bytes` then returns."""
+        """Save allocated, active and inactive split bytes; `saved_bytes` returns these values."""
         self.heap.stats.save_bytes()
 
     def saved_bytes(self) -> SavedBytes:
         return self.statistics().saved_bytes
 
     def block_columns(self) -> tuple[BlockColumns, int]:
-        """Return the columns of all blocks, active ones first, and the number of active blocks."""
+        """Return all blocks as columns, such as address and size, and the number of active blocks.
+
+        The active blocks come first.
+        """
         active = self.heap.active
         free = [block for pool in self.heap.pools for block in pool]
         return block_columns([*active, *free]), len(active)
@@ -155,7 +160,7 @@ class ReplayAllocator(CachingAllocator):
 
 
 _NO_OTHER = 1 << 80
-"""Number above every address, in place of the address of the next segment if there is none."""
+"""Number above every address, in place of the next segment's address if no segment follows."""
 
 
 def plant(heap: Heap, private: PrivatePools, segments: Iterable[SegmentState]) -> dict[int, Block]:
@@ -229,9 +234,9 @@ def _link(chain: list[Block]) -> None:
 def _set_states(
     heap: Heap, segment: SegmentState, blocks: list[Block], pending: dict[int, Block]
 ) -> None:
-    """Set the state of linked `blocks` as in `segment`, and add free blocks to their pool.
+    """Set the states of `blocks` to those in `segment`, and add the free blocks to their pool.
 
-    pending: dictionary from address to block, to which freed blocks that wait are added.
+    pending: dictionary from address to block; freed blocks with an incomplete free are added.
     """
     for seed, block in zip(segment.blocks, blocks, strict=True):
         block.requested_size = seed.requested_size

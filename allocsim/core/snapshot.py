@@ -4,9 +4,9 @@
 - In a snapshot, a segment is one cudaMalloc, or a maximal mapped range of an expandable segment.
   Segments are in address order, and blocks cover them without gaps.  The requested_size of a free
   block is the size of the last request that the same `Block` object served.
-- In the table of `memory_summary`, all rows of a statistic have the same unit in a column: the
-  smallest that makes the row `all` less than 768 * 1024 (750,000 for counts).  Values are converted
-  by integer division.
+- In the table of `memory_summary`, most statistics have three rows: all, large pool and small pool.
+  In each column, these share one unit: the smallest that makes the number for `all` less than
+  768 * 1024 (750,000 for counts).  Values are converted by integer division.
 
 Source: semantics 3, 6.1 to 6.3, 6.5.
 """
@@ -49,7 +49,7 @@ class TraceEntry(NamedTuple):
 
 
 class Work(Enum):
-    """Activity of the allocator during which it records a history entry."""
+    """Activity of the allocator that causes a history entry, such as garbage collection."""
 
     REQUEST = "request"  # serving a call of the program
     POLL = "poll"  # completing frees whose events have passed

@@ -140,8 +140,8 @@ class DeviceStats:
     folder: function that adds up the changes in the journal and returns the totals; `fold_records`
         or a faster function with equal results.
     saved_bytes: values at the last call of `save_bytes`, known after the next `fold`.
-    saved_at: number of records and of waits in the journal at the last call of `save_bytes`; None
-        after a `fold`.
+    saved_at: lengths of the journal's columns 1 and 4 (`Journal`) at the last call of `save_bytes`;
+        None after a `fold`.
     reserved_by_pool: reserved bytes of each private pool, by suffix ("all", "small_pool",
         "large_pool").
     """
@@ -242,7 +242,7 @@ class DeviceStats:
             group.add(moves)
 
     def free_requested(self, is_small: bool, size: int) -> None:
-        """Append to the journal that a freed block begins to wait for other streams."""
+        """Record in the journal that a freed block begins to wait for other streams."""
         self.journal[3].append(len(self.journal[0]))
         self.journal[4].append(encode_wait(is_small, size))
 

@@ -17,7 +17,7 @@ from allocsim.units import format_size, parse_size
 _SAME_REQUESTS = "all other requests stay the same"
 _SAME_STEPS = "each step requests the same as in its recorded place"
 _NAME = 1 << 61
-"""Name of the block that "preallocate" adds; other names are recorded addresses, and smaller."""
+"""Name of the block that "preallocate" adds; other names are recorded addresses, all smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,10 @@ _FORMS: tuple[tuple[str, str, Callable[[re.Match[str]], Edit]], ...] = (
     ("free early", r"free early", _free_early),
     ("", r"split batch in (\d+)", _refuse_split),
 )  # fmt: skip
-"""(form of the text, pattern, maker of the edit); the form is "" for an edit that is refused."""
+"""Tuples (form of an edit's text, pattern that matches it, function that makes the edit).
+
+The form is "" for an edit that is always refused, such as "split batch in 2".
+"""
 
 EDIT_FORMS = tuple(form for form, _, _ in _FORMS if form)
 """Forms of the texts that `parse_edit` reads."""

@@ -48,7 +48,7 @@ class Loop:
         return self.lines[stack] if stack >= 0 else UNKNOWN
 
     def length_of_step(self, trace: Trace, entries: Sequence[int]) -> int | None:
-        """Return how many of `entries` precede the next training step; None if they show none."""
+        """Return how many of `entries` precede the next training step; None if no step begins."""
         before = 0
         for number, entry in enumerate(entries):
             line = self.line_at(trace, entry)

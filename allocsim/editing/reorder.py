@@ -6,8 +6,9 @@ Every block has one of three roles, which follows from its lifetime:
 - Carried blocks are freed in the next one, such as gradients that the next `zero_grad` frees.  Each
   step frees the carried blocks of the step that ran before it in the new order.
 - Lasting blocks, such as the optimizer's state, are never freed by a training step.  The step that
-  runs first allocates the lasting blocks of the first recorded step.  Each is placed before the
-  request that matches, by its stack, the request that follows the block in the recording.
+  runs first allocates the lasting blocks of the first recorded step.  To find the place for such a
+  block, the request that follows it in the recording is matched, by stack, with a request of the
+  step that runs first; the block is allocated before that request.
 
 A recording is refused if a block has none of these roles, or if training steps carry different
 numbers of blocks.
@@ -48,7 +49,7 @@ class _Life:
 def reorder(
     steps: Steps, starts: Sequence[int], order: Sequence[int], stacks: Sequence[int]
 ) -> tuple[Steps, tuple[int, ...]]:
-    """Return plan steps with the training steps in another order, and where each of these begins.
+    """Return the plan steps with the training steps in another order, and their new `starts`.
 
     starts: index of the first plan step of each training step, ascending.
     order: positions in `starts` of the training steps to run; some may repeat or be missing.
@@ -72,12 +73,15 @@ class _Rewriter:
         self._last = len(starts) - 1
         requests = np.flatnonzero(steps.kind == StepKind.ALLOC)
         self._tail = int(requests[-1]) + 1 if len(requests) else len(steps)
-        """Index of the plan step after the last request; frees from there on end the program."""
+        """Index of the plan step after the last request; the program's final frees follow."""
         self._lives = self._find_lives()
         self._freed = {free: life for life in self._lives.values() for free in life.frees}
         self._lasting: list[_Life] = []
         self._first_only: set[int] = set()
-        """Plan steps of later training steps that request lasting blocks; none runs twice."""
+        """Plan steps with which later training steps request lasting blocks.
+
+        Each runs at most once, even if its training step is repeated.
+        """
         self._carried: list[list[_Life]] = [[] for _ in starts]
         self._n_requests: dict[int, int] = defaultdict(int)
         self._find_roles()

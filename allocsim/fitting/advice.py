@@ -25,9 +25,9 @@ from allocsim.fitting.task import Task, usual_attention
 from allocsim.phantom import CARDS, Gpu, UnavailableError, context_range
 
 _HOPELESS = 0.9
-"""Factor on the lower end of a formula's range; no run was seen to need less than the product.
+"""Fraction of a training formula's lower bound that every observed run needed at least.
 
-A change for which the product exceeds the card is not tried."""
+A change is not tried if this fraction of its lower bound exceeds the card's memory."""
 _LORA = 16
 _UNIT = 64
 """Unit of a shorter sequence, in tokens, and of a smaller image, in pixels."""
@@ -122,6 +122,7 @@ def fewest_checkpointed(
     suffices, all layers are checkpointed, and the sentence says so.
 
     gpus: a sequence of one card.  Raises ConfigError for several.
+    watch: function that receives a text before each trial, to show progress.
     engine, how: arguments of `fit`.
     """
     if len(gpus) > 1:

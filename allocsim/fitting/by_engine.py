@@ -128,7 +128,7 @@ def runner_for(
 def run_exactly(
     engine: str, task: Task, gpu: Gpu, /, *, transformers: str | None = None, **how: Any
 ) -> Ran:
-    """Run `task` on a phantom `gpu` (engine "program"), or replay requests of its law ("laws").
+    """Run `task` on a phantom `gpu` ("program"), or replay requests given by formulas ("laws").
 
     how: arguments of `run_program`; with "laws", all but `conf` and `keep` are ignored.
     """
@@ -241,11 +241,11 @@ def fit_command(
 
 @dataclass(frozen=True, slots=True)
 class _Setup:
-    """Arguments of one `fit` question: a program, its options and a GPU.
+    """Arguments of one call of `fit`: a program, its options and a GPU.
 
-    run: function that runs the program on a card. It takes the arguments `keep` (file for the
-        recording), `work` (time when the work of a stream completes) and `routing` (distribution of
-        tokens over experts) of `run_program`.
+    run: function that runs the program on a card. It takes these arguments of `run_program`: `keep`
+        (file for the recording), `work` (when a stream completes its work: "when-waited" or
+        "at-once") and `routing` (distribution of tokens over experts).
     is_one_of_many: True if several cards are compared.
     is_law: True if `run` evaluates a law (formulas for the requests) instead of the program.
     """

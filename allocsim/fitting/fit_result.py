@@ -29,9 +29,9 @@ from allocsim.units import format_range, format_size
 class Drift:
     """Possible change of a law's peak of reserved memory if the user has other releases.
 
-    A law (formulas for a program's requests) is of one release of PyTorch and of transformers.  All
-    but one of the programs of PyTorch 2.11 and transformers 5.17 that were compared with their law
-    were within this range (docs/reference/laws.md).
+    A law (formulas for a program's requests) holds for one release of PyTorch and of transformers.
+    Programs were also run with PyTorch 2.11 and transformers 5.17: all but one had a peak in this
+    range (docs/reference/laws.md).
 
     low, high: ends of the range, in per cent of the law's peak: negative for a lower peak.  `high`
         decides the verdict if the user's release is known to differ.
@@ -81,7 +81,7 @@ def drift_of(
 
 
 def drift_of_run(ran: Ran, task: Task, torch: str | None, meant: str | None) -> Drift | None:
-    """Return `drift_of` the law that `ran` follows; None if `ran` is of a program."""
+    """Return `drift_of` for a run computed by a law; None if `ran` is a run of a program."""
     if ran.transformers is None:
         return None
     return drift_of(task, ran.torch_version, ran.transformers, torch=torch, meant=meant)

@@ -37,14 +37,14 @@ from allocsim.fitting.formulas.sizes import Encoder
 from allocsim.units import GIB, MIB, round_up
 
 _RESERVED_BESIDE = (0.01, 0.02)
-"""Largest deviations of reserved memory in real runs of dense models from the simulation.
+"""Tolerances below and above the simulated reserved memory, as fractions of it.
 
-Shares of the simulated bytes: below and above them."""
+Real runs of dense models were within them, apart from `_SMALL_POOLS`."""
 _SMALL_POOLS = 192 * MIB
-"""Further bytes, mostly seen in small models, by which real runs exceeded the simulation.
+"""Further tolerance above the simulation, in bytes, which mostly small models need.
 
-This and `_RESERVED_BESIDE` are from the 33 servings of traces/fit without eager attention whose
-weights were loaded in place."""
+This and `_RESERVED_BESIDE` are from 33 runs in traces/fit that serve a model: those without eager
+attention whose weights were loaded in place."""
 _TENSORRT_BLOCK = 32
 _TENSORRT_FRACTION = 0.9
 _TENSORRT_CHUNK = 8192
@@ -109,7 +109,7 @@ def transformers(work: ServingWork) -> Needs:
 
 _FEWEST_WIDE = 2
 _MOST_WIDE = 6
-"""Fewest and most tensors of the MLP's width that an encoder's layer has at one time."""
+"""Most tensors of the MLP's width in an encoder's layer at one time; `_FEWEST_WIDE`: fewest."""
 _T5_SCORES = (8, 12)
 """Fewest and most bytes per attention score in T5: two or three tensors in 32 bits."""
 _ROUNDED = 25

@@ -106,7 +106,7 @@ _KEPT = ("norm", "bias", "router", "position")
 _LOW = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M")
 _TWO_BITS = ("IQ2_S", "IQ2_M")
 _FALLBACK = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "TQ1_0": "Q4_0", "TQ2_0": "Q4_0"}
-"""Type to use if a row of a tensor is no multiple of a type's block; IQ4_NL for types not here."""
+"""Replacement, by type, if a tensor's rows are not whole blocks; types not here get IQ4_NL."""
 _Q5_OUTPUTS = ("Q2_K", "IQ3_XS", "IQ3_XXS", "Q3_K_S", "Q3_K_M", "IQ4_NL", "Q4_K_S", "Q4_K_M",
                "IQ3_S", "IQ3_M", "IQ4_XS")  # fmt: skip
 """Recipes that store attention outputs as Q5_K in models with eight experts."""

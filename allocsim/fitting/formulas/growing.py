@@ -29,7 +29,7 @@ _Rows = NDArray[np.int64]
 
 _UNLIMITED = TIB << 20
 _RECORDED = 3
-"""First tokens whose requests are listed layer by layer; those of later ones are extrapolated."""
+"""Number of first tokens whose requests are listed; the requests of later ones are extrapolated."""
 _MOST_TOKENS = 64
 """Most tokens that are simulated; if more are generated, evenly spaced ones are simulated."""
 

@@ -45,7 +45,8 @@ _HALVES = ("k_cache_bytes", "v_cache_bytes")
 _ROUNDED = 0.02
 """Largest relative difference of the cache bytes per token between log and formula.
 
-It is due to whole blocks, and to states that do not grow with the tokens."""
+It arises because caches consist of whole blocks, and because some layers keep states that do not
+grow with the tokens."""
 _DECIMALS = 0.011 * GIB
 """Largest rounding error of a number in GiB with two decimals, or of the sum of two, in bytes."""
 _BLOCK = 16
@@ -68,8 +69,8 @@ class Logged:
     cache: memory of the KV cache.
     cache_tokens: number of tokens that the KV cache holds.
     compute_buffer: llama.cpp's compute buffer.
-    pool: range (low, high) of the size of the KV cache; None until `applied` finds that the log is
-        of a server with the given options.
+    pool: range (low, high) of the bytes of the KV cache; None unless the method `applied` was
+        called with options that equal the logged ones.
     room: range (low, high) of the tokens that the KV cache holds; None if `pool` is None, or if the
         log has no number of tokens.
     options: options with which the logged server started.

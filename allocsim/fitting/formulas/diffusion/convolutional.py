@@ -14,8 +14,8 @@ class _Text(NamedTuple):
     """Encoded text that the image attends to.
 
     rows, width: tokens of the batch, and elements of a token.
-    is_linear: True if linear layers project the image before and after attention, and not
-        convolutions.
+    is_linear: True if linear layers project the image before and after attention; False if
+        convolutions do.
     """
 
     rows: int
@@ -100,7 +100,10 @@ def _spatial(net: Network, rows: int, width: int, depth: int, text: _Text) -> in
 
 
 def unet(net: Network, config: Config, batch: int, side: int, context: int) -> None:
-    """Run UNet2DConditionModel on latents of `side` x `side`, each with `context` text tokens."""
+    """Add the requests of UNet2DConditionModel to `net`, for `batch` latents of `side` x `side`.
+
+    context: number of text tokens for each latent.
+    """
     channels, each = config["block_out_channels"], config["layers_per_block"]
     depths = config["transformer_layers_per_block"]
     downs, ups = config["down_block_types"], config["up_block_types"]

@@ -98,7 +98,7 @@ class Network:
         return new
 
     def repeated(self, count: int) -> range:
-        """Return the indices of the layers to simulate, of `count` equal layers.
+        """Return the indices of the layers to simulate if the network has `count` equal layers.
 
         Two layers have the same peak as all; without an allocator, all layers are listed.
         """

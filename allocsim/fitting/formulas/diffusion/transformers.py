@@ -115,7 +115,10 @@ def _embedded_time(net: Network, width: int, pooled: int, count: int) -> None:
 
 
 def flux(net: Network, config: Config, batch: int, side: int, context: int) -> None:
-    """Run FluxTransformer2DModel on latents of `side` x `side`, each with `context` text tokens."""
+    """Add the requests of FluxTransformer2DModel to `net`, for `batch` latents of `side` x `side`.
+
+    context: number of text tokens for each latent.
+    """
     head = config["attention_head_dim"]
     width = head * config["num_attention_heads"]
     rows = batch * (side // _PATCH) ** 2, batch * context
@@ -149,7 +152,10 @@ def flux(net: Network, config: Config, batch: int, side: int, context: int) -> N
 
 
 def sd3(net: Network, config: Config, batch: int, side: int, context: int) -> None:
-    """Run SD3Transformer2DModel on latents of `side` x `side`, each with `context` text tokens."""
+    """Add the requests of SD3Transformer2DModel to `net`, for `batch` latents of `side` x `side`.
+
+    context: number of text tokens for each latent.
+    """
     width, layers = (
         config["attention_head_dim"] * config["num_attention_heads"],
         config["num_layers"],
@@ -170,7 +176,7 @@ def sd3(net: Network, config: Config, batch: int, side: int, context: int) -> No
 
 
 def clip(net: Network, config: Config, batch: int, tokens: int) -> None:
-    """Run the text encoder of CLIP."""
+    """Add the requests of CLIP's text encoder to `net`, for `batch` texts of `tokens` tokens."""
     width, inner, rows = config["hidden_size"], config["intermediate_size"], batch * tokens
     net.weight(config["vocab_size"] * width, CLIP_TOKENS * width)
     x = net.take(rows * width)
@@ -186,7 +192,10 @@ def clip(net: Network, config: Config, batch: int, tokens: int) -> None:
 
 
 def t5(net: Network, config: Config, batch: int, tokens: int) -> None:
-    """Run the encoder of T5 with eager attention."""
+    """Add the requests of T5's encoder to `net`, for `batch` texts of `tokens` tokens.
+
+    Attention is eager.
+    """
     width, inner, heads = config["d_model"], config["d_ff"], config["num_heads"]
     values, rows = heads * config["d_kv"], batch * tokens
     scores = batch * heads * tokens**2
