@@ -55,7 +55,9 @@ _ATTENTION = {
 _HALF = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16"}
 _TYPES = ("torch_dtype", "dtype", "model_dtype")
 _MASTERLESS = ("base_model", "tokenizer._component_", "pure_bf16")
-"""Keys whose presence means that bf16 is for 16-bit weights, not autocast: axolotl, torchtune."""
+"""Keys whose presence shows that `bf16: true` means 16-bit weights, and not autocast.
+
+base_model is a key of axolotl, tokenizer._component_ of torchtune."""
 _RANKS = ("num_processes", "world_size")
 _AUTO = (None, "auto", "", "none", False)
 

@@ -12,10 +12,10 @@ from allocsim.units import MIB, TIB
 
 SOURCE = "the requests of diffusers 0.42, through the allocator of 2.15 (docs/commands/fit.md)"
 _BESIDE, _QUANTISED = 0.01, 0.04
-"""Shares that are added to the simulated reserved memory, without and with quantised weights.
+"""Fractions that are added to the simulated reserved memory, without and with quantised weights.
 
-Real runs of diffusers were at most 0.5 % above the simulation, published figures with quantised
-weights at most 3.2 %."""
+Real runs of diffusers were at most 0.5 % above the simulation. Published figures with quantised
+weights were at most 3.2 % above it."""
 _SMALL = 128 * MIB
 """Bytes that are added to the simulated reserved memory, which matter for small models."""
 _FEWER, _SEVERAL = 0.99, 0.84

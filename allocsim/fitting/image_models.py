@@ -29,8 +29,8 @@ class Generator:
     is_guided: True if each image is denoised with and without its prompt.
     denoiser, autoencoder: configurations of these networks.
     encoders: configurations of the text encoders, by name.
-    sees, hears: True if the model has images or sounds.
-    has_encoder: True if the model is a transformer with an encoder.
+    sees, hears: True if the model handles images or sound.
+    has_encoder: False; True only in other classes of models, for a language model with an encoder.
     """
 
     name: str

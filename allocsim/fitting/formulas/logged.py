@@ -112,10 +112,10 @@ class Logged:
         return self.cache / self.cache_tokens if self.cache and self.cache_tokens else None
 
     def applied(self, given: ServerOptions) -> tuple[Logged, ServerOptions]:
-        """Return the logged sizes that hold for a server with `given` options, and all its options.
+        """Return the logged sizes, and `given` with each None replaced by the option in the log.
 
-        Options that are None in `given` are taken from the log. The fields `pool` and `room` are
-        set only if no option differs from the log. Raises ConfigError if `cards` differs.
+        The fields `pool` and `room` of the sizes are set only if no option differs from the log.
+        Raises ConfigError if `given.cards` is not the number of cards in the log.
         """
         known = self.options.cards or 1
         if given.cards not in (None, known):
@@ -138,7 +138,7 @@ class Logged:
 
     @property
     def printed_pool(self) -> tuple[int, int] | None:
-        """Range (low, high) of KV cache bytes that round to the logged size; None without one."""
+        """Range (low, high) of KV cache bytes that round to the logged size; None if not logged."""
         if self.cache is None:
             return None
         return round(self.cache - _DECIMALS), round(self.cache + _DECIMALS)
@@ -148,9 +148,11 @@ NOTHING_LOGGED = Logged()
 
 
 def logged_in(figures: LogFigures | None, engine: str) -> Logged:
-    """Return the sizes in a start-up log of `engine`; ConfigError for a log of another engine.
+    """Return the sizes in a start-up log of `engine`.
 
-    figures: numbers read from the log; None if the text is no start-up log.
+    Raises ConfigError for a log of another engine, or if `figures` is None.
+
+    figures: numbers read from the log; None if the text that was read is not a start-up log.
     """
     kind = _LOGS.get(engine)
     if kind is None:

@@ -1,7 +1,7 @@
-"""Memory that serving a model needs on a card, in parts, each a number or a range with a reason.
+"""Memory that serving a model needs on a card: parts such as the KV cache, as ranges of bytes.
 
-For layers with a sliding window, some engines store keys and values only of the window, others of
-all tokens.  If this is unknown, the result is a range.
+In layers with a sliding window, some engines store the keys and values of all tokens, others only
+those of the window.  If this is unknown, the result is a range.
 """
 
 # Sources: Pope et al., "Efficiently Scaling Transformer Inference" (2022), on the cache;
@@ -88,7 +88,8 @@ class ServingWork:
     weights: weights of the model; with several cards, the share of one card.
     memory: bytes of the card.
     context: range (low, high) of the size of a CUDA context on the card, in bytes.
-    batch: sequences served at a time, each with `prompt` given and `decode` generated tokens.
+    batch: number of sequences served at a time.
+    prompt, decode: number of tokens in each prompt, and of tokens generated for it.
     requests: number of rounds of `batch` sequences, served one after another.
     kv_type: type of keys and values, one of `KV_TYPES`, or "" for the engine's default.
     gpu_layers: llama.cpp's -ngl, or None for all layers.
@@ -157,7 +158,7 @@ class MemoryPart:
 
 
 def known_or(part: MemoryPart, logged: float | None) -> MemoryPart:
-    """Return `part`; if `logged` is not None, its range is replaced by these bytes from a log."""
+    """Return `part`, or a copy of exactly `logged` bytes if a log gives this number."""
     if logged is None:
         return part
     return MemoryPart(part.name, round(logged), round(logged), AS_LOGGED)
@@ -165,7 +166,7 @@ def known_or(part: MemoryPart, logged: float | None) -> MemoryPart:
 
 @dataclass(frozen=True, slots=True)
 class Largest:
-    """Largest safe value of a server's option for its share of the card's memory.
+    """Largest safe value of the option that sets a server's share of the card's memory.
 
     option: name of the option, such as "--gpu-memory-utilization".
     value: largest value with which the start cannot run out of memory.
@@ -233,9 +234,9 @@ def biggest_matrix(weights: Weights) -> int:
 
 
 _COMMUNICATION = 30 * MIB, 310 * MIB
-"""Bytes of the buffers through which tensor parallel cards communicate.
+"""Bytes, on each card, of the buffers through which tensor parallel cards communicate.
 
-Each card has at least the first number, and at most the second times the number of cards."""
+A card needs at least the first number, and at most the second number times the number of cards."""
 
 
 def context_part(work: ServingWork) -> MemoryPart:

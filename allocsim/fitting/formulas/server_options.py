@@ -1,4 +1,4 @@
-"""Options of serving engines that change their memory, with the defaults of a release and card.
+"""Options of serving engines that change their memory, and vLLM's defaults by release and card.
 
 An option that no formula uses is refused, because an answer that ignored it could be wrong.
 """
@@ -19,13 +19,13 @@ from allocsim.errors import ConfigError
 from allocsim.units import GIB
 
 NEWEST = {"vllm": (0, 33)}
-"""Release (major, minor) of an engine that is assumed if the user gives none, by engine."""
+"""Assumed release (major, minor) of each engine if the user gives none."""
 WITH_GRAPHS = (0, 21)
-"""First release of vLLM that makes the KV cache smaller by an estimate of the CUDA graphs."""
+"""First release of vLLM whose KV cache leaves room for the estimated memory of the CUDA graphs."""
 OLD_MEMORY = (0, 7)
 """First release of vLLM that does not count the CUDA context as memory outside PyTorch."""
 _FIRST_V1, _LAST_V0 = (0, 8), (0, 10)
-"""First release of vLLM whose default engine is V1, and first release without the V0 engine."""
+"""First release of vLLM with the V1 engine by default, and first release without the V0 engine."""
 
 _LARGE_CARD = 70 * GIB
 _HUGE_CARD = 160 * GIB
@@ -140,9 +140,9 @@ _KINDS = {
     **{"f16": "fp16", "f32": "fp32", "float32": "fp32", "fp16": "fp16", "fp32": "fp32"},
     **{name: name for name in ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")},
 }
-"""Data type of the KV cache, by each engine's name of it; None for that of the model."""
+"""Data type of the KV cache for each value of an engine's option; None for the model's type."""
 _FORMATS = {"fp8": "fp8", "bitsandbytes": "nf4", "w8a8_fp8": "fp8"}
-"""Format to which an engine converts 16-bit weights at load, by its name of the method."""
+"""Format to which an engine converts 16-bit weights at load, by the value of --quantization."""
 _CACHE_TYPES = ("--cache-type-k", "-ctk", "--cache-type-v", "-ctv")
 """Options of llama.cpp for the types of keys and values; the formula needs both to be equal."""
 _SWITCHES: dict[str, object] = {
@@ -150,7 +150,7 @@ _SWITCHES: dict[str, object] = {
     **dict.fromkeys(("off", "0", "false"), False),
 }
 _NAMES: dict[str, Mapping[str, object]] = {_KIND: _KINDS, _FORMAT: _FORMATS, _SWITCH: _SWITCHES}
-"""For each kind of option with named values: the meaning of each name, such as "on"."""
+"""Meaning of each name that an option can have as its value, such as "on", by kind of option."""
 
 
 def _value(option: str, text: str, read: str) -> object:

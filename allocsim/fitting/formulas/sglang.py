@@ -30,7 +30,7 @@ from allocsim.fitting.formulas.server_options import options_again
 from allocsim.units import MIB
 
 _MADE_AT_LOAD = 320 * MIB
-"""Most bytes that loading a model was seen to take in addition to its weights, in posted logs."""
+"""Largest number of bytes that loading a model took in addition to its weights, in posted logs."""
 
 
 def static_fraction(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from allocsim.fitting.formulas.sizes import ModelSizes
 
 _STREAMS, _LAUREL = 4, 64
-"""Parallel hidden states of a token in Gemma 3n (AltUp), and rank of its learned residual."""
+"""Gemma 3n's hidden states per token (AltUp), and the rank of its learned residual (LAuReL)."""
 _SOUND_KERNEL = 3
 """Width of the kernel of Whisper's convolutions, in frames of sound."""
 _IMAGE_TOKENS = 8

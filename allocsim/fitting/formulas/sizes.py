@@ -30,7 +30,7 @@ _ALIKE = {
     **{"gemma4_unified_text": "gemma4_text", "ministral3": "mistral", "qwen2_5_vl_text": "qwen2"},
     **{"qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe"},
 }
-"""Equivalent model type, by the type of the language model in a multimodal model."""
+"""Model type with the same formulas, by the model_type of a multimodal model's text_config."""
 _TIED = (
     *(*_GEMMA, "cohere", "cohere2", "gpt2", "modernbert", "smollm3", "starcoder2", "t5"),
     "whisper",
@@ -44,7 +44,7 @@ _BIASED = ("glm", "gpt_oss", "qwen2")
 """Model types whose queries, keys and values have biases by default."""
 _LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2")
 _ROUTED = (*_LATENT, "glm4_moe")
-"""Model types whose configurations name experts as DeepSeek does, such as n_routed_experts."""
+"""Model types whose configurations use DeepSeek's keys for experts, such as n_routed_experts."""
 _WITH_EXPERTS = (*_ROUTED, "laguna", "qwen3_moe", "qwen3_next", "qwen3_5_moe_text")
 """Model types with experts whose width is moe_intermediate_size, and not that of the MLP."""
 _WHOLE_EVERY = 4
@@ -197,7 +197,7 @@ class ModelSizes(DecoderSizes):
     window: tokens that a sliding window covers, or 0.
     windowed: number of layers with a sliding window that cache keys and values.
     attention_bias: True if queries, keys and values have biases.
-    query_norm: True if queries and keys are normalised; only for types with a key for this.
+    query_norm: True if the configuration sets use_qk_norm, which normalises queries and keys.
     indexer: (heads, elements of a head) of the indexer that chooses the tokens of sparse attention,
         or None without one.
     inner_bias: True if the MLP has biases.
@@ -211,7 +211,7 @@ class ModelSizes(DecoderSizes):
     per_layer: (rows, elements of a token) of the additional embedding of each layer, or None.
     shares_keys: True if one projection gives keys and values.
     encoder: encoder whose layers are the first ones of the model, or None for a decoder alone.
-    is_gated: False if the MLP has no gate; only for types with a key for this.
+    is_gated: False for a T5 model whose MLP has no gate; True for all other model types.
     """
 
     family: str
@@ -236,7 +236,7 @@ class ModelSizes(DecoderSizes):
     is_gated: bool = True
 
     def of_layer(self, layer: int) -> ModelSizes:
-        """Return the sizes that hold for one layer, if layers differ in attention or MLP.
+        """Return the sizes of one layer, which may differ from the model's in attention and MLP.
 
         A layer that reuses the keys and values of another layer gets `kv_heads` 0.
         """
@@ -282,7 +282,10 @@ class ModelSizes(DecoderSizes):
 
     @property
     def grown(self) -> tuple[int, int]:
-        """(elements of keys, elements of values) that transformers caches per token and layer."""
+        """(elements of keys, elements of values) that transformers caches per token and layer.
+
+        With latent attention, it caches all heads' keys and values, and not the compressed form.
+        """
         if self.latent is not None:
             indexed = self.indexer[1] if self.indexer else 0
             keys = self.heads * (self.head + self.latent.turning) + indexed
@@ -404,7 +407,7 @@ def _indexer(config: Mapping[str, Any]) -> tuple[int, int]:
 
 
 _LETTERS = {"M": "linear", "*": "full_attention", "-": "mlp", "E": "moe"}
-"""Kind of a layer, by the letter that Nemotron-H's key hybrid_override_pattern has for it."""
+"""Kind of a layer, by its letter in the value of hybrid_override_pattern (Nemotron-H)."""
 _BARE = ("mlp", "moe")
 _OF_NEMOTRON = {
     **{"linear_num_key_heads": "n_groups", "linear_key_head_dim": "ssm_state_size"},
@@ -412,7 +415,7 @@ _OF_NEMOTRON = {
     **{"linear_conv_kernel_dim": "conv_kernel", "num_experts": "n_routed_experts"},
     "shared_expert_intermediate_size": "moe_shared_expert_intermediate_size",
 }
-"""Configuration key of Nemotron-H, by the key of other types with the same meaning."""
+"""Key in a configuration of Nemotron-H, by the key that other model types have in its place."""
 
 
 def _nemotron(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -459,7 +462,7 @@ def _of_whisper(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _WITH_ENCODER = {"t5": _of_t5, "whisper": _of_whisper}
-"""Function that renames a configuration's keys to those of other types, and adds an `Encoder`."""
+"""Function that gives a configuration the keys of other types and an `Encoder`, by model type."""
 
 
 def _positions(config: Mapping[str, Any]) -> int:

@@ -48,13 +48,15 @@ BLOCK = 16
 _IN_FLIGHT = (1, 2)
 """Engine steps in progress at one time, without asynchronous scheduling and with it."""
 _EVEN = 1.5
-"""Ratio of the counts of two kinds of layers (such as full and window) that decides group sizes.
+"""Ratio of two numbers of layers, such as with and without a window, that decides group sizes.
 
-vLLM divides layers into groups of the smaller count or, below this ratio, of the larger."""
+vLLM divides layers into groups. A group has as many layers as there are of the rarer kind or, below
+this ratio, of the more frequent kind."""
 _LAST_BY_GROUP, _FIRST_BY_REQUEST = (0, 19), (0, 25)
-"""Releases: last known to count the cache's tokens by group of layers, first by longest request.
+"""Releases of vLLM between which the way to compute the logged number of tokens changed.
 
-Releases between them may do either."""
+Up to the first, vLLM logs the tokens in the blocks of each group of layers; from the second on, the
+number of requests of maximum length that fit, times this length. Other releases may log either."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,22 +158,22 @@ _FLASHINFER = (8, 0)
 _FIRST_KERNEL, _LAST_SORTED = (0, 16), (0, 16)
 _A_GRAPH = (MIB, 65 * MIB)
 _A_LATER_GRAPH = (MIB, 26 * MIB)
-"""Least and most bytes of one batch size's CUDA graph in vLLM 0.18 and later; before: `_A_GRAPH`.
+"""Least and most bytes of the CUDA graph for one batch size, in vLLM from 0.18 on.
 
-Only one log has more than 22 MiB."""
+Only one log has more than 22 MiB. `_A_GRAPH` is the range for earlier releases."""
 _LATER = (0, 18)
 _ESTIMATED = (2 * MIB, 26 * MIB)
 """Least and most bytes that vLLM estimates for one batch size's CUDA graph."""
 _MADE_AT_LOAD = 144 * MIB
-"""Most bytes of buffers that loading a model makes beside the weights and the rotary table."""
+"""Most bytes of the buffers created while a model loads, without weights and rotary table."""
 _TUNED_STACK = 11_912 - 1024
-"""Most local memory per thread, in bytes, that linear attention needs beyond the context's.
+"""Most local memory per GPU thread, in bytes, that linear attention adds to the context's 1,024.
 
-The first start launches each variant of the kernels for sm_80, and the driver keeps the memory of
-the largest.
+The first start launches every variant of the kernels for sm_80, and the driver keeps the local
+memory that the largest variant needs.
 """
 _KERNELS, _OLD_KERNELS = (20 * MIB, 360 * MIB), (20 * MIB, 1200 * MIB)
-"""Least and most bytes outside PyTorch that vLLM measures, in releases from 0.7 on, and older."""
+"""Least and most bytes outside PyTorch that vLLM measures: from release 0.7 on, and before it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +181,7 @@ class _Start:
     """Uses of the card's memory when a vLLM server starts, and the size of its KV cache.
 
     options: all options, with vLLM's defaults filled in.
-    is_logged: True if the server in the log had the same options, so that its sizes hold.
+    is_logged: True if the logged server had the same options, so the logged sizes are used as is.
     """
 
     work: ServingWork

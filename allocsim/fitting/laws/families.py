@@ -1,7 +1,7 @@
 """Model families with laws (formulas for requests), with the keys of their configurations.
 
-`families.json` lists them; its "keys" are the default of `Family.keys`.  A configuration key that
-changes the requests is either a size or has one of a few supported values; others are refused.
+`families.json` lists the families, and has the default of `Family.keys` under "keys".  Some
+configuration keys are sizes.  Other keys that change the requests must have a supported value.
 """
 
 # Sources: the configuration classes of transformers with their defaults, and torchvision's vision
@@ -33,8 +33,8 @@ class Family:
         which the configuration gives as a list or a number (default: 2).
     head_dim: default of head_dim; None if it is the width divided by the number of heads.
     is_eager: True if transformers supports only eager attention.
-    period: number of consecutive layers of different kinds after which the kinds repeat; laws
-        support multiples of it.
+    period: number of consecutive layers of different kinds after which the kinds repeat; the number
+        of a model's layers must be a multiple of it.
     rotated: fraction of a head's elements that rotary position embedding changes.
     norms_heads: True if queries and keys are normalized head by head.
     """
@@ -91,9 +91,11 @@ class Family:
         return found
 
     def adapted(self, targets: Collection[str]) -> str:
-        """Return the part of a program's name that says which modules have LoRA adapters.
+        """Return the names of the modules with LoRA adapters, joined as in a program's name.
 
-        targets: names of these modules, or empty for all linear modules; the result is then "".
+        If all linear modules have adapters, the result is "".
+
+        targets: names of the modules with adapters; empty for all linear modules.
         """
         named = set(targets) or set(self.linear)
         known = [name for name in self.linear if name in named]
@@ -115,7 +117,7 @@ _DEFAULT_CLASSES = ("LABEL_0", "LABEL_1")
 """Names of the classes of an image classifier whose configuration has no id2label."""
 
 _ROPES = (None, "default", "linear", "llama3")
-"""Values of rope_type that laws support: the frequencies do not depend on the sequence."""
+"""Values of rope_type that laws support, because frequencies do not depend on the sequence."""
 
 
 def _refuse_variable_rope(config: Mapping[str, Any], usual: float) -> None:

@@ -1,8 +1,8 @@
 """Law of a part of a program, such as the optimizer's step: its requests and frees at any size.
 
-A law has a formula for the bytes of each request, and is for any number of layers.  It assumes that
-the sizes never change the order of requests and frees; at sizes at which PyTorch runs other
-kernels, another law holds, or none.
+A law has a formula for the bytes of each request, and supports any number of layers.  It is valid
+only for sizes at which PyTorch runs the same kernels, so the order of requests and frees is fixed.
+For other sizes there is another law, or none.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Requests:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LawRows:
-    """Requests and frees of one part of a program at given sizes, as columns."""
+    """Requests and frees of a part of a program at given sizes, as columns with a row per call."""
 
     # Index of the row in the law, which has the rows of repeated layers only once.
     row: NDArray[np.int64]
@@ -119,7 +119,8 @@ class LawRows:
 class Law:
     """Requests and frees of a part of a program, such as the optimizer's step, at any size.
 
-    Calls that repeat for each layer, such as those of a layer's forward pass, are stored once.
+    Calls that repeat for each layer, such as those of a layer's forward pass, are stored once. Each
+    array has one element per call.
     """
 
     # Each array has one element per row: REQUEST, FREE or EMPTY_CACHE.

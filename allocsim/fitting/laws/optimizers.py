@@ -68,15 +68,16 @@ class Steps:
 
 
 _Block = tuple[str, int, int | None]
-"""Block: (name in `STACKS` of the stack that requests it, index of the request, layer or None)."""
+"""Block: (name of its Python stack in `STACKS`, index of its request, index of its layer)."""
 
 
 @dataclass(slots=True)
 class _Rows:
-    """Requests and frees of an optimizer for a model with a few layers, as lists by call.
+    """Requests and frees of an optimizer's steps on a small model, as lists with one item per call.
 
-    groups: for each call, the name in `STACKS` of the stack that requested the block.
-    alive: indices of the requests that are not freed yet, by the same names.
+    repetitions: number of the model's layers, or of groups of `Parameters.period` layers.
+    groups: for each call, the name in `STACKS` of the Python stack that requested the block.
+    alive: indices of the requests that are not freed yet, by names in `STACKS`.
     """
 
     parameters: Parameters
@@ -134,7 +135,7 @@ def _bytes(width: int, *dimensions: Formula) -> Formula:
 
 
 _Made = Iterator[None]
-"""Generator that adds an optimizer's calls; it yields after the first and after a later step."""
+"""Generator that appends an optimizer's calls to `_Rows`; it yields after each of two steps."""
 
 
 def _adamw(rows: _Rows, sums: _Sums, *, temporary: bool = True, steps: bool = False) -> _Made:
@@ -248,7 +249,9 @@ def _adam_8bit(rows: _Rows, sums: _Sums, *, is_paged: bool = False) -> _Made:
 
 
 _FEWEST_IN_8_BITS, _FEWEST_PAGED, _SCALED = 4096, 100_000, 256
-"""Fewest elements of a parameter with 8-bit and with paged state; number of elements per scale."""
+"""Fewest elements of a parameter with 8-bit state, and of a parameter with paged state.
+
+The third number is the number of elements that share a scale."""
 
 _MAKERS: Mapping[str, Callable[[_Rows, _Sums], _Made]] = {
     "adamw": _adamw,

@@ -27,8 +27,8 @@ from allocsim.fitting.laws.variables import (
 MAKE, END = "make", "end"
 """First and last part of a serving program.
 
-Both have one law for each scaling of rotary positions, such as "make.default"; the name ends in
-".window" for a model with a sliding window.
+Each has a law for every kind of scaling of rotary positions, with a name such as "make.default".
+The name ends in ".window" for a model with a sliding window.
 
 make: creation of the model, up to the reset of the peak counters.
 end: frees at the end of the program.
@@ -51,7 +51,7 @@ after: frees before the next step.
 _FEWEST_ROWS = 80
 """Least number of requests and frees for a generated token, over all models.
 
-It serves to refuse too many tokens before their parts are listed.
+With this number, a workload of too many tokens is refused before its parts are listed.
 """
 
 
@@ -77,7 +77,7 @@ class Serving:
 
     @property
     def names(self) -> list[tuple[str, int]]:
-        """Parts of the program in order, as pairs of a name and the tokens in its attention."""
+        """Parts of the program in order, as pairs (name, number of tokens in the KV cache)."""
         # Listing the parts of an enormous workload would itself take too long.
         refuse_too_long(self.requests * self.decode * _FEWEST_ROWS)
         prompt = self.sizes["length"]

@@ -1,7 +1,7 @@
 """Program with repeated parts: ranges of requests and frees that occur once for every layer.
 
-A free does not store the number of its block, but the number of allocated blocks that the same
-Python stack requested later.  So one more layer does not change the calls of other layers.
+A free does not store the number of its block.  It stores how many younger blocks of the same Python
+stack are still allocated.  So one more layer does not change the calls of other layers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_ROWS = 1 << 23
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unrolled:
-    """Requests, frees and other allocator calls of a program for all layers, as columns."""
+    """Requests, frees and other allocator calls of a program, as columns with one row per call."""
 
     # Index of the row in `Repeated`, where the rows of the layers occur once.
     row: NDArray[np.int64]
@@ -39,7 +39,7 @@ class Unrolled:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeated:
-    """Program that stores repeated calls, such as the requests and frees of each layer, once."""
+    """Program as columns with one row per call; calls that repeat in all layers are stored once."""
 
     # Each array has one element per row: a request, a free or another allocator call.
     is_request: NDArray[np.bool_]
@@ -142,12 +142,12 @@ def blocks_of(  # noqa: PLR0917  (columns)
 
 
 _NONE = 1 << 62
-"""Impossible number of blocks in `Links.older`; it marks a free whose block does not exist."""
+"""Number of younger blocks in `Links.older` that marks a free whose block does not exist."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Links:
-    """Links from the frees of a program part, such as a training step, to the freed requests."""
+    """Links from frees to the requests of their blocks, in a part of a program, such as a step."""
 
     # For each row, the index of its block's request within the part; 0 if it has none there.
     block: NDArray[np.int64]

@@ -104,14 +104,14 @@ _PARAMETERS = {
     "autocast-bf16": "float32",
     "autocast-fp16": "float32",
 }
-"""Parameters' type in the name of the laws for creating a model, by precision.
+"""Data type in the name of the laws for creating a model, such as "make.bfloat16", by precision.
 
 Creation makes the same requests in both 16-bit types."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """Laws that one array of a family's file holds, such as those for serving."""
+    """Laws in one array of a family's file, such as for serving; each law is a range of columns."""
 
     # Kind, group, number, by_copy and by_copies (see `Law`), a column for each row of a law.
     rows: NDArray[np.int64]

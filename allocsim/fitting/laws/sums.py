@@ -35,7 +35,7 @@ IN_TWO_PASSES_ABOVE: Final = 1020
 """Most rows of a matrix whose columns are summed in one pass; 1,021 rows were seen to take two."""
 
 AT_ONCE: Final = 130_560
-"""Most elements that one thread block sums, 255 per thread; 130,561 were seen to take more."""
+"""Most elements that one thread block sums, 255 per thread; 130,561 took several thread blocks."""
 
 INDEXED: Final = (1 << 31) - 1
 """Most bytes of a tensor that one kernel sums; PyTorch sums a larger tensor in parts."""
@@ -76,7 +76,7 @@ MATRICES = {
     "embedding": (("vocabulary",), ("hidden",)),
     "places": (("positions",), ("hidden",)),
 }
-"""Sizes whose products are the rows and the columns of each kind of matrix in a language model.
+"""Rows and columns of each kind of matrix in a language model, each as names of sizes to multiply.
 
 GPT-2 has one matrix for queries, keys and values ("joined"), and learned positions ("places").
 """
@@ -87,7 +87,9 @@ FACTORED = (
     *(f"{name}_parts" for name in MATRICES),
     "row_parts",
 )
-"""Names of the variables that only Adafactor's formulas have; 0 for a sum that takes one pass."""
+"""Names of the variables for partial sums that only Adafactor's formulas have.
+
+A variable is 0 if PyTorch computes the sum in one pass."""
 
 _THREADS = 512
 """Threads of a thread block if each sums one column; fewer if each sums several columns."""
@@ -105,7 +107,10 @@ def factored_variables(sizes: Mapping[str, int], card: Card) -> dict[str, int]:
 
 
 def factored_way(sizes: Mapping[str, int]) -> str:
-    """Return a name that is equal for models whose matrices Adafactor sums with equal kernels."""
+    """Return a name for the kernels with which Adafactor sums the matrices of a model.
+
+    Models for which the same kernels run have the same name.
+    """
     known = {"positions": 0, **sizes}
     names = [name for name in MATRICES if known["positions"] or name not in _WITH_LEARNED_POSITIONS]
     shapes = {name: _shape(name, known) for name in names}
@@ -126,9 +131,9 @@ def _shape(name: str, sizes: Mapping[str, int]) -> tuple[int, int]:
 
 
 def in_two_passes(rows: int, columns: int, card: Card, copies: int = 1) -> tuple[int, int]:
-    """Return the bytes for partial sums of `matrix.sum(dim=0)`, and its number of thread blocks.
+    """Return (bytes of partial sums, number of thread blocks along columns) of `matrix.sum(dim=0)`.
 
-    The thread blocks are those along the columns. Both are 0 if PyTorch needs only one pass.
+    Both numbers are 0 if PyTorch needs only one pass.
 
     copies: number of such matrices in one tensor.
     """

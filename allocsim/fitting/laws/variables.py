@@ -49,16 +49,16 @@ COLUMNS = {
     "vocabulary_in_twos": (1, ("vocabulary",)),
     "vocabulary_in_ones": (1, ("vocabulary",)),
 }
-"""Widths, as (factor, sizes to multiply), of tensors whose columns are summed over all tokens."""
+"""Number of columns, as (factor, sizes to multiply), of tensors that are summed over all tokens."""
 
 _ROWS_OF_A_BLOCK = {"vocabulary_in_twos": 8, "vocabulary_in_ones": 16}
-"""Rows of threads in a thread block that sums columns, for the names in `COLUMNS` without 4 rows.
+"""Rows of threads in a thread block that sums columns, by name in `COLUMNS`; other names have 4.
 
 With 4 rows, of 32 threads each, a thread sums four columns. If four does not divide the number of
 columns, there are 8 rows and a thread sums two columns, or 16 rows and it sums one.
 """
 _BY_ROWS = {4: "fours", 8: "twos", 16: "ones"}
-"""Word in a regime's name for the columns that a thread sums, by rows of a thread block."""
+"""Word in a regime's name for the columns per thread, by the rows of threads in a thread block."""
 
 
 VARIABLES = (
@@ -85,7 +85,7 @@ VARIABLES = (
 """Names of the variables (numbers such as the batch size), by their index in `Formula`."""
 
 _SORTED_ABOVE = 3072
-"""Most tokens for which the gradient of an embedding does not sort its indices; 3,073 sort."""
+"""Most tokens whose indices the gradient of an embedding does not sort; 3,073 are sorted."""
 
 _HEADS_SERVED = (64, 96, 128)
 """Head sizes that were recorded in serving; laws refuse others.
@@ -106,7 +106,10 @@ PyTorch's kernel. RMSNorm in transformers has no such kernel.
 """
 
 _CHECKED = 8192
-"""Elements per thread block of a bounds check; there are at most as many blocks as fill the GPU."""
+"""Elements per thread block of the kernel that checks the bounds of an image model's new weights.
+
+The number of thread blocks is at most the number that fills the GPU.
+"""
 
 _SORTED_WITHOUT_STORAGE = 4096
 """Most indices that torch.sort sorts without temporary storage; 4,097 need it."""
@@ -213,8 +216,8 @@ def _sort_storage(count: int, digits: int) -> int:
 def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
     """Return the name of a training program's regime: a range of sizes with the same kernels.
 
-    mask_unit: each row of the attention mask is padded to a multiple of this number: 8 for fused
-        attention, 1 for eager attention. 0 without a mask, where FlashAttention runs.
+    mask_unit: each row of the attention mask is padded to a multiple of this number, which is 8 for
+        fused attention and 1 for eager attention; 0 if FlashAttention runs, without a mask.
     """
     tokens = sizes["batch"] * sizes["length"]
     has_layer_norms = sizes.get("positions") or sizes.get("patch")
@@ -291,7 +294,7 @@ def step_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = Fa
 def served_window(sizes: Sizes, *, is_eager: bool) -> str:
     """Return "filled" if the tokens fill the sliding window, else "window"; "" without a window.
 
-    Eager attention is handled as without a window.
+    With eager attention the result is always "".
     """
     window = 0 if is_eager else sizes.get("window", 0)
     return ("filled" if sizes["length"] >= window else "window") if window else ""

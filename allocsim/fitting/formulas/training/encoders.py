@@ -1,7 +1,7 @@
 """Tensors that layers of T5 and Whisper save for the backward pass, as transformers computes them.
 
-T5's attention to its own tokens adds a bias that is trained, for which PyTorch has no fused kernel:
-its queries, keys, values and scores are kept in 32 bits.
+T5's self-attention adds a trained bias, for which PyTorch has no fused kernel.  Its queries, keys,
+values and scores are therefore saved in 32 bits.
 """
 
 # Found by hooks on saved tensors (torch.autograd.graph.saved_tensors_hooks) in transformers 5.17
@@ -16,9 +16,9 @@ from allocsim.fitting.formulas.training.layout import ParallelLayout, Transforme
 
 _FP32 = 4
 _GATED_TERMS, _WIDE_TERMS = 6, 4
-"""Number of tensors of the MLP's width that T5's gated MLP saves for its GELU and product.
+"""Number of tensors that T5's gated MLP saves for the backward pass of GELU and of the gate.
 
-The second number is how many of them autocast computes in 32 bits.
+Each has the MLP's width. The second number counts the tensors that autocast computes in 32 bits.
 """
 _BUCKET = 8
 """Bytes of the bucket index that T5 saves per pair of tokens, to look up the bias of a distance."""
@@ -75,7 +75,7 @@ class EncodedLayer:
 
     @property
     def is_trained(self) -> bool:
-        """True if weights are trained, not only adapters, so linear layers save their inputs."""
+        """True if weights are trained, so linear layers save their inputs; False with LoRA."""
         return not self.shape.lora
 
     @property
@@ -184,9 +184,10 @@ class EncodedLayer:
         return max(inside, scores + of_bias - self.mlp())
 
     def beside(self) -> float:
-        """Return the bytes saved for backward outside the layers of this encoder or decoder.
+        """Return the bytes saved for backward outside the layers of the encoder or decoder.
 
-        They are the tensors before its first layer and after its last.
+        These are the tensors before the first layer and after the last one. If this layer is in
+        the encoder, the result is for the encoder, else for the decoder.
         """
         shape, item = self.shape, self.item
         if not self.is_t5:

@@ -1,6 +1,7 @@
 """Tensors that a layer saves for the backward pass, and classes for the memory of a rank.
 
-A tensor that several operations save is counted once, with the part of it that is on one rank.
+A tensor that several operations save is counted once.  If ranks divide a tensor, only the part on
+one rank is counted.
 """
 
 # For GPT's layer with dropout and fused kernels the sum equals sbh(34 + 5as/h) of Korthikanti et
@@ -79,8 +80,8 @@ class Practice:
     gated, plain: number of tensors of the MLP's width that an MLP with and without a gate saves for
         backward.
     norm_in_fp32: True if a norm saves its input in 32 bits and also the normalized input.
-    logits: bytes per logit while the loss is computed; None if the logits are one activation tensor
-        that its gradient overwrites.
+    logits: bytes per logit while the loss is computed; None if only one tensor of logits exists, in
+        the type of activations, because its gradient overwrites it.
     split_logits: bytes per logit if tensor parallel ranks divide the logits.
     weight_gradients: True if the backward pass of a layer also needs a temporary 16-bit gradient of
         each weight, beside the accumulated gradient (Transformer Engine, from 2.0 on).
@@ -128,18 +129,19 @@ EAGER = Practice(
 )
 """Separate PyTorch operations (eager mode), as in transformers.
 
-RMSNorm is in 32 bits, SiLU and product are separate operations (as are the terms of GPT-2's GELU),
-and the loss is computed on 32-bit logits: it needs the log-softmax, two gradients and, with
-`loss_parallel` of torch.distributed, another temporary tensor.
+RMSNorm computes in 32 bits.  SiLU and its product with the up projection are separate operations,
+as are the terms of GPT-2's GELU.  The loss needs 32-bit tensors of the logits' shape: the
+log-softmax, two gradients and, with `loss_parallel` of torch.distributed, another temporary tensor.
 """
 
 
 def kept_of_layer(
     shape: TransformerShape, layout: ParallelLayout, layer: int, practice: Practice, item: int = 2
 ) -> dict[str, float]:
-    """Return the bytes that a layer saves for backward on one rank, by kind of tensor ("MLP").
+    """Return the bytes that a layer saves for backward on one rank, by kind, such as "MLP".
 
-    They are for one micro-batch without activation checkpointing.
+    The bytes are for one micro-batch. Activation checkpointing is ignored, except that with
+    "selective" no attention scores are saved.
 
     layer: index of the layer, counted from 0.
     practice: properties of the training software.

@@ -32,9 +32,9 @@ class TransformerShape(DecoderSizes):
     has_biases: True if linear layers and norms have biases.
     query_bias: True if queries, keys and values have biases and nothing else has.
     dropout: True if dropout masks are saved after attention and after the MLP.
-    dense_layers: number of layers without experts, counted as the first ones. In Llama 4 they are
-        spread over the model, which matters with pipeline stages only.
-    others: number of other parameters of a layer, such as norms of queries.
+    dense_layers: number of layers without experts, assumed to be the first layers. In Llama 4 they
+        are spread over the model, which matters only with pipeline stages.
+    others: number of a layer's parameters that no other field describes, such as norms of queries.
     lora: rank of LoRA adapters, 0 to train all parameters.
     adapted: (inputs, outputs) of each linear module of a layer that has an adapter.
     adapts_experts: True if experts have adapters, too.
@@ -99,7 +99,7 @@ class TransformerShape(DecoderSizes):
 
     @property
     def mlp(self) -> int:
-        """Parameters of a layer's MLP without experts, which tensor parallel ranks divide."""
+        """Number of MLP parameters in a layer without experts; tensor parallel ranks divide it."""
         return (2 + self.is_gated) * self.width * self.inner + self.inner * self.has_biases
 
     @property

@@ -1,7 +1,7 @@
 """Peak memory of one rank of parallel training, and the rank with the highest peak.
 
-The peak is at one of five moments: the loss, backward of a layer, the end of backward, backward of
-a tied embedding, or the optimizer's step.  Only bytes of tensors are counted.
+The peak is at one of these moments: the loss, backward of a layer, of an encoder or of a tied
+embedding, the end of backward, or the optimizer's step.  Only bytes of tensors are counted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BUCKET = 500_000_000
 _ALL = 3
 _COPIES = "16-bit copies of weights"
 _ADAPTER = 4
-"""Bytes per parameter of a LoRA adapter, of its gradient, and of each tensor of optimizer state."""
+"""Bytes per element of LoRA adapters, of their gradients, and of each tensor of optimizer state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Training:
     practice: Practice = FUSED
 
     def rank(self, stage: int) -> Rank:
-        """Return the memory at its peak of a rank of pipeline stage `stage`, counted from 0."""
+        """Return the peak memory of a rank in pipeline stage `stage`, counted from 0."""
         return self._account(stage).worst()
 
     def worst(self) -> Rank:
