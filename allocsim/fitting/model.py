@@ -129,7 +129,7 @@ def hub_name(preset: str) -> str:
 
 
 def encoder_parameters(preset: str) -> int:
-    """Return the number of parameters of the image encoder of a preset, or 0 without one."""
+    """Return the number of parameters of a preset's image encoder; 0 if the preset has none."""
     return int(PRESETS.get(preset, {}).get("encoder", 0))
 
 
@@ -189,7 +189,7 @@ _SIZES = {
     "experts": ("num_local_experts",),
     "chosen": ("num_experts_per_tok",),
 }
-"""Configuration keys with which model families give each size."""
+"""Keys of config.json that may give each size of a model; model families use different keys."""
 _LEARNED_POSITIONS = frozenset(
     ("gpt2", "bert", "roberta", "distilbert", "electra", "opt", "albert", "whisper")
 )
@@ -221,7 +221,7 @@ class Configured:
 
     @property
     def hears(self) -> bool:
-        """True if the inputs are spectra of sound."""
+        """True if the inputs are audio spectrograms."""
         return self.head == SOUND
 
     @property
@@ -272,8 +272,9 @@ Model = Configured | Classifier | UserModel | Generator
 def model_of(text: str) -> Model:
     """Return the model that `text` names: a preset, a configuration or a user's function.
 
-    A configuration is given as its file or its folder, a function as "module:function". Raises
-    ConfigError for any other text, and for a configuration that no model can have.
+    A configuration is given as the path of config.json or of its folder, a function as
+    "module:function". Raises ConfigError for any other text, and for impossible values in a
+    configuration, such as 0 layers.
     """
     place = Path(text)
     if place.suffix == ".json" or (place / "config.json").is_file():
@@ -379,14 +380,17 @@ def _refuse_entries(config: Mapping[str, Any], where: str) -> None:
 
 
 def most_positions(model: Model) -> int | None:
-    """Return the number of learned positions, or None if the model has no learned positions."""
+    """Return the number of learned position embeddings; None if the model has none."""
     if isinstance(model, Configured) and model.config["model_type"] in _LEARNED_POSITIONS:
         return model.size("positions")
     return None
 
 
 def flattened(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the keys and values of a configuration, with nested keys as "section.key"."""
+    """Yield the keys and values of a configuration, with nested keys as "section.key".
+
+    before: text in front of every key, such as "section.".
+    """
     for key, value in config.items():
         if isinstance(value, dict):
             yield from flattened(value, f"{before}{key}.")

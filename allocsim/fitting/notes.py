@@ -25,14 +25,14 @@ CUDNN_NOTE = (
     "attention: on this card PyTorch prefers cuDNN's kernels, but laws describe flash attention; "
     "the peaks differed by at most 0.01 % in the 13 tasks that were compared"
 )
-"""Note on answers by law for 16-bit attention on cards of `CUDNN_ATTENTION`."""
+"""Note on results from laws (formulas), for 16-bit attention on cards of `CUDNN_ATTENTION`."""
 MASK_NOTE = (
     "attention: with checkpointing transformers reads the positions, which are zero here, and "
     "builds a mask that it would omit on a GPU, where another kernel may run"
 )
 
 BY_LAW = "by law: "
-"""First words of the note on an answer that formulas for requests (a law) gave."""
+"""First words of the note that a result comes from a law (formulas for the requests)."""
 EXPERTS_NOTE = (
     "experts: which ones tokens choose is unknown here; with real choices the sizes of temporaries "
     "differ"
@@ -42,12 +42,12 @@ CONVOLUTIONS_NOTE = (
     "convolutions: cuDNN's workspaces depend on the algorithm that it finds fastest on the card, "
     "and are not known without one"
 )
-"""Note on answers by law for models with convolutions; laws have no convolution workspaces."""
+"""Note on results from laws (formulas), which omit the workspaces of convolutions."""
 PLANNED_NOTE = (
     "convolutions: cuDNN's workspaces are those that it plans for the card, and laws measured on "
     "an H200 where a plan needs a device; 556 of 612 requests there were exact"
 )
-"""Note on answers by a run of the program, for models with convolutions."""
+"""Note on results from a run on a phantom GPU, for models with convolutions."""
 
 
 def notes_of(
@@ -87,7 +87,9 @@ def _lacks_cudnn(task: Task, gpu: Gpu) -> bool:
 
 
 def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:
-    """Yield notes on unknown values that the program read, and on guessed workspaces.
+    """Yield notes on tensor values that the program read back, and on guessed workspaces.
+
+    Values that the phantom GPU does not compute are read as zero.
 
     made: origin of the run's recording, which reports both; None if unknown.
     """
@@ -105,7 +107,12 @@ def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:
 def notes_of_law(
     ran: Ran, transformers: str | None = None, drift: Drift | None = None
 ) -> Iterator[str]:
-    """Yield notes on the releases with which the formulas for a task's requests were recorded."""
+    """Yield notes on the releases of PyTorch and transformers that a law (formulas) describes.
+
+    ran: result of a task; there are no notes if it does not come from a law.
+    transformers: the user's release; default: the installed release.
+    drift: possible change of the peak with the user's release; None to give no range.
+    """
     if ran.engine != "laws":
         return
     yield (
@@ -135,7 +142,7 @@ def release_note(requested: str | None, installed: str) -> Iterator[str]:
 
 
 def notes_of_speed(ran: Ran, keeping_up: Ran | None) -> Iterator[str]:
-    """Yield a note if the card's speed changes whether the task fits, or the peak.
+    """Yield a note if the speed of the card affects the peak, or whether the task fits.
 
     ran: run on a card that finishes its work as late as possible.
     keeping_up: run on a card that finishes its work at once; None if there is none.
@@ -152,7 +159,7 @@ def notes_of_speed(ran: Ran, keeping_up: Ran | None) -> Iterator[str]:
 
 
 def notes_of_routing(ran: Ran, skewed: Ran | None) -> Iterator[str]:
-    """Yield a note with the range of reserved memory over the experts that tokens may choose.
+    """Yield a note that compares reserved memory for an even and a skewed choice of experts.
 
     ran: run where tokens are spread evenly over experts.
     skewed: run where all tokens choose the same experts; None if there is none.

@@ -1,8 +1,8 @@
 """Memory of parallel training, by formula: the rank that needs most, and the fewest GPUs.
 
-The sum of a rank's tensors is one number; allocator overhead, CUDA context and NCCL are ranges,
-which are never added to it.  `find_layouts` computes every layout (division of the training over
-ranks) in its search space, so it misses no smaller one.
+The bytes of a rank's tensors are one number; allocator overhead, the CUDA context and NCCL are
+given as separate ranges.  `find_layouts` considers every layout (division of the training over
+ranks) in its search space, so it finds the fewest GPUs of that space.
 """
 
 # The search space: tensor parallelism of 1 to 8; pipelines of any depth; ZeRO 0 to 3, in a pipeline
@@ -26,13 +26,13 @@ RESERVED_SEEN = (1.02, 1.07, 1.26)
 Measured on the 53 trainings of traces/fit/truth.jsonl that allocate more than 8 GiB and complete.
 """
 _LINEAR_SEEN = 1.65
-"""Largest ratio of reserved to allocated memory with linear attention and no checkpointing.
+"""Assumed largest ratio of reserved to allocated memory for models with linear attention.
 
-Five runs had 1.09 to 1.62."""
+It is for training without checkpointing. Five measured runs had 1.09 to 1.62."""
 _SCORES_SEEN = (1.00, 1.45)
-"""Smallest and largest ratio of reserved to allocated memory for T5 with checkpointing.
+"""Assumed smallest and largest ratio of reserved to allocated memory for T5 with checkpointing.
 
-T5 has attention scores in 32 bits. Four runs had 1.00 to 1.34.
+T5 has attention scores in 32 bits. Four measured runs had 1.00 to 1.34.
 """
 NCCL_SEEN = (544 * 10**6, 688 * 10**6)
 """Bytes of one NCCL communicator on an A100: in a group of two ranks, and in a larger group."""
@@ -52,7 +52,7 @@ _ADAM_8BIT = 2
 class Sharded(Shown):
     """Verdict on whether each rank of a parallel training run fits its GPU.
 
-    worst: memory at its peak of the rank that allocates most.
+    worst: memory of the rank with the highest peak of allocated memory, at that peak.
     """
 
     training: Training
@@ -96,7 +96,10 @@ class Sharded(Shown):
 
     @property
     def room_bytes(self) -> int:
-        """Bytes of the card that the CUDA context and NCCL leave for PyTorch's allocator."""
+        """Bytes of the card that the CUDA context and NCCL leave for PyTorch's allocator.
+
+        The smaller size in `NCCL_SEEN` is used for each communicator.
+        """
         return max(self.gpu.room - NCCL_SEEN[0] * self.communicators, 0)
 
     @property
@@ -112,7 +115,7 @@ class Sharded(Shown):
 
     @property
     def fits(self) -> bool | None:
-        """True if the upper end of the range fits, None if only the lower end, else False."""
+        """True if the high end of `process_bytes` fits, None if only the low end, else False."""
         return fits_in(self.gpu.memory, self.process_bytes)
 
     @property
@@ -144,7 +147,7 @@ def fits_in(memory: int, process: tuple[int, int]) -> bool | None:
 
 
 def shard(training: Training, gpu: Gpu) -> Sharded:
-    """Compute by formula whether `training` fits: whether its largest rank fits `gpu`."""
+    """Return the verdict, computed by formula, on whether each rank of `training` fits `gpu`."""
     return Sharded(training, gpu, training.worst())
 
 
@@ -180,7 +183,7 @@ _RECOMPUTE_SHARE = 1 / 3
 It repeats the forward pass; a backward pass is twice the work of a forward pass.
 """
 _CARD_FACTORS = (1.25, 1.5, 2, 3, 4, 6, 8)
-"""Larger numbers of cards that `find_layouts` tries, as multiples of the fewest cards."""
+"""Multiples of the fewest cards that `find_layouts` also tries, to reduce `Planned.extra`."""
 _VISIBLE = 0.0005
 """Smallest difference of `Planned.extra` that is visible in the printed table."""
 _PER_STAGE = 4
@@ -214,12 +217,12 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class GpuCount:
-    """Fewest cards that a training run needs, and its layouts over ranks on as many cards or more.
+    """Fewest cards that a training run needs, and its best layouts (divisions over ranks).
 
-    fewest: least number of cards, None if no tried number suffices.
+    fewest: least number of cards; None if no tried number suffices.
     choices: layouts that fit on `fewest` cards, best first.
-    front: the best layout on `fewest` cards, then layouts on more cards, each with less
-        recomputation and less idle time of the pipeline than those before.
+    front: the best layout on `fewest` cards, then layouts on more cards, each with less extra
+        time (`Planned.extra`) than the layout before it.
     tried: number of layouts that were computed.
     """
 

@@ -38,7 +38,7 @@ class Missing:
     """Package that the program of a task needs and that is not installed.
 
     name: "PyTorch", or the names of the missing packages that the program imports.
-    why: text that names the interpreters without it.
+    why: text for the user that names the Python interpreters that lack the package.
     install: command that installs it.
     """
 

@@ -1,7 +1,8 @@
-"""One run of a program on a phantom GPU, or of its requests by a law, with its peaks of memory.
+"""Result of a program's run: its recording, the replay of its requests and its peaks of memory.
 
-The memory that a program needs is that of the smallest card on which it completes, not the amount
-that it would reserve on an unlimited card.
+The program runs on a phantom GPU, or a law (formulas) gives its requests.  The memory that a
+program needs is that of the smallest card on which it completes, not the amount that it would
+reserve on an unlimited card.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Ran:
     as_recorded: replay on the GPU of the recording, which may have more memory than `gpu`.
     entry: first entry of the recording that counts for the peaks: that of the last reset of the
         peak counters, or 0. Entries before it usually build the model.
-    busiest: entry after which most memory was allocated.
+    busiest: entry after which allocated memory is highest.
     seconds: duration of the run, including imports.
     engine: "program" if the program ran, "laws" if formulas gave the requests.
     transformers: release of transformers that a law describes; None for a program.
@@ -262,9 +263,9 @@ def ran_on(gpu: Gpu, ran: Ran) -> Ran:
 
 
 def beside_context(ran: Ran, context_memory: int) -> Ran:
-    """Return the result of a run on unlimited memory with a CUDA context of `context_memory` bytes.
+    """Return the result that `ran` would have with a CUDA context of `context_memory` bytes.
 
-    The CUDA context replaces that of `ran`.
+    ran: run on a card with unlimited memory.
     """
     more = context_memory - ran.prepared.context_memory
     if not more:

@@ -32,9 +32,9 @@ _RANKS = (2, 8, 32, 128, 512)
 _GROWTH = 4
 """Factor between successive values that are tried, as long as all of them fit."""
 _PARTS = 128
-"""Number of equal parts of a run whose peaks are compared with those of a run at another size."""
+"""Number of equal parts of a run; the peak of each part is extrapolated from runs at two sizes."""
 _ALIKE = 0.95
-"""Least ratio between the numbers of allocator calls of two runs whose parts are compared."""
+"""Least ratio of the numbers of allocator calls of two runs from which `full_at` extrapolates."""
 
 
 Watch = Callable[[str], object]
@@ -193,8 +193,9 @@ def _tried(value: int, ran: Ran | Estimate, *, is_limited: bool) -> TriedSize:
 def full_at(runs: Mapping[int, Ran], room: int) -> int | None:
     """Estimate the largest value of a size, such as the batch, that fits in `room` bytes.
 
-    `runs` has two runs by their value of the size; their peaks are extrapolated. Return None if
-    memory does not grow with the size.
+    runs: two runs, by value of the size; their peaks are extrapolated.
+
+    Return None if memory does not grow with the size, or if the runs differ too much in length.
     """
     # Memory of each part grows linearly, at its own rate; the first line to reach the limit
     # decides. At a small batch the fullest part is the optimizer; at a large one usually another.
@@ -309,9 +310,10 @@ class _Search:
 
 
 _POWERS = {"batch": 1, "seq": 1, "prompt": 1, "image": 2}
-"""Power of each size in a product, such as batch * image ** 2, with which memory grows linearly.
+"""Exponent of each size in the product of two sizes, such as batch * image ** 2.
 
-So one line through the peaks of all runs predicts the next largest value.
+Memory is assumed to grow linearly with this product, so that a line through the peaks of earlier
+runs gives a first guess of the largest value.
 """
 
 

@@ -1,6 +1,6 @@
 """Decide by formula, without a run, whether a model in a serving engine fits a card.
 
-Unknown numbers stay ranges, and "fits" means that the upper end fits.
+A number of bytes that is not known exactly is a range; "fits" means that its upper end fits.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ _AS_GGML = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 _MOST_TOKENS = 1 << 24
 _NAMES = frozenset(card.name for card in CARDS.values())
 _DRIVERS = (-32 * MIB, 192 * MIB)
-"""Least and largest difference, in bytes, of a card's capacity in posted logs from `CARDS`.
+"""Range, in bytes, of the capacity that a card's driver reports minus the capacity in `CARDS`.
 
-Drivers report different capacities for the same card."""
+The range is from posted logs, where drivers report different capacities for the same card."""
 _ROUNDED = (-0.005 * GIB, 0.005 * GIB)
 """Rounding error, in bytes, of a number in GiB with two decimals."""
 
@@ -99,7 +99,7 @@ class Served(Shown):
     """Verdict on whether a card has the memory that a serving engine needs for a model.
 
     held: the model with its weights.
-    work: sequences to serve; with several cards, its sizes and weights are those of one card.
+    work: sequences to serve; with several cards, `sizes` and `weights` are one card's share.
     needs: memory that the engine needs on each card and on the host.
     """
 
@@ -144,8 +144,9 @@ def held_of(text: str, server: str, weights: str | None = None) -> ServedMemory:
     text: text that `model_of` accepts, a .gguf or .safetensors file, or a folder of .safetensors
         files with their config.json.
     server: one of `SERVERS`.
-    weights: a format of `FORMATS`. Default: that of the file, of the configuration, or of the
-        model's name, such as "-AWQ"; else 16 bits, for llama.cpp and Ollama Q4_K_M.
+    weights: a format of `FORMATS`. Default: the format of the file, of the configuration, or of
+        the model's name, such as "-AWQ"; else 16 bits. llama.cpp and Ollama have the default
+        Q4_K_M for a model without a .gguf file.
     """
     place = Path(text)
     if place.suffix == ".gguf":

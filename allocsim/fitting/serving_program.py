@@ -60,16 +60,16 @@ class Started(Shown):
     hollow: kernels that were replaced by functions that do nothing, comma-separated; "" for none.
     invented: values that were invented because no kernel computes them, comma-separated; "" for
         none.
-    driver: numbers of loaded "kernels", "nodes" of CUDA graphs, and "collective_graphs" that NCCL
-        computes, on one card.
-    driver_range: lowest and highest number of bytes that the driver takes for the items in
+    driver: number of loaded "kernels", of "nodes" in CUDA graphs, and of "collective_graphs"
+        (CUDA graphs with NCCL collectives), on one card.
+    driver_range: estimated range (low, high) of the bytes that the driver takes for the items in
         `driver`, plus `local_bytes`.
-    charged: likely value in `driver_range`, which the phantom GPU counted as used.
+    charged: likely bytes within `driver_range`; the phantom GPU counted these as used.
     local_bytes: bytes that the driver adds to the CUDA context for the largest stack of a kernel,
         in all threads.
-    tuning_bytes: bytes that a first start on a card takes beyond later starts, for the stacks of
-        kernel variants that Triton tries only then. Positive if this was a first start, negative
-        if it was a later one, 0 without tuning.
+    tuning_bytes: extra bytes of a first start on a card, for the stacks of kernel variants that
+        Triton tries only then. Positive if this was a first start; negative if this was a later
+        start, which does not take these bytes; 0 without tuning.
     stages: (bytes in use on one card after a stage, bytes at the stage's peak), by name of the
         stage: "start", "requests", "sleep at level 1".
     searched: option whose largest value was searched for; `arguments` has that value. "" for none.
@@ -112,7 +112,7 @@ class Started(Shown):
         return f"{self.engine} starts on {where}{room}"
 
     def parts(self) -> Iterator[tuple[str, float]]:
-        """Yield uses of one card's memory, such as "KV cache", with bytes as the engine printed."""
+        """Yield (use, bytes) of one card's memory, such as "KV cache", from the engine's output."""
         sizes = self.sizes
         weights, consumed = sizes.get("weights_bytes"), sizes.get("consumed_bytes")
         if weights is not None:
@@ -131,9 +131,10 @@ class Started(Shown):
 
     @property
     def room(self) -> tuple[int, int] | None:
-        """Range (low, high) of the KV cache's tokens on a real card, from `driver_range`, or None.
+        """Range (low, high) of the tokens that the KV cache holds on a real card; None if unknown.
 
-        The engine's number is for a driver that takes `charged` bytes.
+        The engine's own number assumes that the driver takes `charged` bytes; the range follows
+        from `driver_range`.
         """
         tokens, size = self.sizes.get("kv_cache_tokens"), self.sizes.get("kv_cache_bytes")
         if not tokens or not size:
@@ -261,7 +262,7 @@ def start_largest(option: str, model: str, server: str, gpu: Gpu, **how: Any) ->
     works, the first start, without `option`, is returned.
 
     option: "max-model-len", "max-num-seqs" or "gpu-memory-utilization". The largest max-num-seqs
-        is the number of requests of the longest length that the KV cache holds at once.
+        is the number of requests, each of maximum length, that fit in the KV cache at once.
     how: further arguments of `start`.
     """
     if option not in _SOUGHT:

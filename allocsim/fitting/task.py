@@ -236,7 +236,7 @@ class Task:
         return self.text_with(self._amount())
 
     def text_with(self, amount: str) -> str:
-        """Return the task's description with `amount` in place of the batch and its lengths."""
+        """Return the task in words, with `amount` in place of, say, "batch 8 x 1,024 tokens"."""
         what = [self._work(), amount, self.dtype]
         if self.generates:
             what += [f"weights in {self.quant}"] * bool(self.quant)

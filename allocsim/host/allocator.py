@@ -225,7 +225,7 @@ class CachingHostAllocator:
     def host_memory_stats(self) -> dict[str, int]:
         """Return the result of torch.cuda.host_memory_stats(), without durations.
 
-        Up to 2.6 it is empty.  Source: semantics 13.5.
+        Up to PyTorch 2.6, the result is empty.  Source: semantics 13.5.
         """
         names = self.release.host_stats
         return {} if names is None else flattened(names, self._owned, self._active())
@@ -245,7 +245,10 @@ class CachingHostAllocator:
 
     @property
     def history(self) -> list[TraceEntry]:
-        """Entries since the start, as in `host_traces` of a snapshot; all streams are 0."""
+        """Entries since the allocator was created, as in `host_traces` of a snapshot.
+
+        All streams are 0.  The list is empty unless `record_history` was True.
+        """
         return [] if self._history is None else self._history
 
     def check(self) -> None:

@@ -1,7 +1,7 @@
 """Parts of the allocator of pinned memory: driver, statistics, blocks and their pools.
 
-Active blocks are counted for each power of two.  A total is the sum of these counts, and the peak
-of a total the sum of their peaks, which may be at different times (semantics 13.5).
+Active blocks are counted for each power of two.  A total is the sum of these counts.  The peak of a
+total is the sum of the peaks of the counts, which may be at different times (semantics 13.5).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class HostDriver:
     def host_alloc(self, size: int) -> int:
         """Return the address of `size` new bytes; no address is used twice.
 
-        Raises OutOfMemoryError if they exceed the capacity.
+        Raises OutOfMemoryError if all pinned bytes together would exceed `capacity`.
 
         Mirrors: allocate_host_memory_slowpath
         """
@@ -107,7 +107,10 @@ def _stats() -> defaultdict[int, Stat]:
 
 @dataclass(slots=True)
 class ActiveStats:
-    """Number and bytes of blocks in use, by the exponent of their power of two (`bucket_of`)."""
+    """Number and bytes of the blocks in use, for each power of two.
+
+    Key n of `count` and `size` is for blocks of more than 2**(n - 1) and at most 2**n bytes.
+    """
 
     count: defaultdict[int, Stat] = field(default_factory=_stats)
     size: defaultdict[int, Stat] = field(default_factory=_stats)
@@ -192,7 +195,7 @@ def _add(total: Stat, stat: Stat) -> None:
 
 
 Event = tuple[int, int]
-"""(stream, number of the event on it)."""
+"""CUDA event, as (stream, number of the event on this stream)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -240,10 +243,10 @@ class HostBlockPool:
     _free: dict[int, list[HostBlock]] = field(default_factory=dict)
 
     def get_free_block(self, size: int, *, takes_newest: bool) -> HostBlock | None:
-        """Remove and return the newest free block for `size` bytes; None if the bucket has none.
+        """Remove and return the newest free block of at least `size` bytes; None if none exists.
 
-        A bucket has the blocks of one power of two.
-        takes_newest: True to return the newest block even if it is too small.
+        Only blocks with the same `bucket_of` (power of two) as `size` are searched.
+        takes_newest: True to return the newest of these blocks even if it is too small.
         Source: semantics 13.2.
         """
         free = self._free.get(bucket_of(size), [])

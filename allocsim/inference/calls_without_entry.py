@@ -1,8 +1,9 @@
-"""Calls of empty_cache that the program may have made without an entry, and plans with such calls.
+"""Calls of empty_cache that may have left no entry in a recording, and plans with such calls.
 
-A quiet moment is a point after a step of a plan at which a call of empty_cache would leave no
-entry, because there is no unused segment and no unused page of an expandable segment.  If the
-entries do not show the quiet moments, a replay examines the cache after a sample of the steps.
+A plan is the steps of a replay.  A quiet moment is a point after a step at which a call of
+empty_cache would leave no entry, because there is no unused segment and no unused page of an
+expandable segment.  If the entries do not show the quiet moments, a replay examines the cache after
+a sample of the steps.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Quiet:
 
 
 def moments_of(plan: Plan) -> tuple[int, ...]:
-    """Return a sample of the steps of `plan`, after which the cache is examined, as numbers."""
+    """Return a random sample of step numbers of `plan`; the cache is examined after these steps."""
     return _sampled(len(plan.steps))
 
 
@@ -211,12 +212,13 @@ class Probe(Drive):
 
 
 HIDING = 0.2
-"""Smallest share of quiet moments, among the examined steps, at which empty_cache calls without an
-entry are considered if the recording shows no call.  Recordings of whole programs mostly have a
-lower share (docs/evidence/fidelity.md)."""
+"""Share of quiet moments, from 0 to 1, at or above which a recording may hide empty_cache calls.
+
+With a lower share, a recording that shows no such call is assumed to hide none.  Recordings of
+whole programs mostly have a lower share (docs/evidence/fidelity.md)."""
 
 LEAST_DRAWN, MOST_DRAWN, MOST_SINGLE = 4, 64, 16
-"""Fewest random plans, most random plans with several calls, and most with a single call each."""
+"""Fewest random plans, most random plans of several calls each, most of a single call each."""
 STEPS = 400_000
 """Limit of the steps of all random plans together; `LEAST_DRAWN` plans are tried in any case."""
 
@@ -239,7 +241,9 @@ class OtherPlan:
 def open_plans(
     device: RecordedDevice, plan: Plan, quiet: Callable[[], Quiet]
 ) -> Iterator[OtherPlan]:
-    """Yield other plans that would have left the same recording, for the range of a what-if's peak.
+    """Yield other plans (steps of a replay) that would have left the same recording.
+
+    Replays of these plans under other settings give the range of possible peaks.
 
     quiet: function that returns the quiet moments; called only if the plans depend on them.
     """
@@ -275,7 +279,7 @@ def _shows_none(device: RecordedDevice, plan: Plan) -> bool:
 
 
 def needs_quiet_moments(device: RecordedDevice, plan: Plan) -> bool:
-    """Return True if the range of a what-if's peak depends on the quiet moments."""
+    """Return True if the range of the peak under other settings depends on the quiet moments."""
     return has_unseen_calls(device, plan) or _shows_none(device, plan)
 
 

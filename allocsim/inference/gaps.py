@@ -134,7 +134,7 @@ class Gap:
 def calls_of(
     marks: Sequence[Mark], pools: Sequence[PoolId]
 ) -> tuple[tuple[Call, ...], tuple[Change, ...]]:
-    """Convert marks to calls that leave no entry; also return the confs and fractions they set.
+    """Return the calls that `marks` record, and the confs and memory fractions that they set.
 
     pools: ids of pools, to which the calls refer by index.
     """

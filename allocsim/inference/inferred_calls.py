@@ -50,8 +50,8 @@ class Explanation:
     """Steps of a plan that may have caused the entries of a gap.
 
     cause: cause of the entries that the explanation assumes, such as a call of empty_cache.
-    refused: reserved bytes that would have resulted from a request, if the explanation is that the
-        full device refused it; else None.
+    refused: reserved bytes that a request would have caused if the full device had not refused it;
+        None if the explanation has no refusal that shows the limit of the device.
     """
 
     cause: Cause

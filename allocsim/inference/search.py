@@ -1,9 +1,10 @@
-"""Search for a plan (steps of a replay) that reproduces a recording, with calls without an entry.
+"""Search for a plan (steps of a replay) that reproduces a recording.
 
-A gap consists of entries that the allocator caused, such as segment_free.  The recording is
-replayed with the most likely explanation of each gap (`inferred_calls.py`).  At the first
-difference, the search goes back to the last gap with an untried explanation, and replays again.
-If no replay succeeds, the plan with the latest difference is kept.
+The plan may have inferred calls that left no entry, such as empty_cache.  A gap consists of entries
+that the allocator caused, such as segment_free.  The recording is replayed with the most likely
+explanation of each gap (`inferred_calls.py`).  At the first difference, the search goes back to the
+last gap with an untried explanation, and replays again.  If no replay succeeds, the plan with the
+latest difference is kept.
 
 The search changes at most the last `LOOK_BACK` choices of an explanation.  All replays together
 have at most `DRIVES` times the entries of the recording, or `STEPS` entries if that is more.

@@ -78,7 +78,7 @@ def measures_of(
 ) -> Measures:
     """Return the measures of a replay of `trace`, up to the entry where the replay stopped.
 
-    periods: first entry of each period; they save time and do not change the result.
+    periods: first entry of each period, usually a training step; given only to save time.
     """
     timeline = device_run.timeline
     is_last = np.append(timeline.entry[1:] != timeline.entry[:-1], True)[: len(timeline.entry)]
@@ -181,7 +181,7 @@ def turning_rows(values: _Column, most: int) -> NDArray[np.intp]:
 class Outline:
     """Peaks in equally long parts of a recording, for a small chart.
 
-    entries: number of entries of the recording; a part may be shorter than one entry.
+    entries: number of entries of the recording; may be less than the number of parts.
     reserved, allocated: peak bytes of each part.
     """
 

@@ -1,4 +1,4 @@
-"""Lifetimes of the blocks of a recording, its periods and its request sizes.
+"""Lifetimes of blocks, periods (usually training steps) and request sizes of a recording.
 
 Row i of the columns describes one block, live from entry `start[i]` (-1: before the recording) up
 to, but not including, entry `end[i]`.  By default a block lives until its free completes; for a
@@ -173,7 +173,10 @@ def period_starts(prepared: Prepared) -> _Ints:
 
 
 class EqualPeriods(NamedTuple):
-    """Consecutive periods in columns sorted by entry: rows [first, end), `length` rows each."""
+    """Consecutive periods (usually training steps) that have `length` rows of a table each.
+
+    first, end: first row of the periods, and the row after their last; rows are sorted by entry.
+    """
 
     first: int
     end: int
@@ -181,10 +184,10 @@ class EqualPeriods(NamedTuple):
 
 
 def equal_periods(moment: _Ints, periods: _Ints) -> Iterator[EqualPeriods]:
-    """Yield each sequence of consecutive periods that have equally many rows of a column.
+    """Yield each sequence of consecutive periods that have equally many rows of a table.
 
-    moment: the column: the entry of each row, ascending.
-    periods: first entry of each period.
+    moment: entry of each row of the table, ascending.
+    periods: first entry of each period, usually a training step.
     """
     starts = np.searchsorted(moment, periods)
     lengths = np.diff(starts)

@@ -20,20 +20,20 @@ from allocsim.simulation import StepKind
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Likeness:
-    """Codes of a program's rows (requests, frees, other calls): equal codes mean similar rows."""
+    """Codes of a program's rows (requests, frees, other calls): equal codes mean similar rows.
 
-    # Equal for rows with the same kind, stream, argument and Python stack; in a free, also the
-    # stack of the freed block's request.
+    form: equal for rows with the same kind, stream, argument and Python stack; frees must also
+        agree in the stack that requested the block.
+    exact: equal for rows with the same `form` and bytes.
+    group: code of each request's Python stack, one element per request.
+    younger, older: for a free, the number of allocated blocks of the same stack that were
+        requested after the freed block, and before it; 0 in other rows.
+    """
+
     form: NDArray[np.int64]
-    # Equal for rows with the same form and bytes.
     exact: NDArray[np.int64]
-    # Index of each request's Python stack, one element per request.
     group: NDArray[np.int64]
-    # For a free, the number of allocated blocks of the same stack that were requested after the
-    # freed block; 0 in other rows.
     younger: NDArray[np.int64]
-    # For a free, the number of allocated blocks of the same stack that were requested before the
-    # freed block; 0 in other rows.
     older: NDArray[np.int64]
 
 
@@ -93,20 +93,23 @@ def _orders(
 
 _INSERTION = 40
 _OTHER_SIZE = 16
-"""Costs in the alignment: of each inserted range, and of two aligned rows with different bytes.
+"""Cost of aligning two rows with different bytes; `_INSERTION` is the cost of an inserted range.
 
-The second cost doubles if the bytes of one of both rows also occur elsewhere in the other program,
-and triples if the bytes of both rows do. Two aligned frees cost 1 if `Likeness.younger` differs,
-and another 1 if `Likeness.older` differs too.
+The cost doubles if one of the two rows equals a row elsewhere in the other program, and triples if
+each of them does. Two aligned frees cost 1 if `Likeness.younger` differs, and another 1 if
+`Likeness.older` differs too.
 """
 
 _IMPOSSIBLE = 1 << 30
 
 _EVERY = 256
-"""Interval, in rows, at which costs are stored; tracing back recomputes the costs of others."""
+"""Number of rows from one stored cost to the next; costs in between are recomputed if needed."""
 
 _MOST_CELLS = 1 << 31
-"""Largest comparison, in rows of the shorter program times inserted rows; it takes some minutes."""
+"""Limit on the number of rows of the shorter program times the number of inserted rows.
+
+A comparison at this limit takes some minutes.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Law of a program where one size is the number of repetitions of a part, such as its layers.
+"""Law (formulas for the requests) of a program with a variable number of layers.
 
 Two recordings with different numbers of layers show the requests and frees that a layer adds.  The
 law must then predict the peak of reserved memory of every further recording exactly.
@@ -32,12 +32,13 @@ from allocsim.units import format_size
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Growing:
-    """Law of a program where one size is the number of repetitions of a part, such as its layers.
+    """Law (formulas for the requests) of a program with a variable number of layers.
 
-    name: name of the size that is the number of repetitions, such as "layers".
+    name: name of the size that is the number of layers or other repeated parts, such as "layers".
     values: smallest pair of recorded values of this size, such as 2 and 3 layers.
-    growths: rows that one more repetition adds, for each recorded run in `others.samples`.
-    others: law in the other sizes, such as the batch size, for the first of `values`.
+    growths: rows (requests, frees, other calls) that one more layer adds; one item for each
+        recorded run in `others.samples`.
+    others: law in the other sizes, such as the batch size, with `values[0]` layers.
     samples: recorded runs that determine the law, each with its sizes.
     checks: recorded runs with which the law is compared, and which can refute it.
     """
@@ -70,7 +71,7 @@ class Growing:
         return self.values[1] - self.values[0]
 
     def domain(self, name: str) -> tuple[int, int]:
-        """Return the smallest value of the size `name` in the law, and the step to the next."""
+        """Return (first, step) of the size `name`: the law covers first, first + step and so on."""
         return (self.values[0], self.step) if name == self.name else self.others.domain(name)
 
     def covers(self, at: Sizes) -> bool:
@@ -80,7 +81,7 @@ class Growing:
     def complete(self, at: Sizes) -> dict[str, int]:
         """Return `at`, completed with the sizes that are equal in all recordings.
 
-        Raises ConfigError if a size in `at` is outside of those that the law describes.
+        Raises ConfigError if a size is unknown or missing, or if the law does not cover its value.
         """
         if self.name not in at:
             raise ConfigError(f"no value of {self.name}; expected {self.name}=N")

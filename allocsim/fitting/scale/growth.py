@@ -35,13 +35,15 @@ from allocsim.simulation import StepKind, Steps
 
 @dataclass(frozen=True, slots=True)
 class ProgramPart:
-    """Repeated part of a program, such as one layer's requests and frees in the forward pass."""
+    """Repeated part of a program, such as one layer's requests and frees in the forward pass.
 
-    # The n rows (requests, frees, other calls) that only the longer of two programs has.
+    insertion: the n rows (requests, frees, other calls) that only the longer of two programs has.
+    before: number of rows directly before `insertion` that equal the rows n places later.
+    after: number of rows directly after `insertion` that equal the rows n places earlier.
+    """
+
     insertion: Insertion
-    # Number of rows directly before the insertion that equal the rows n places later.
     before: int
-    # Number of rows directly after the insertion that equal the rows n places earlier.
     after: int
 
     @property
@@ -61,10 +63,10 @@ class ProgramPart:
 
 
 def parts_of(found: Sequence[Insertion], long: Likeness) -> list[ProgramPart]:
-    """Return the parts, such as a layer's forward, that a program has once more than a shorter one.
+    """Return the repeated parts, such as a layer's forward pass, that a longer program adds.
 
-    found: rows (requests, frees, other calls) that only the longer of both programs has.
-    long: codes of its rows, which are equal for rows that repeat each other.
+    found: rows (requests, frees, other calls) that only the longer of two programs has.
+    long: codes of the longer program's rows; rows that repeat each other have equal codes.
     """
     shared = shared_rows(len(long.form), found) >= 0
     return [part for each in found for part in _split(each, long, shared)]
@@ -136,20 +138,20 @@ class Growth:
     """Rows that a program adds for each layer, found by comparing two recordings.
 
     first, second: recorded programs with fewer and with more layers.
+    group: code of each request's Python stack, one element per request of `second`.
     parts: ranges of rows that only `second` has, such as one layer's forward pass.
+    value: for each row of `second`, the bytes of a request; for a free, the number of allocated
+        blocks of the same stack that were requested after the freed block.
+    by_copy: increase of `value` from one added copy of a part to the next copy.
+    by_copies: increase of `value` in each row, also outside `parts`, if one more copy is added.
     """
 
     first: SizedProgram
     second: SizedProgram
-    # Index of each request's Python stack, one element per request of `second`.
     group: NDArray[np.int64]
     parts: tuple[ProgramPart, ...]
-    # For each row of `second`, the bytes of a request; for a free, the number of allocated blocks
-    # of the same stack that were requested after the freed block.
     value: NDArray[np.int64]
-    # Increase of `value` from one added copy of a part to the next copy.
     by_copy: NDArray[np.int64]
-    # Increase of `value` in each row, also outside `parts`, if one more copy is added.
     by_copies: NDArray[np.int64]
 
     @property
@@ -222,9 +224,9 @@ class Growth:
 
 
 def growth_between(first: SizedProgram, second: SizedProgram) -> Growth | None:
-    """Find the calls, such as those of one layer, that `second` has once more than `first`.
+    """Find the requests and frees, such as those of one layer, that `second` adds to `first`.
 
-    Return None if the runs differ in more than repetitions of adjacent requests and frees.
+    Return None if the added calls do not repeat adjacent calls, or if other calls differ.
     """
     plans = first.prepared.plan, second.prepared.plan
     if first.before != second.before or plans[0].changes != plans[1].changes:

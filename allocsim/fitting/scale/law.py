@@ -39,21 +39,22 @@ class SizedProgram:
 
     prepared: recording of a run of the program, prepared for replay.
     steps: the same rows as steps of a replay, as recorded or with layers added.
+    kind: code of `StepKind` for each row.
+    block: for each row, the index of the request that allocated the requested or freed block;
+        negative for a block from before the recording, 0 in rows that neither request nor free.
+    stream: number of the stream for each row.
+    argument: for each row, the argument of the call, such as a pool; 0 in requests and frees.
+    size: bytes of each request, one element per request.
+    before: bytes of each block from before the recording, in the order of their addresses.
     """
 
     prepared: Prepared
     steps: Steps
-    # Kind of each row, a code of `StepKind`.
     kind: NDArray[np.uint8]
-    # For each row, the index of the request that allocated the requested or freed block; negative
-    # for a block from before the recording, 0 in rows that neither request nor free.
     block: NDArray[np.int64]
     stream: NDArray[np.int64]
-    # For each row, the argument of the call, such as a pool; 0 in requests and frees.
     argument: NDArray[np.int64]
-    # Bytes of each request, one element per request.
     size: NDArray[np.int64]
-    # Bytes of each block from before the recording, in the order of their addresses.
     before: tuple[int, ...]
 
     @property
@@ -61,7 +62,7 @@ class SizedProgram:
         return np.flatnonzero(self.kind == StepKind.ALLOC)
 
     def first_difference(self, other: SizedProgram) -> int | None:
-        """Return the first row that differs from `other` in more than bytes; None without one."""
+        """Return the first row that differs from `other`, ignoring bytes; None if all agree."""
         shared = min(len(self.kind), len(other.kind))
         differs = np.zeros(shared, dtype=bool)
         for name in ("kind", "block", "stream", "argument"):
@@ -201,7 +202,7 @@ class ScalingLaw:
         return self.samples[0].program
 
     def domain(self, name: str) -> tuple[int, int]:
-        """Return the smallest value of the size `name` in the law, and the step to the next."""
+        """Return (first, step) of the size `name`: the law covers first, first + step and so on."""
         assert name in self.degrees
         return 1, 1
 
@@ -215,7 +216,10 @@ class ScalingLaw:
         return is_between([*self.samples, *self.checks], self.varied, at)
 
     def complete(self, at: Sizes) -> dict[str, int]:
-        """Return `at`, completed with the sizes that never vary; ConfigError outside the law."""
+        """Return `at`, completed with the sizes that are equal in all recordings.
+
+        Raises ConfigError if a size is unknown or missing, or if the law does not cover its value.
+        """
         known = self.samples[0].at
         for name, value in at.items():
             if name not in known:
@@ -232,7 +236,10 @@ class ScalingLaw:
         return {name: at.get(name, value) for name, value in known.items()}
 
     def requested_at(self, at: Sizes) -> Requested:
-        """Return the bytes of all requests at the sizes `at`; ConfigError if one is impossible."""
+        """Return the bytes of all requests at the sizes `at`.
+
+        Raises ConfigError if a formula gives less than 1 byte, or more than any device has.
+        """
         rows = [_terms(each.at, self.degrees) for each in self.samples]
         weights = _weights(rows, _terms(at, self.degrees))
         # Python integers with a common denominator: exact, without overflow or rounding.

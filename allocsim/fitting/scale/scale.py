@@ -107,7 +107,7 @@ class LargestSize:
 class ScaleFrontier:
     """Largest value of the size `name` that fits on a device, at several values of size `other`.
 
-    rows: pairs of a value of `other`, ascending, and the result for `name` with it.
+    rows: (value of `other`, largest value of `name` with it), by ascending value of `other`.
     """
 
     name: str
@@ -292,7 +292,7 @@ def scaling_of(
     torch_version: release of PyTorch to model; default: the recorded release.
 
     Raises ConfigError for too few recordings, and for recordings that name different sizes. Raises
-    RecordingError if the recordings are different programs, or if one refutes the others' law.
+    RecordingError if the recordings are different programs, or if one contradicts the others' law.
     """
     samples = []
     for recording, at in runs:
