@@ -243,7 +243,10 @@ def sizes_of(prepared: Prepared) -> Sizes:
 
 
 def merged(parts: tuple[Sizes, ...]) -> Sizes:
-    """Return the sizes of several devices as one: sums of the counts, maximum of each peak."""
+    """Return the combined sizes of several devices.
+
+    The counts of equal sizes are added.  Each peak is the highest peak of any device.
+    """
     counts: Counter[int] = Counter()
     for part in parts:
         counts.update(dict(part.counts))

@@ -1,9 +1,9 @@
 """Line of the user's program that caused an entry of a recording.
 
 The user's line is the innermost frame that is not in Python's library, an installed package or
-compiled code.  An entry without frames gets the line of an earlier allocation: if the stacks of the
-entries just before it occurred earlier in the same order, the allocation that followed them there,
-else the closest one.
+compiled code.  For an entry without frames, it is the line of an earlier allocation.  If the stacks
+of the allocations just before the entry also occurred earlier in the same order, the allocation
+that came next at that time is taken, otherwise the last allocation that has frames.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from allocsim.recording import Action, Frame, FrameTable, Trace
 _PACKAGES = ("site-packages", "dist-packages")
 _FOREIGN_PARTS = (*_PACKAGES, "/torch/", "/lib/python", "/usr/include/", "/allocsim/phantom/")
 _SPAWNED = "multiprocessing/spawn.py"
-"""File of multiprocessing whose caller, in a spawned process, is a frame with file "<string>"."""
+"""End of the path of the file in Python's library that runs a spawned process.
+
+The frame in "<string>" that calls this file is not a line of the user's program.
+"""
 _COMPILED = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".so", ".inl")
 _TORCH_FILES = frozenset(
     {
@@ -33,7 +36,10 @@ _TORCH_FILES = frozenset(
         *("runpy.py", "sgd.py", "sparse.py", "threading.py", "transformer.py"),
     }
 )
-"""Names of PyTorch's and Python's files that allocate, for recordings without paths."""
+"""Names of files in PyTorch and Python's library, for recordings whose file names have no folders.
+
+A frame in a file with such a name is not a line of the user's program.
+"""
 
 _LONGEST_ROW = 32  # longest sequence of allocations that is compared with earlier ones
 
@@ -135,7 +141,7 @@ def code_of(stack: Sequence[Frame], inferred: str = "") -> Code | None:
 def code_names(table: FrameTable) -> list[str | None]:
     """Return the line of the user's program for each stack in `table`.
 
-    None is added at the end, because entries without a stack have the number -1.
+    The last item of the list is None, because entries without a stack have the number (index) -1.
     """
     codes = (code_of(table.stack(number)) for number in range(len(table)))
     return [*(None if code is None else str(code) for code in codes), None]

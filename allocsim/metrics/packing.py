@@ -25,7 +25,10 @@ from allocsim.errors import AllocsimError
 from allocsim.metrics.lifetimes import Lifetimes, equal_periods, true_ranges
 
 _LOOKS_BACK = 4
-"""Number of earlier periods to compare with, because two blocks may swap offsets in each period."""
+"""Number of earlier periods (usually training steps) that are compared with a period.
+
+If two blocks swap offsets in each period, only every second period has the same placement.
+"""
 
 _HIGHEST = 1 << 62  # largest offset in bytes, so that offset plus size fits in 64 bits
 
@@ -37,10 +40,10 @@ def best_fit(
 ) -> _Ints | None:
     """Return the offset in bytes of each block; None if a block ends above `most` bytes.
 
-    A block gets the smallest free range that is large enough, and the lowest of equal ones.
+    A block gets the smallest free range that is large enough, and the lowest of equal ranges.
 
-    periods: first entry of each period.  A period that starts from the same placement as an earlier
-        one repeats its offsets, which saves time and does not change the result.
+    periods: first entry of each period, usually a training step.  If a period starts from the same
+        placement as an earlier period, the earlier offsets are copied.  This only saves time.
     """
     order = stable_order(lifetimes.start)
     blocks = lifetimes.take(order)
@@ -224,7 +227,8 @@ def pack(
     """Place blocks so that live blocks never overlap; return the lower of two packings.
 
     most_placed: number of largest blocks that are placed greedily.
-    periods: first entry of each period; they save time and do not change the result.
+    periods: first entry of each period, usually a training step.  They only save time; None if
+        unknown.
     """
     if not len(lifetimes):
         return Packing(np.zeros(0, dtype=np.int64), 0, 0)

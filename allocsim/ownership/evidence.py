@@ -165,8 +165,9 @@ class Evidence:
     def kept_by_fate(self) -> _Mask:
         """Blocks of the last, unfinished forward pass that its backward pass would have needed.
 
-        A block counts if most blocks with the same stack were kept for the backward pass in earlier
-        forward passes, or, without earlier ones, if blocks with its stack accumulate.
+        A block counts if most blocks with its stack were kept for the backward pass in earlier
+        forward passes.  If these passes have no block with its stack, it counts if `piles_up` is
+        True, or if several blocks with its stack were kept after the last backward pass.
         """
         scene, blocks = self.scene, self.blocks
         forward = self.of_forward & ~scene.is_before

@@ -245,11 +245,12 @@ def purposes_of(
     lives: Sequence[NDArray[np.int64]],
     n_entries: int,
 ) -> NDArray[np.int64]:
-    """Return the category, as an index into `CATEGORIES`, of each block of a list of requests.
+    """Return the category of each block of a list of requests, as an index into `CATEGORIES`.
 
-    stack, requested: stack number in `table`, and requested bytes, of each block.
-    lives: two columns, with the number of the request and of the free of each block, counted over
-        all requests and frees; `n_entries` for a block that is never freed.
+    stack, requested: each block's stack number in `table`, and its requested bytes.
+    lives: two columns: number of the row that requests each block, and of the row that frees it;
+        `n_entries` if the block is never freed.
+    n_entries: number of rows of the program, which are requests, frees and other allocator calls.
     """
     born, freed = lives
     n = len(born)

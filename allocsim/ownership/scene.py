@@ -200,7 +200,10 @@ class Spans:
         return found
 
     def previous_last(self, entry: _Column) -> _Column:
-        """Return for each entry the last entry at or before it that is in a span; -1 if none is."""
+        """Return the latest entry in any span, up to and including each item of `entry`.
+
+        The result is -1 for an item before the first span.
+        """
         at = np.searchsorted(self.first, entry, side="right") - 1
         found = np.where(at >= 0, np.minimum(np.append(self.last, 0)[at], entry), -1)
         return found.astype(np.int64)

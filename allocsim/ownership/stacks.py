@@ -1,7 +1,7 @@
 """Infer from a stack the training phase and the kind of code that requested memory.
 
-The innermost frame with a known name of PyTorch and its libraries decides; a stack without one
-belongs to the user's program.
+The innermost frame in a known file or function of PyTorch or its libraries decides.  A stack
+without such a frame belongs to the user's program.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ _CACHE = re.compile(
 _FILLS = re.compile(r"_?(reset|init|initialize)_\w+|_no_grad_\w+|trunc_normal_|orthogonal_")
 _STATE_MAKERS = {"_init_group", "init_state", "_init_state", "load_state_dict"}
 _PASSED = {"_device.py", "_contextlib.py", "functional.py", "_decorators.py"}
-"""Files whose frames may be between a constructor and its request."""
+"""Files of PyTorch that are skipped in a stack to find the constructor that requested memory."""
 _ENGINE = re.compile(r"torch::autograd::(python::Python)?Engine::|torch::autograd::Node::")
 
 

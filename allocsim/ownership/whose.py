@@ -48,7 +48,10 @@ class Whose:
     silent: str = ""
 
     def line(self, frames: int = 1) -> str:
-        """Return the user's line that requested the block and its callers, up to `frames` lines."""
+        """Return the user's line that requested the block, followed by its callers, as text.
+
+        frames: largest number of lines.
+        """
         code = code_of(self.stack)
         if code is None:
             return self.silent or NO_STACK
@@ -80,7 +83,12 @@ def is_plumbing(frame: Frame) -> bool:
 
 
 def module_name(stack: Sequence[Frame], frames: int) -> str:
-    """Return the innermost `frames` modules of a stack, or functions if it calls no module."""
+    """Return the names of the modules that a stack calls, innermost first, as one text.
+
+    If the stack calls no module, return the names of its functions.
+
+    frames: largest number of names.
+    """
     called = _called(stack)
     if not called:
         called = [frame for frame in stack if not is_plumbing(frame) and not _moves(frame)]
@@ -199,10 +207,12 @@ LINE = re.compile(r":(\d+)")
 
 
 def moved_lines(before: Iterable[str], now: Iterable[str]) -> dict[str, str]:
-    """Return the old name of each new name of an owner that differs only in line numbers.
+    """Return a dictionary from new to old names of owners that differ only in line numbers.
+
+    If several names differ only in line numbers, they are matched in order of these numbers,
+    provided that both recordings have equally many.
 
     before, now: names of all owners in the old and in the new recording.
-    Such names are matched in order of their line numbers, if both recordings have equally many.
     """
     known = set(before), set(now)
     alone: list[dict[str, list[str]]] = [defaultdict(list), defaultdict(list)]

@@ -13,7 +13,7 @@ import threading
 from typing import Any
 
 MOST_EXPERTS = 1024
-"""Most scores per token for which a top-k counts as a choice of experts, not of words."""
+"""Largest number of experts; a top-k over more scores per token is not a choice of experts."""
 
 
 class Router:
@@ -28,7 +28,7 @@ class Router:
         self.is_skewed = is_skewed
 
     def choose(self, scores: Any, chosen: Any, dim: int) -> Any:
-        """Return assumed indices of experts for the result of a top-k over their scores.
+        """Return assumed indices of experts, as the result of a top-k over the experts' scores.
 
         Return None if the shapes show that the top-k does not choose experts.
 
@@ -76,7 +76,7 @@ def end_at_max_length(module: Any) -> None:
 
 
 _LEAST = 1 << 14
-"""Least elements of a host tensor that is not filled with random numbers, to save time."""
+"""Smallest number of elements for which a host tensor is not filled with random numbers."""
 
 
 def leave_unfilled(torch: Any) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 WRITE_S = 120.0
-"""Longest time that os.kill waits for a process to write its recording, in seconds."""
+"""Longest time that the patched os.kill waits for a process to write its recording, in seconds."""
 _POLL_S = 0.02
 
 
@@ -65,7 +65,10 @@ def _is_alive(pid: int) -> bool:
 
 
 def call_in_forks(owner: Any, function: Callable[[Any], None], util: Any) -> None:
-    """Call `function(owner)` at the end of each process that multiprocessing forks."""
+    """Call `function(owner)` at the end of each process that multiprocessing forks.
+
+    util: the module multiprocessing.util, which calls functions in forked processes.
+    """
 
     def at_end(owner: Any) -> None:
         util.Finalize(None, function, (owner,), exitpriority=0)
@@ -205,7 +208,10 @@ def leave_out_frames(snapshot: dict[str, Any], folder: str) -> None:
 
 
 _TEXTS = {"compile_context", "user_metadata"}
-"""Fields of a snapshot entry for which PyTorch makes a new string each, though most are equal."""
+"""Fields of a snapshot entry that contain text.
+
+PyTorch creates a new string for each entry; equal strings are replaced by a single object.
+"""
 
 
 def columns_of(entries: list[dict[str, Any]]) -> dict[str, list[Any]]:

@@ -1,7 +1,7 @@
-"""Serving engines on a phantom GPU: their start, and the memory that the driver takes for them.
+"""Programs that start serving engines on a phantom GPU, and memory that the driver takes for them.
 
-All sizes are measured.  docs/evidence/serving.md names the starts of vLLM on an H100 and the
-public logs from which each size was read.
+All sizes are measured.  docs/evidence/serving.md names the source of each size: public logs, and
+runs of vLLM on an H100.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class DriverCharges:
         when a process loads its first kernel.
     kernel: bytes for each loaded kernel.
     node: bytes for each node of a CUDA graph.
-    graph: least bytes for a CUDA graph.
+    graph: minimum bytes for a CUDA graph, taken if its nodes need less.
     collective: additional bytes for a CUDA graph that contains collectives of NCCL.
     """
 
@@ -75,14 +75,14 @@ class DriverCharges:
 
     @property
     def variable(self) -> str:
-        """Value of ALLOCSIM_PHANTOM_DRIVER, which the stubs read."""
+        """All fields as text, for the variable ALLOCSIM_PHANTOM_DRIVER, which the stubs read."""
         return f"{self.kernel} {self.node} {self.collective} {self.modules} {self.graph}"
 
     def taken(self, counts: Mapping[str, int]) -> int:
         """Return the bytes that the driver takes for the kernels and graphs of one process.
 
         counts: counts from the stubs: number of "kernels" and "collective_graphs", and
-            "graph_bytes", the bytes for all graphs, computed with the likely bytes per node.
+            "graph_bytes", the bytes for all graphs at 4 KiB per node, which is scaled to `node`.
         """
         graphs = counts.get("graph_bytes", 0) * self.node // _NODE[1]
         collectives = counts.get("collective_graphs", 0) * self.collective

@@ -92,9 +92,9 @@ class Gpu:
     context_memory: bytes of `memory` that the CUDA context holds.
     assumed: sentence about properties that are assumed, for a card that is not modelled exactly,
         such as one of another maker; "" if none are assumed.
-    context_chunks: address ranges of the CUDA context, highest first, as text such as "32:8 64:64
-        416:414 26": pairs size:used of the ranges in MiB, then the MiB that the first loaded
-        kernels take.  "" if unknown.
+    context_chunks: address ranges of the CUDA context, as text such as "32:8 64:64 416:414 26".
+        A pair is the size of a range and its used part, in MiB, highest address first.  The last
+        number is the MiB that the first loaded kernels take.  "" if unknown.
     """
 
     name: str
@@ -139,9 +139,10 @@ def context_range(gpu: Gpu) -> tuple[int, int]:
 
 
 def context_seen(gpu: Gpu) -> tuple[int, int]:
-    """Return the smallest and the largest size of a CUDA context on GPUs like `gpu`, in bytes.
+    """Return the smallest and the largest expected size of a CUDA context on `gpu`, in bytes.
 
-    If `gpu.context_memory` is 0, return the range that was seen over all GPUs.
+    The sizes are those seen on several GPUs, adjusted to the number of threads of `gpu`.  If
+    `gpu.context_memory` is 0, return the smallest and the largest size seen on any GPU.
     """
     if not gpu.context_memory:
         return CONTEXT_MEMORY_SEEN
@@ -165,14 +166,15 @@ _UNIFIED = (
     "subtracted"
 )
 _ASSUMED = {"printed": "", "derived": "", "AMD": _AMD, "Intel": _INTEL, "unified": _UNIFIED}
-"""Sentence on what is assumed of a GPU, by the column "kind" of gpus.csv: the source of its memory.
+"""Sentence about assumed properties of a GPU, by its "kind" in gpus.csv; "" if none are assumed.
 
-printed: PyTorch printed the memory in an error.
-derived: memory of another GPU of the same size and generation; if there is none, the memory that
+The kind gives the source of the memory size in gpus.csv:
+printed: an error message of PyTorch.
+derived: another GPU with as much memory, of the same generation; if there is none, the size that
     nvidia-smi prints, less 300 to 500 MiB.
-Others: memory as PyTorch or the vendor's tools print it, else the nominal size, reduced as for a
-    similar GPU.  AMD's and Intel's get the limits of an A100's multiprocessors, and the number of
-    units that PyTorch reports as multiprocessors.
+Others: PyTorch or the vendor's tools; if they are unknown, the nominal size, reduced as for a
+    similar GPU.  GPUs of AMD and Intel get the limits of an A100's multiprocessors, and the number
+    of units that PyTorch reports as multiprocessors.
 """
 _ALIASES = {
     "DGX Spark": "GB10",
@@ -195,9 +197,9 @@ Source: out-of-memory errors; for the L40S a program that used all other memory.
 _CONTEXT_CHUNKS = {"H200": "32:8 64:64 416:414 26"}
 """Value of `Gpu.context_chunks` by short name: address ranges that the CUDA context occupies.
 
-The last number is the MiB of the first kernels, which are loaded before the used part of the last
-range is released.  Source: segment addresses in `traces/h200`, PyTorch 2.11 with
-CUDA 13.0, driver 580.159."""
+When a program loads its first kernels, the context takes memory for them (the last number, in MiB),
+then releases the used part of its last range.  Source: segment addresses in `traces/h200`,
+PyTorch 2.11 with CUDA 13.0, driver 580.159."""
 
 
 def _card(row: dict[str, str]) -> Gpu:
@@ -246,7 +248,10 @@ def _is_named(wanted: str, short: str, card: Gpu) -> bool:
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return the GPU with this name; case, spaces, dashes and "NVIDIA" are ignored."""
+    """Return the GPU with this name; case, spaces, dashes and "NVIDIA" are ignored.
+
+    Raises ConfigError if the name is not known.
+    """
     wanted = _key(name)
     for alias, short in _ALIASES.items():
         if wanted == _key(alias):

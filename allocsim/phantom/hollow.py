@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 PLANNED = 32
-"""Length of the zero list that replaces FlashInfer plan()'s result; release 0.7 returns fewer."""
+"""Number of zeros in the list that replaces the result of FlashInfer's plan().
+
+FlashInfer 0.7 returns a shorter list."""
 
 _USED: tuple[tuple[re.Pattern[str], Any], ...] = (
     (re.compile(r"^plan$"), lambda: [0] * PLANNED),
@@ -99,10 +101,10 @@ def _hollow_sglang(module: Any) -> None:
 
 
 _ASSEMBLED = range(2_500, 10_000)
-"""Lines of PTX of a Triton kernel that is assembled, to learn its stack per thread.
+"""Sizes, in lines of PTX, of the Triton kernels that are assembled to learn their stack per thread.
 
-A shorter one needs less than the 1 KiB per thread that the CUDA context already has; assembling a
-longer one (vLLM's top-k has 32,000 lines) takes a minute."""
+A shorter kernel needs less than the 1 KiB per thread that the CUDA context already has.  Assembling
+a longer kernel (vLLM's top-k has 32,000 lines) takes a minute."""
 
 
 def _hollow_triton(module: Any) -> None:

@@ -36,7 +36,7 @@ else:
 class TorchInstall:
     """PyTorch installation of one interpreter.
 
-    lacks: packages that the programs of `fit` import and this installation does not have.
+    lacks: missing packages, of those that a program run by `allocsim fit` may import.
     """
 
     python: str

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 MOST_NUMBERS = 1 << 22
-"""Most elements of a device tensor whose values are computed on the host."""
+"""Largest number of elements for which a device tensor's values are computed on the host."""
 
 MOST_BYTES = 1 << 25
 """Largest storage of a device tensor whose contents are kept on the host, in bytes."""
@@ -32,8 +32,8 @@ class _Contents:
     known: host tensor with a boolean per byte, True if it is known; None if all bytes are known.
     version: number of in-place writes to the storage that PyTorch has counted; None if it does not
         count them.
-    is_settled: False from a write to the next read.  Then `version + 1` is accepted too, because
-        PyTorch counts some writes only after they are stored here.
+    is_settled: False from a write to the next access, which also accepts the count `version + 1`,
+        because PyTorch counts some writes only after they are stored here.
     is_routed: True if the contents depend on the assumed choice of experts.
     """
 

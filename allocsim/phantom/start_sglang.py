@@ -1,6 +1,6 @@
 """Start SGLang's scheduler as `sglang.launch_server` would, and end once it is ready for requests.
 
-This file runs by its path in the interpreter that has SGLang.  Weights have no values, and the
+This file is run as a script, by an interpreter that has SGLang.  Weights have no values, and the
 server and the detokenizer, which use no GPU, are not started.
 """
 

@@ -1,12 +1,12 @@
 """Start vLLM's engine as `vllm serve` would, and end once it is ready for requests.
 
-This file runs by its path in the interpreter that has vLLM.  Arguments: the folder of the model's
+This file is run as a script, by an interpreter that has vLLM.  Arguments: the folder of the model's
 config.json; the requests to play as "number,tokens of each prompt,tokens to generate", such as
 "2,1024,64", or "" for none; then the arguments of `vllm serve`.
 
 Weights have no values, and the API server, which uses no GPU, is not started.  With tensor
-parallelism, all GPUs allocate the same, so only the first rank is started.  A line gives the memory
-of the card after each stage.
+parallelism, all GPUs allocate the same, so only the first rank is started.  The script prints the
+memory in use on the card after each stage.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Candidate setting with its replay on each device, and the time of its driver calls.
 
-Memory, calls and retries of an offer are those of the worst device.  The time of a driver call is
-from a table that was measured on one card, or from a file of the user; the times order settings and
-show if a setting thrashes, that is, releases memory and obtains it again and again.
+The candidate and its replays are an `Offer`; its memory, calls and retries are those of the worst
+device.  The time of a driver call is from a table that was measured on one card, or from a file of
+the user.  The times are used to order settings, and to detect a setting that thrashes: it releases
+memory and obtains it again and again.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def dominates(better: Point, worse: Point) -> bool:
 
 
 Bar = tuple[tuple[Point, bool], ...]
-"""Finished replays: (memory, calls and retries; True to beat a replay with equal numbers too)."""
+"""Finished replays that a running replay must beat, as pairs.
+
+(memory, calls and retries; True if a running replay with equal numbers loses)"""
 
 
 def is_hopeless(bar: Bar, so_far: Point) -> bool:
@@ -112,8 +115,8 @@ class DriverTimes:
     create, map, access: times of cuMemCreate and cuMemMap for one handle, and of cuMemSetAccess for
         one range.
     unmap, release: times of cuMemUnmap and cuMemRelease for one handle.
-    low, high: first and third quartile of real divided by estimated time, over recordings from this
-        card; a recording counts with its median (`python -m benchmarks.driver_times`).
+    low, high: first and third quartile of real divided by estimated time on this card, over the
+        medians for each recording and kind of call (`python -m benchmarks.driver_times`).
     """
 
     card: str

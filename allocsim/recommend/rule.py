@@ -4,8 +4,9 @@ Every candidate was replayed with the same requests, device memory and release. 
 serve every request, and save at least 1 % of the peak reserved memory or at least one retry.
 
 1. Settings are ordered by thrashing, then by retries, then by peak reserved memory.  Among the
-   settings within 1 % of the lowest peak, those are preferred that every release that may have
-   written the recording supports; then the fewest options decide, then the fewest driver calls.
+   settings within 1 % of the lowest peak, a setting is preferred if it has the same meaning in
+   every release that may have written the recording.  If several remain, the setting with the
+   fewest options is chosen, then the setting with the fewest driver calls.
 2. A setting fitted to the sizes of this recording is chosen only if it saves 5 % of the peak more
    than the best other setting.  This must hold for every possible state at the start of the
    recording, and in the second half alone.  Fitted values are derived from the first half
@@ -57,8 +58,8 @@ class Recommendation:
     baseline: replay under the recorded settings.
     why_not: reason if `best` is None.
     offers: settings that were replayed and that PyTorch accepts.
-    needs: PyTorch releases that read the best setting as the replay did, such as "PyTorch 2.11 or
-        later"; None if each release that may have made the recording does.
+    needs: PyTorch releases that give the best setting the same meaning as the replay, such as
+        "PyTorch 2.11 or later"; None if every release that may have made the recording does.
     since: oldest release that supports the best setting; "" if `best` is None.
     is_by_size: True if the recording has requests only, so that the baseline could not be compared
         with recorded addresses.

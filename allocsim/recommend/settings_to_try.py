@@ -226,14 +226,22 @@ _USUAL = (
     "roundup_power2_divisions:8",
 )
 _BESIDE = ("large_segment_size_mb:64", "expandable_segments:True,large_segment_size_mb:64")
-"""Further settings to try, which win on several recordings in traces/ where no usual one does."""
+"""Settings to try in addition to `_USUAL`.
+
+They win on several recordings in traces/ where no setting in `_USUAL` does."""
 
 _PARTS = (1, 2)
-"""Numbers of segments to size for the peak of the requests of 1 to 10 MiB, which share segments."""
+"""Numbers of segments that together hold the peak of the requests of 1 to 10 MiB.
+
+Such requests share segments.  For each number, the size of one segment is a value to try for
+large_segment_size_mb."""
 
 
 def usual_settings(recorded: AllocatorConfig, *, expandable: bool = True) -> tuple[Setting, ...]:
-    """Return the usual settings that the release accepts and that differ from `recorded`."""
+    """Return the settings in `_USUAL` that the release accepts and that differ from `recorded`.
+
+    expandable: False to leave out settings with expandable segments.
+    """
     return tuple(_accepted(_USUAL, recorded, expandable=expandable))
 
 
@@ -284,9 +292,10 @@ def allows_expandable(prepared: Prepared) -> bool:
 
 
 def is_fitted(setting: Setting, base: Setting, release: Release) -> bool:
-    """Return True if a value of `setting` that `base` lacks looks derived from recorded sizes.
+    """Return True if `setting` seems to have a value that was derived from recorded sizes.
 
-    Such values are sizes that are not powers of two, lists, fractions and thresholds.
+    Such values are lists, fractions, thresholds, and sizes that are not powers of two.  Values that
+    `base` has too are ignored.
     """
     config, own = setting.config(release), base.config(release)
     sizes = (

@@ -34,7 +34,11 @@ def read_trace(
     segments: tuple[SegmentState, ...],
     stacks: StackReader,
 ) -> tuple[Trace, set[str]]:
-    """Return the trace of `device`, and its markers: fields and actions that old releases lack."""
+    """Return the trace of `device`, and its markers.
+
+    Markers are the fields and actions in the entries that old releases of PyTorch do not write, and
+    the word "entries" if there are any entries.
+    """
     where = f"the entry of device {device}"
     reader = (
         PackedReader(path, where, entries)

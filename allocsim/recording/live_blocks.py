@@ -112,7 +112,9 @@ def true_size(
 
 
 _FOLLOWS = np.zeros((4, 4), dtype=bool)
-"""_FOLLOWS[first, second] is True if the `Turn` `second` may follow `first` at one address."""
+"""Table of sequences at one address: _FOLLOWS[first, second] is True if `second` may follow.
+
+first, second: changes of a block (`Turn`): its allocation, its free, or one entry of its free."""
 _FOLLOWS[Turn.ALLOC, [Turn.FREE_REQUESTED, Turn.FREE_COMPLETED, Turn.FREE]] = True
 _FOLLOWS[Turn.FREE_REQUESTED, Turn.FREE_COMPLETED] = True
 _FOLLOWS[[Turn.FREE_COMPLETED, Turn.FREE], Turn.ALLOC] = True
@@ -124,7 +126,10 @@ def live_after(trace: Trace) -> dict[int, Live]:
 
 
 def live_before(trace: Trace, entry: int) -> dict[int, Live] | None:
-    """Return the live blocks before entry `entry`, by address; None if entries contradict."""
+    """Return the live blocks before entry `entry`, by address.
+
+    Return None if the entries or the final segments are contradictory.
+    """
     tiles = trace.tiles
     if tiles is None or not tiles.are_sound:
         return None
@@ -193,7 +198,7 @@ A block that is live in several stretches is compared in each, so shorter stretc
 _MOST_PAIRS = 64
 """Largest mean number of block pairs to compare per block; more would need much memory."""
 _AT_ONCE = 1 << 15
-"""Blocks that are compared at once, so that the arrays fit in the CPU cache."""
+"""Approximate number of blocks that are compared at once; their arrays fit in the CPU cache."""
 
 _LAST = np.uint64((1 << 63) - 1)
 

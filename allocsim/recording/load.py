@@ -31,9 +31,10 @@ from allocsim.units import MIB
 _MAX_DEVICES = 1024
 _LARGE = MIB
 _BYTES_AN_OPERATION = 40
-"""Bytes of a large pickle for each pickle operation that straight.py may read one at a time.
+"""Divisor of a large pickle's size in bytes, to limit the operations that are read one at a time.
 
-A pickle that needs more such operations is read by `unpickle`.
+straight.py reads similar entries together, and other pickle operations one at a time.  If there are
+more of these than the limit, `unpickle` reads the pickle instead.
 """
 
 

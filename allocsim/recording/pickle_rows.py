@@ -88,14 +88,17 @@ class Window:
 
 
 NEW = -1
-"""Placeholder for the memo number (number in the pickle) of a value that the entry creates."""
+"""Value in place of a memo number (the pickle's name for an object) if the entry creates it."""
 
 _SORTS = {
     **dict.fromkeys(("addr", "size", "stream", "time_us"), "number"),
     "frames": "stack",
     "pool_id": "pair",
 }
-"""Form of the value that an entry may create for a field; other fields refer to older objects."""
+"""Form of a field's value, by field, if the entry may create the value.
+
+The values of other fields are references to objects that the pickle created before the entry.
+"""
 _BEGIN = b"}\x94("
 _LONG, _MEMOIZE, _SET = (ord(c) for c in "\x8a\x94u")
 _EMPTY_LIST, _MARK, _APPEND, _APPENDS = (ord(c) for c in "](ae")
@@ -143,20 +146,22 @@ class Made(NamedTuple):
 
 @dataclass(slots=True)
 class RowBatch:
-    """Columns of entries with the same fields, in file order; arrays have one item per entry."""
+    """Columns of entries with the same fields, in file order; arrays have one item per entry.
 
-    # Byte offsets in the window where the entry begins and ends.
+    begin, end: positions in the window where each entry begins and ends, in bytes.
+    memos: number of memo numbers (the pickle's names for objects) that each entry assigns.
+    last: index of the last entry that follows each entry without other data between them.
+    numbers: values of the integer fields, by name.
+    known: memo numbers of the values of other fields, by name; NEW if the entry creates the value.
+    made: values that entries create, by name; valid only where `known` is NEW.
+    """
+
     begin: _Places
     end: _Places
-    # Number of memo numbers (the pickle's names for objects) that the entry assigns.
     memos: _Places
-    # Index of the last entry that follows this one without other data between the entries.
     last: _Places
-    # Values of the integer fields, by name.
     numbers: dict[str, _Words]
-    # Memo numbers of the values of other fields, by name; NEW if the entry creates the value.
     known: dict[str, _Places]
-    # Values that entries create, by name; valid only where `known` is NEW.
     made: dict[str, Made]
 
 
