@@ -63,9 +63,10 @@ class Mark:
 
 
 def cut_marks(marks: Iterable[Mark], first: int, last: int) -> tuple[Mark, ...]:
-    """Return the marks for the entries [first, last), with entry `first` renumbered as 0.
+    """Return the marks (calls without an entry) of the entries [first, last), renumbered from 0.
 
-    Marks before `first` that are still in effect are moved to entry 0.
+    A mark before `first` that is still in effect there, such as the start of the current step, is
+    moved to entry 0.
     """
     before: dict[MarkKind, Mark] = {}
     kept: list[Mark] = []
@@ -86,7 +87,11 @@ def plain_marks(device: int, marks: Iterable[Mark]) -> list[dict[str, object]]:
 
 
 def read_marks(fields: Fields, size: int) -> dict[int, tuple[Mark, ...]]:
-    """Return the marks of each device, by device number, from the snapshot's key "allocsim"."""
+    """Return the marks (calls without an entry) of each device, by device number.
+
+    fields: dictionary at the key "allocsim" of the snapshot.
+    size: bytes of the file, a limit for the number of marks.
+    """
     found: dict[int, list[Mark]] = {}
     values = fields.items(MARKS) if MARKS in fields else []
     if len(values) > size:
@@ -172,7 +177,7 @@ class Provenance:
     is_phantom: True if recorded without a GPU, on stubs of the CUDA libraries (a phantom GPU).
     rank: rank of the process in a distributed job.
     oom_text: out-of-memory error that ended the program.
-    stopped_by: limit of allocsim that ended the program.
+    stopped_by: limit at which allocsim ended the program, "max-entries" or "max-seconds".
     reads_back: lines of the program that copied values from a phantom GPU to the host.
     guessed: libraries whose workspace sizes on a phantom GPU are guesses.
     routing: assumed distribution of tokens to experts on a phantom GPU, "balanced" or "skewed"; ""
@@ -183,7 +188,8 @@ class Provenance:
         PyTorch, when the recording was written; None if unknown.
     process_memory: bytes of GPU memory of this process, from NVML; None if unknown.
     other_memory, other_processes: GPU memory and number of other processes; None if unknown.
-    conf_at_start: conf at the start of the program; None if it did not change until the end.
+    conf_at_start: conf at the start of the program; None if unknown, or equal to the conf that the
+        snapshot contains.
     """
 
     torch_version: str = ""
@@ -220,7 +226,11 @@ class Provenance:
 
 
 def marked(top: Fields, size: int, traces: Iterable[Trace]) -> tuple[Trace, ...]:
-    """Read the marks in a snapshot, and return `traces` with the marks of each device added."""
+    """Return `traces` with the marks (calls without an entry) of each device added.
+
+    top: the snapshot that contains the marks.
+    size: bytes of the file.
+    """
     fields = _fields(top)
     marks = {} if fields is None else read_marks(fields, size)
     return tuple(replace(trace, marks=marks.get(trace.device, ())) for trace in traces)
@@ -267,11 +277,11 @@ class CardMemory:
     """Memory of a GPU when a recording was written, in bytes.
 
     total: capacity of the GPU.
-    outside: memory in use that this program's PyTorch did not reserve.
+    outside: memory in use, except the memory that this program's PyTorch has reserved.
     others_low, others_high: lowest and highest possible memory of other processes.
     processes: number of other processes; None if unknown.
-    is_estimated: True if the range follows from the usual size of a context, and not from a
-        recorded number.
+    is_estimated: True if `others_low` and `others_high` are estimates: `outside` minus the usual
+        sizes of a CUDA context.
     """
 
     total: int
@@ -293,9 +303,10 @@ class CardMemory:
 
     @property
     def is_shared(self) -> bool:
-        """True if other processes hold at least 1 GiB or 5 % of the GPU's memory.
+        """True if other processes hold a notable part of the GPU's memory.
 
-        The smaller of the two limits counts; if `is_estimated`, the larger one.
+        A known size is notable if it reaches 1 GiB or 5 % of the GPU; an estimated size must reach
+        both.
         """
         limits = _NOTABLE_BYTES, int(_NOTABLE_SHARE * self.total)
         return self.others_low >= (max(limits) if self.is_estimated else min(limits))

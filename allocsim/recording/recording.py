@@ -28,12 +28,12 @@ from allocsim.units import format_size
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Field of a snapshot, or action of an entry, that PyTorch writes only since some release.
+    """Field of a snapshot, or action of an entry, that PyTorch did not write before some release.
 
     name: name of the field, or "action " and the name of the action.
     where: part of the file that has it: "segments", "entries", "snapshot" or "settings".
-    always: True if that release and newer ones always write it in that part, so that a file without
-        it is from an older release.
+    always: True if this release and newer ones write it in every file that has the part `where`, so
+        that such a file without the marker is from an older release.
     """
 
     name: str
@@ -48,7 +48,7 @@ class FileLayout:
     release: str
     markers: tuple[Marker, ...] = ()
     is_unrounded: bool = False
-    """True if sizes and addresses may be no multiples of 512 under roundup_power2_divisions:1."""
+    """True if sizes and addresses need not be multiples of 512 under roundup_power2_divisions:1."""
 
 
 LAYOUTS = (
@@ -95,8 +95,8 @@ def markers_in(where: str) -> tuple[str, ...]:
 def layout_releases(present: Set[str]) -> tuple[str, ...]:
     """Return the releases that can have written a file, oldest first; empty if none can.
 
-    present: names of the markers in the file, and of its parts that are not empty: "segments",
-        "entries", "snapshot" and "settings".
+    present: name of each marker that the file contains, and name of each part that is not empty
+        ("segments", "entries", "snapshot" or "settings").
     """
     lowest, highest = 0, len(LAYOUTS) - 1
     for since, layout in enumerate(LAYOUTS):
@@ -152,7 +152,7 @@ class Recording(Shown):
 
     @property
     def is_requests(self) -> bool:
-        """True if there are only requests and frees; addresses are then only names of blocks."""
+        """True if the file has only requests and frees; addresses then only identify blocks."""
         return self.layout in (PROFILER_TRACE, MEMORY_TIMELINE, ROWS)
 
     @property
@@ -218,8 +218,8 @@ class Backend:
     """Build of PyTorch for a device type other than CUDA.
 
     name: "NPU", "XPU" or "ROCm".
-    words: substrings of stack frames that only this build has.
-    is_modelled: True if its allocator rounds and splits as CUDA's, so that a replay is valid.
+    words: substrings of file and function names that occur only in the stacks of this build.
+    is_modelled: True if its allocator rounds and splits as CUDA's does, so that a replay is valid.
     differs: clause that follows "its allocator" and names the differences from CUDA's.
     options: conf options that the build supports; None if it supports all of CUDA's.
     evidence: reason for the detection, as a clause.
@@ -269,7 +269,10 @@ def backend_of(recording: Recording) -> Backend | None:
 
 
 def options_read(frames: FrameTable) -> frozenset[str] | None:
-    """Return the conf options that the build with these stacks supports; None for all of CUDA's."""
+    """Return the conf options that a build of PyTorch supports; None if it supports all of CUDA's.
+
+    frames: recorded stacks, whose file and function names identify the build.
+    """
     backend = _named_in(frames)
     return None if backend is None else backend.options
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 _GIB = r"(\d{1,9}(?:\.\d{1,9})?) ?Gi?B"
 _N = r"(\d[\d,]{0,15})"
 _ROUNDED = 0.005
-"""Largest error of a size that is printed with two decimals, in its unit."""
+"""Largest rounding error of a size that is printed with two decimals, in the printed unit."""
 
 
 @dataclass(frozen=True, slots=True)

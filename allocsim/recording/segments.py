@@ -250,7 +250,7 @@ def _read_other(fields: Fields) -> tuple[tuple[str, int | float | str], ...]:
 
 @dataclass(slots=True)
 class Reservation:
-    """Addresses [base, end) that an expandable segment has mapped at least once.
+    """Addresses [base, end) of an expandable segment, including those that it has unmapped since.
 
     first: entry that mapped memory at `base`; 0 if it was mapped before the first entry.
     mapped: bytes mapped at the end of the recording.
@@ -319,7 +319,7 @@ class PoolColumn:
     """Pool of each entry.
 
     number: index of the entry's pool in `ids`; -1 for the default pool.
-    ids: pool ids, at the indices that `number` has.
+    ids: ids of the pools.
     """
 
     number: NDArray[np.int32]
@@ -343,7 +343,10 @@ def pools_of(trace: Trace) -> PoolColumn:
 
 
 _Held = tuple[int, int, int, PoolId]
-"""Addresses of a private pool: (entry from which the pool has them, first address, end, pool)."""
+"""Addresses [start, end) of a private pool: (entry that obtained them, start, end, pool id).
+
+The entry is 0 if the pool had the addresses before the first entry.
+"""
 
 
 def _held(trace: Trace, private: list[SegmentState]) -> Iterator[_Held]:

@@ -85,7 +85,7 @@ class MappedRanges:
         return True
 
     def cut(self, start: int, end: int) -> bool:
-        """Unmap [start, end); return False without a change unless one range contains it."""
+        """Unmap [start, end); return False and change nothing if no single range contains it."""
         at = bisect_right(self._ranges, start, key=lambda r: r.start) - 1
         if at < 0 or self._ranges[at].end < end:
             return False

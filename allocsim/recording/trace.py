@@ -44,14 +44,17 @@ ACTION_CODES = {action.text: int(action) for action in Action}
 """Code of each action, by PyTorch's name."""
 
 INPUT_ACTIONS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.OOM)
-"""Actions that a replay repeats; other entries are effects of the allocator, and only compared."""
+"""Actions that a replay repeats.
+
+Entries with other actions are results of the allocator, and a replay only compares them.
+"""
 
 BLOCK_ACTIONS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 """Actions on blocks.  Among the entries of one address, allocations and frees alternate."""
 
 
 class Turn(IntEnum):
-    """Change of one block: its allocation, its free, or one of the two entries of a free.
+    """Kind of change of one block: allocation, whole free, or one of the two parts of a free.
 
     ALLOC, FREE_REQUESTED and FREE_COMPLETED have the codes of `Action`.
     """
@@ -60,7 +63,7 @@ class Turn(IntEnum):
     FREE_REQUESTED = Action.FREE_REQUESTED
     FREE_COMPLETED = Action.FREE_COMPLETED
     FREE = 3
-    """A free_requested directly followed by its free_completed, counted once."""
+    """Whole free: a free_requested and the free_completed right after it, as one change."""
 
 
 def completes_at_once(action: NDArray[np.uint8], addr: NDArray[np.uint64]) -> NDArray[np.bool_]:
@@ -189,8 +192,9 @@ class Entry:
     addr: address; for an oom, the free bytes of the device.
     size: bytes.  For allocations and frees it is the requested size before rounding, for an oom the
         requested size after rounding, and for segments the size of the segment.
-    stream: raw handle.
+    stream: raw cudaStream_t handle; 0 for the default stream.
     time_us: microseconds; None if not recorded.
+    frames: stack frames, innermost first; empty if not recorded.
     pool_id, compile_context, user_metadata: None if not recorded.
     """
 
@@ -212,7 +216,7 @@ class Trace:
     action: codes of `Action`.
     addr: address; for an oom, the free bytes of the device.
     size: bytes; of allocations and frees, the requested size before rounding.
-    stream: raw handle.
+    stream: raw cudaStream_t handle; 0 for the default stream.
     frames: stack number in `frame_table`; -1 for an entry without a stack.
     pool_id: index into `pool_ids`; -1 for an entry without a pool id.
     time_us: microseconds; None if not recorded.

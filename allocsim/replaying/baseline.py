@@ -73,8 +73,10 @@ def unstarted_drive(
     Returns the replay, the device's memory in bytes (None for an unlimited device), and sentences
     on inferred facts.
 
-    is_stepwise: run the steps one by one instead of in batches, and compare nothing.
-    proves: compare with the recording although `setting` differs, because its effect is the same.
+    is_stepwise: run the steps one by one instead of in batches, and do not compare the replay with
+        the recording.
+    proves: compare the replay with the recording, although `setting` is not the recorded setting,
+        because both have the same effect on it.
     make: `Drive`, or a function that constructs a subclass of it.
     """
     is_same = prepared.is_recorded(setting) and not prepared.is_edited
@@ -183,7 +185,10 @@ def _device_memory(
 
 
 _ROUNDS = 8
-"""Most replays to learn block sizes at the start; a larger block may change earlier requests."""
+"""Largest number of replays to learn the sizes of the blocks from before the first entry.
+
+More than one may be needed, because a corrected size may change the outcome of earlier requests.
+"""
 
 
 def parting_of(prepared: Prepared) -> Parting | None:
@@ -201,9 +206,10 @@ def parting_of(prepared: Prepared) -> Parting | None:
 
 
 def with_learned_start(prepared: Prepared) -> Prepared:
-    """Return `prepared` with block sizes at the start that make the baseline exact, if found.
+    """Learn the sizes of the blocks from before the first entry, and return `prepared` with them.
 
-    A recording shows only the requested sizes of blocks from before its first entry.
+    A recording shows only the requested sizes of these blocks.  Returns `prepared` unchanged if no
+    learned sizes make the baseline exact.
     """
     if not has_unknown_sizes(prepared):
         return prepared

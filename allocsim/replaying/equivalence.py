@@ -8,12 +8,12 @@ comparison that the allocator makes has the same result under both settings (sem
    blocks from before the recording count too, since a replay may allocate them again.
 2. large_segment_size_mb has an effect only if a rounded size is between 1 MiB and 10 MiB, or if
    memory is mapped in handles of that size.
-3. max_split_size_mb M is compared with rounded sizes and with whole segments, since a segment of
-   M or more is never split.  So (a) a value above all these sizes is equivalent to no limit, and
-   (b) two values are equivalent if no such size is between them.  If the recording starts with
-   segments, only (a) is applied; with expandable segments, neither is.
-4. max_non_split_rounding_mb R is compared with the bytes by which a segment exceeds a request, if
-   both have M or more.  It has no effect without such a request.
+3. max_split_size_mb (M) is compared with rounded sizes and with sizes of whole segments, since a
+   segment of M or more is never split.  So (a) a value above all these sizes is equivalent to no
+   limit, and (b) two values are equivalent if no such size is between them.  If the recording
+   starts with segments, only (a) is applied; with expandable segments, neither is.
+4. max_non_split_rounding_mb has an effect only if a request and a segment both have M or more.  The
+   option is compared with the bytes by which the segment exceeds the request.
 5. garbage_collection_threshold has no effect without a memory fraction, set or inferred.
 6. per_process_memory_fraction of 1.0 has no effect.
 7. expandable_segments_reserve has no effect without expandable segments.
@@ -97,7 +97,10 @@ def rounded_by(config: AllocatorConfig, sizes: NDArray[np.int64]) -> NDArray[np.
 
 
 _Pieces = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Intervals of request sizes in bytes: (first size of each, multiple to which each rounds up)."""
+"""Intervals of request sizes: (first size, multiple to which sizes of the interval are rounded up).
+
+Both arrays are in bytes and have one item per interval.
+"""
 
 _PIECES: dict[tuple[str, tuple[int, ...], int], _Pieces] = {}
 """Cache of `_rounding_intervals`, because a search rounds the sizes of many devices alike."""
@@ -190,7 +193,7 @@ def effect_of(
     """Return a key for `setting`; settings with equal keys have equal replays.
 
     parts: request sizes of each device.
-    is_limited: True if the program set a memory limit by a call, as inferred from the recording.
+    is_limited: True if the recording implies that a call of the program set a memory limit.
     """
     config = setting.config(release)
     limit = _limiting_fraction(setting, config, release)

@@ -150,7 +150,7 @@ def _are_recorded(prepared: Prepared) -> bool:
 
 
 def address_notes(prepared: Prepared) -> list[str]:
-    """Return a note on the address policy of a what-if; empty if it cannot affect the result."""
+    """Return a note on how a what-if replay places its segments; empty if none is needed."""
     if prepared.release.free_block_order is not FreeBlockOrder.ADDRESS:
         return []
     found = prepared.addresses
@@ -225,9 +225,9 @@ def peak_notes(peaks: StartPeaks) -> list[str]:
 
 
 def open_notes(prepared: Prepared, peaks: tuple[int, int]) -> Iterator[str]:
-    """Yield a note on each fact that the recording does not show, and one on the range of peaks.
+    """Yield notes on facts that the recording does not show, and then a note on the range of peaks.
 
-    peaks: lowest and highest peak reserved bytes over all possibilities.
+    peaks: lowest and highest peak reserved bytes of replays that differ in these facts.
     """
     if has_unseen_calls(prepared, prepared.plan):
         yield (

@@ -297,7 +297,7 @@ def run_as_made(
     peak: PeakState,
     peak_device_bytes: int,
 ) -> DeviceRun:
-    """Return the result of a replay that need not run, because the model made the recording.
+    """Return the results that a replay would have, for a recording made by a simulated allocator.
 
     allocator: the simulated allocator that made the recording, after the last request.
     moved: change of allocated bytes at each request and free, in order.

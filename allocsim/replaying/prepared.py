@@ -1,9 +1,9 @@
 """One device of a recording, prepared once and replayed under any number of settings.
 
 `Prepared` computes the plan, the start state, the address policy and the proof of a device on first
-use, and keeps them.  If the recording starts mid-run, a what-if either keeps the recorded segments
-or requests the blocks in use again; `choose_start` takes the choice with the smaller error in
-benchmarks/midrun.py (table in docs/evidence/fidelity.md).
+use, and keeps them.  If the recording starts mid-run, a what-if starts with the recorded segments,
+or else requests only the blocks in use again, under its own setting.  `choose_start` chooses the
+start with the smaller error in benchmarks/midrun.py (table in docs/evidence/fidelity.md).
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ def choose_start(device: RecordedDevice, setting: Setting, breaks: Callable[[], 
     """Return the start state of a replay under `setting`.
 
     The recorded segments are kept, unless `setting` changes expandable_segments or
-    large_segment_size, or `breaks` returns True because a replay with them ends in undefined
-    behaviour of PyTorch.
+    large_segment_size, or `breaks` returns True.
+
+    breaks: function that replays with these segments, and returns True if the replay ends in
+        undefined behaviour of PyTorch.
     """
     if not has_two_starts(device, setting):
         return Start.KEPT
@@ -86,8 +88,8 @@ def has_two_starts(device: RecordedDevice, setting: Setting) -> bool:
 class Prepared(RecordedDevice):
     """Device of a recording, with data that its replays share: plan, start states, periods, proof.
 
-    written: this device, prepared for another release, which can have written the recording; its
-        plan is used.  None if `release` itself can have written the recording.
+    written: this device, prepared for a release that can have written the recording; its plan is
+        used.  None if `release` itself can have written the recording.
     """
 
     written: Prepared | None = None
@@ -105,8 +107,9 @@ class Prepared(RecordedDevice):
         return self.written is None
 
     def on(self, device_memory: int | None) -> Prepared:
-        """Return this device for replays on `device_memory` bytes; None for the recorded size.
+        """Return this device, prepared for replays on a device of `device_memory` bytes.
 
+        None stands for the recorded size.
         The result is a copy if the size changes the plan or the memory of other processes.
         """
         if device_memory not in (None, self.named_memory) and self.others_memory:
@@ -173,7 +176,10 @@ class Prepared(RecordedDevice):
 
     @cached_property
     def open_plans(self) -> tuple[OtherPlan, ...]:
-        """Other plans that would have left the same recording, replayed for the what-if range."""
+        """Plans of other programs that would have left the same recording.
+
+        They are replayed to compute the what-if range, the range of possible peaks.
+        """
         return tuple(open_plans(self, self.free_plan, lambda: self.quiet))
 
     @cached_property

@@ -279,7 +279,7 @@ _REQUESTS = (
     StepKind.EMPTY_CACHE,
 )  # fmt: skip
 _SILENT = tuple(kind for kind in StepKind if kind not in _REQUESTS)
-"""Kinds of steps other than malloc, free and empty_cache: driver, pools, settings."""
+"""Kinds of steps other than calls of malloc, free and empty_cache, such as changes of settings."""
 
 
 class Walk:

@@ -33,10 +33,10 @@ Guess = Callable[[Trial], int | None]
 """Function that computes a size from a trial, in the unit of `find_smallest`; None if unknown."""
 
 _MOST_STEPS = 1 << 29
-"""Pages of a device of 2**50 bytes, the largest that is tried."""
+"""Number of 2 MiB pages of the largest device that is tried, which has 2**50 bytes."""
 
 _PATIENCE = 4
-"""Number of failures after which the search adds more than the missing memory."""
+"""Number of failed trials after which every failure doubles the smallest increase of the size."""
 
 _LEAST_FRACTION = 1 / 1000
 """Lower bound of the memory fraction from which the first size to try is computed."""
@@ -87,10 +87,10 @@ def find_smallest(
     known: trial of `first`, if it is known and satisfies `holds`.
 
     The other functions compute a size from a trial, and only save replays:
-    peak: size of the peak of a sufficient trial, which is a likely result.
-    same: smallest size that certainly has the outcome of a sufficient trial.
-    needed: size that would have served the request which failed in a trial.
-    refused: smallest size that might have another outcome than a failed trial.
+    peak: peak of a sufficient trial, which is a likely result.
+    same: smallest size at which a sufficient trial would certainly have the same outcome.
+    needed: size at which the failed request of a trial would have succeeded.
+    refused: smallest size at which a failed trial might have another outcome.
     """
     # Invariant: `low` is not enough, and `high` is enough once `best` is set.
     low, high = least - 1, max(first, least)

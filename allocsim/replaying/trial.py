@@ -63,7 +63,7 @@ class Trial:
     """Results of one replay.  Sizes are in bytes; num_* are statistics of memory_stats().
 
     peak_device_bytes: peak memory of the device, including the CUDA context and rounding to pages.
-    num_maps: part of num_device_alloc: driver calls that map memory of expandable segments.
+    num_maps: number of the calls in num_device_alloc that map memory of expandable segments.
     driver_calls: (name, bytes, number) of the driver calls of each name and size.
     obtained_small, obtained_large: total memory obtained from the driver, by pool.
     returned_bytes: total memory returned to the driver.
@@ -75,8 +75,8 @@ class Trial:
     oom_entry: entry of the first out-of-memory error; None without an error.
     needed_bytes: smallest device that would have served the request at oom_entry in the same state.
     refused_below: every device smaller than this has the same first out-of-memory error.
-    dropped_at: entry before which the replay was ended, because the setting could not be the best;
-        None if it was not ended early.
+    dropped_at: entry at which the replay was ended early, after a failed request or because the
+        setting could not be the best; None if it was not ended early.
     least_peak: lower bound of peak_reserved_bytes; 0 if unknown.
     was_compared: the replay is the baseline, and was compared with the recording.
     parts_at: entry of the first difference of the baseline, or the number of entries if only the
@@ -265,7 +265,10 @@ class Trials:
         self._with_peaks: set[tuple[Hashable, int | None]] = set()
 
     def alone(self) -> Trials:
-        """Return trials on a card without other processes: `self` if the recorded card has none."""
+        """Return trials for a card that no other process uses.
+
+        Returns `self` if no other process held a notable part of the recorded card.
+        """
         if not self.prepared.others_memory:
             return self
         return Trials(replace(self.prepared, is_elsewhere=True), self._watch, self._effect)

@@ -1,16 +1,16 @@
 """Range of a what-if's peak, over the programs that would have left the same recording.
 
-A call of empty_cache that returns nothing to the driver leaves no entry, but under another setting
-it may return memory.  So other plans that agree with the recording are replayed under that setting,
-and their peaks form the range:
+A call of empty_cache that releases nothing leaves no entry, but it may release memory under another
+setting.  So a recording can come from several programs, which would have different peaks under that
+setting.  The range is the lowest and highest peak of replays with these variations:
 
-- plans with more calls at quiet moments (points where a call leaves no entry): one plan with a call
-  at every quiet moment, others with calls at random ones.  If the recording shows no call at all,
-  these plans are replayed only if the share of quiet moments is at least `HIDING`;
+- more calls of empty_cache at quiet moments (points where a call leaves no entry): one replay has a
+  call at every quiet moment, others have calls at random quiet moments.  If the recording shows no
+  call at all, these replays are made only if the share of quiet moments is at least `HIDING`;
 - the lowest and the highest possible memory limit, if it is known only from garbage collections;
 - other plausible addresses of segments, which decide the tie-break of equal free blocks.
 
-Only some of the possible plans are replayed, so the peak of the real program may be outside.
+Only some of the possible variations are replayed, so the real peak may be outside the range.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _NO_RUN = (ConfigError, UndefinedBehaviorError, UpstreamError)
 def moments_of_calls(prepared: Prepared, setting: Setting) -> Sequence[int] | None:
     """Return the steps after which the program may have called empty_cache without an entry.
 
-    Returns None for the recorded setting, and if a call could do more than release memory.
+    Returns None for the recorded setting.  Also returns None if the program uses private pools or
+    changes its settings, because a call could then do more than release memory.
     """
     plan = prepared.free_plan
     has_pools = plan.pools or any(segment.pool_id != DEFAULT_POOL for segment in prepared.start)
@@ -69,8 +70,9 @@ def peaks_by_plan(
     The programs differ in their memory limit, or in calls of empty_cache that left no entry.
     Returns None if the setting is the recorded one, or if there is no other program.
 
-    loud: steps of a finished what-if after which empty_cache would have released memory; or None.
-    peak: peak reserved bytes of that what-if; or None.
+    loud: steps of a finished what-if after which empty_cache would have released memory; None if
+        unknown.
+    peak: peak reserved bytes of that what-if; None if an out-of-memory error ended it.
     """
     if prepared.is_recorded(setting):
         return None
@@ -175,7 +177,8 @@ def left_open(
 ) -> LeftOpen | None:
     """Replay other plans and addresses that fit the recording; return the range of peaks.
 
-    Returns None if they show that the recording determines the peak.
+    Returns None if all peaks are equal to the peak of `run`, unless the recording is known to hide
+    the exact memory limit or calls of empty_cache.
 
     run: finished what-if under `setting`.
     loud: steps after which empty_cache would have released memory in `run`; None if unknown.

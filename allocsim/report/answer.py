@@ -69,7 +69,7 @@ def paste_notes(
 ) -> list[str]:
     """Return sentences on the recommended setting: its proof by a replay, and its PyTorch releases.
 
-    devices: results that give the number of entries after the last error.
+    devices: results of each device, with the number of entries after its last out-of-memory error.
     """
     best = found.best
     if best is None:

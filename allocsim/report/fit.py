@@ -22,7 +22,10 @@ _VISIBLE = 100
 _READ = "; ignored "
 """Text by which a note on the ignored fields of a model's configuration is recognised."""
 _RELEASE = "transformers "
-"""Start of a note that the laws (formulas) are of another release; it is shown before others."""
+"""Start of a note that the laws (formulas) are for another version of transformers.
+
+This note is shown before others.
+"""
 _MORE = "--json: every figure and note"
 
 

@@ -50,7 +50,8 @@ def text(training: Training, gpu: Gpu, found: Sharded | GpuCount, assumed: str =
     """Return the text of training on many cards.
 
     found: memory of one layout, or the layouts that `allocsim fit --plan` tried.
-    assumed: sentence on assumptions that running the program would not need; "" if there are none.
+    assumed: sentence on assumed values for which a run of the program would have other defaults; ""
+        if there are none.
     """
     if isinstance(found, GpuCount):
         return _plan_text(training, gpu, found)

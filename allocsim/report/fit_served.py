@@ -19,7 +19,7 @@ NO_RUN: dict[str, Any] = {
     "num_alloc_retries": 0,
     "seconds": 0.0,
 }
-"""JSON keys whose values are known only if `fit` runs a program, each with a placeholder."""
+"""JSON keys that have a value only if `fit` runs a program; here each has the value None or 0."""
 COMMANDS = {
     "vllm": "vllm serve {} ",
     "sglang": "python -m sglang.launch_server --model-path {} ",

@@ -1,5 +1,6 @@
-"""Builders of the columns and call stacks of recordings without segments and driver calls.
+"""Conversion of requests and frees to the columns of a trace, and of recorded calls to stacks.
 
+It serves files without segments and driver calls, such as traces of PyTorch's profiler.
 If a file frees a block that it never requested, a request for it is inserted at the beginning.  A
 free that does not name its block frees the most recently requested live block of its size.
 """
@@ -37,8 +38,8 @@ class RequestColumns:
         self._named: set[Hashable] = set()
         self._next_name = 0
         self.n_lost = 0
-        """Number of rows that must be missing in the file: a free between two requests at the same
-        address, or a request between two frees."""
+        """Number of rows that the file lacks: a free between two requests at the same address, or a
+        request between two frees."""
 
     @property
     def n_before(self) -> int:
@@ -61,8 +62,8 @@ class RequestColumns:
         name: address or id of the block; None if the file has neither.
         time: microseconds.
         stack: stack number; -1 without a stack.
-        group: value, such as a category.  A free without a name frees a block of the same size and
-            group.
+        group: any value, such as the category of the block.  A free without a name frees the newest
+            live block of the same size and group.
         """
         key = self._key(size, name, group)
         if name is not None and self._live.get(key):
@@ -112,16 +113,21 @@ class RequestColumns:
         return True
 
     def change_group(self, size: int, group: Hashable, other: Hashable) -> None:
-        """Assign the newest live block of `size` bytes without a name to another group.
+        """Move the newest live block without a name from one group to another.
 
-        group, other: its group, such as a category, before and after.
+        size: bytes of the block.
+        group, other: old and new group of the block; see `alloc`.
         """
         held = self._live.get(self._key(size, None, group))
         if held:
             self._live.setdefault(self._key(size, None, other), []).append(held.pop())
 
     def add_older_blocks(self, size: int, stack: int) -> None:
-        """Add blocks, `size` bytes in total, that exist before the file begins; none is freed."""
+        """Add requests for blocks from before the file begins, which no row of the file frees.
+
+        size: bytes of all these blocks.
+        stack: their stack number; -1 without a stack.
+        """
         left = size % _PAGE
         for piece in (size - left, min(left, _SMALL), max(left - _SMALL, 0)):
             if piece:

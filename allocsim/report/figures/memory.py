@@ -1,7 +1,7 @@
 """Charts over a run: memory curves with errors and driver calls, and the map of addresses.
 
-A pixel covers several entries.  Curves show their minimum and maximum, and the map shows the share
-of the pixel that is in use.
+A pixel covers several entries.  A curve shows its minimum and maximum over these entries, and the
+map shows the share of the pixel's area that is in use.
 """
 
 from __future__ import annotations

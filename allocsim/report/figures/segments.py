@@ -184,7 +184,10 @@ def _legend(axes: Axes, instant: Instant, theme: Theme, lift: float = _TITLE_HEI
 
 
 _FEW = 200
-"""Largest count below which the axis has labels at 2 and 5 times the powers of ten, too."""
+"""Count below which the axis has labels at 1, 2 and 5 times each power of ten.
+
+With this count or more, the axis has labels at the powers of ten only.
+"""
 
 
 def block_sizes_figure(

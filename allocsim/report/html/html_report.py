@@ -174,7 +174,7 @@ _STILL_SCRIPTS = ("view.js", "owners.js", "flame.js")
 _SHOWN_HOLES = 30
 _SHOWN_SEGMENTS = 60
 _BAR_WIDTH, _BAR_HEIGHT = 420, 14
-"""Size of a bar in pixels, as `.bar` in the page's style."""
+"""Width and height of a bar in pixels, the same as in the style `.bar` of page.css."""
 _LEAST_WIDTH = 0.5
 _COLOURS = {ALLOCATED: "--kind-0", PENDING: "--kind-1"}
 _CANNOT = (

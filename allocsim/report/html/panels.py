@@ -156,9 +156,9 @@ def _row(row: TopRow, top: Top) -> str:
 
 
 _LEAST_SHARE = 1 / 4000
-"""Share of the memory below which a frame is folded.
+"""Smallest share of the memory for which a frame has its own box; smaller ones are in "other".
 
-Zooming in makes a frame of this width wide enough to point at.
+If the user zooms in, a box of this share becomes wide enough for the mouse pointer.
 """
 _ROW = 20
 """Height of a row, in pixels."""
