@@ -49,7 +49,7 @@ class Crew:
         self.inherits = self.is_alone or (
             executor is None and self._context.get_start_method() == "fork"
         )
-        """True if jobs run in this process or its forks, and so have the recordings it loaded."""
+        """True if jobs run in this process or its forks, which have all recordings it loaded."""
         self._waiting: deque[_BackgroundJob[Any]] = deque()
         self.width = self._jobs + 1 if executor is None else _WIDEST
         """Number of jobs to submit at the same time; one spare job keeps all processes busy."""

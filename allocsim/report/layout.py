@@ -1,4 +1,4 @@
-"""Layout of plain text of 80 columns, and JSON objects that several commands share."""
+"""Functions that lay out plain text in 80 columns, or return parts of JSON documents."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from allocsim.units import format_size
 WIDTH = 1200
 """Width of a row in units: pixels on a wide screen."""
 _ROWS = 6
-"""Number of rows for all segments; there are more if many segments have the minimum width."""
+"""Approximate number of rows of all pools together; more if many segments have minimum width."""
 _LEAST, _GAP = 3, 1
 
 

@@ -19,7 +19,7 @@ _RANK = (
     "is_as_recorded smallest_device_bytes=smallest_device"
 )
 _APART = 1.02
-"""Imbalance (largest peak over the mean) below which differences come from rounding."""
+"""Largest peak of the ranks over their mean peak, below which the ranks count as equal."""
 
 
 def text(found: Ranks, count: int | None = None) -> str:

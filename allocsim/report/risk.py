@@ -1,6 +1,6 @@
-"""Result of `allocsim risk`, how close a run came to running out of memory: text, JSON, screen.
+"""Result of `allocsim risk` as text and as JSON: how close a run came to running out of memory.
 
-A full bar is the memory of the device, or the peak of the run if that memory is unknown.
+A full bar in the text is the memory of the device, or the run's peak if the device is unknown.
 """
 
 from __future__ import annotations

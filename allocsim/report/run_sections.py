@@ -1,4 +1,4 @@
-"""Parts of the answer about a replay that several commands share, as text and as JSON.
+"""Parts of a report on a replay, shared by several commands, as text and as JSON.
 
 Spilled memory is device memory that the driver keeps in host memory when the card is full.
 """
@@ -142,7 +142,10 @@ def _table_document(costs: Costs) -> dict[str, Any]:
 
 
 def edit_rows(devices: Sequence[EditedDevice], run: Run) -> list[str]:
-    """Return lines with each edit, the code to add, the effect on peaks, and the assumptions."""
+    """Return lines on the edits of the recorded program (such as added calls of empty_cache).
+
+    The lines give the code of each edit, the effect of all edits on peaks, and the assumptions.
+    """
     lines: list[str] = []
     for edit in devices[0].edits:
         lines += row("Edit", edit.text)
@@ -172,7 +175,10 @@ def _calls(device_run: DeviceRun) -> int:
 
 
 def edit_document(devices: Sequence[EditedDevice]) -> Iterator[dict[str, Any]]:
-    """Yield each edit of the program as JSON, with the peak of each device without the edits."""
+    """Yield each edit of the recorded program as JSON.
+
+    Each object also has the peak reserved bytes of each device without any edit.
+    """
     for edit in devices[0].edits:
         without = [each.baseline.peak_reserved_bytes for each in devices]
         keys = fields(edit, "edit=text code assumes")
@@ -245,7 +251,10 @@ def spill_rows(device: DeviceRun, top: Top | None = None) -> list[str]:
 
 
 def spill_document(device: DeviceRun, spill: Spill, top: Top | None) -> dict[str, Any]:
-    """Return as JSON the memory that the driver moved to the host; `top` has its owners."""
+    """Return as JSON the memory that the driver moved to the host.
+
+    top: owners of the memory requested since the first move; None to leave them out.
+    """
     low, high = slowdown(device, spill)
     return {
         **fields(spill, "lent_bytes most_bytes began worst end_bytes"),
@@ -266,7 +275,7 @@ class Loan:
     lent: int
 
     def spilled(self, tuning: Tuning, found: SettingRow) -> int:
-        """Return the bytes that the driver keeps in host memory at the peak under a setting."""
+        """Return the bytes in host memory at the peak of the replay whose results are `found`."""
         context = 0 if tuning.prepared is None else tuning.prepared.context_memory
         return max(found.peak_reserved_bytes + context - self.card, 0)
 

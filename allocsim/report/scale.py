@@ -21,7 +21,11 @@ Prediction = Scaled | LargestSize | ScaleFrontier
 
 
 def text(scaling: Scaling, found: Prediction) -> str:
-    """Return the text of `allocsim scale`; `found` is the result of --to or of --find."""
+    """Return the text of `allocsim scale`.
+
+    found: memory at the sizes given by --to; or for the size named by --find, the largest value
+        that fits the device.
+    """
     if isinstance(found, LargestSize):
         return _largest_text(scaling, found)
     if isinstance(found, ScaleFrontier):

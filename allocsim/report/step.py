@@ -25,7 +25,7 @@ _WORDS = {ALLOCATED: "allocated", PENDING: "pending", INACTIVE: "free"}
 _LEGEND = "@ this block   # allocated   ~ pending   . free"
 _SHOWN_SEGMENTS, _SHOWN_BLOCKS, _SHOWN_CANDIDATES = 3, 5, 3
 HIDDEN = "-v: every statistic and free block; --json: the same for programs"
-"""Last line of a screen."""
+"""Hint below a text that was shortened to fit a screen: options that print more."""
 
 
 def text(decision: Decision, title: str, *, is_screen: bool = False) -> str:
@@ -143,7 +143,7 @@ def _listed(blocks: Sequence[BlockState], names: dict[int, str]) -> str:
 def segments_text(segments: Sequence[SegmentState], numbers: dict[int, int]) -> str:
     """Return a drawing of every segment, one character for an equal share of its bytes.
 
-    numbers: number of each live block, by address.
+    numbers: dictionary from the address of a live block to a number, which is printed with it.
     """
     names = {address: f"{given}: " for address, given in numbers.items()}
     lines = []

@@ -20,10 +20,10 @@ _ROWS_WITH_LINES = 8
 _FIGURES = "{:>11} {:>6} {:>7} {:>11}  "
 _BELOW = 8
 _LEAST_SHARE = 0.0005
-"""Share below which 0.0% is printed."""
+"""Smallest share of allocated bytes of a listed category; less would be printed as 0.0%."""
 _MUCH = 0.4
 _LONG = {"category": "category, and line", "module": "category, and owner", "stack": "category"}
-"""Kinds of owners whose names need a separate line, with the heading of the last column."""
+"""Heading of the last column of the table, for each kind of owner whose rows take two lines."""
 _MOMENTS = {
     "peak": "at the peak of allocated memory",
     "oom": "at the out-of-memory error",

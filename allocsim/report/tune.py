@@ -64,7 +64,7 @@ def text(
 ) -> str:
     """Return the text of `allocsim tune -v`.
 
-    loan: host memory that is part of each simulated device; None if there is none.
+    loan: simulated card, and host memory that its driver adds to it; None without host memory.
     tried: edits of the program that were replayed, the best first.
     """
     lines = warned(tuning.warnings) + rows("Recordings", tuning.files)

@@ -1,4 +1,4 @@
-"""Report of `allocsim watch` on a new recording: a line, and the verdict if its program failed."""
+"""Report of `allocsim watch` on a new recording: one line, and the cause if its program failed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def text(
 
     arrived: contents of the file, or the reason why it cannot be read.
     explained: replay and explanation of each device; None if the file's history has no error.
-    verdicts: explanations of the error text that ended the program; used without `explained`.
+    verdicts: causes of the final error, read from its text; printed if `explained` is None.
     problem: reason why an error could not be explained; "" if there is none.
     """
     if isinstance(arrived, Unreadable):

@@ -38,14 +38,15 @@ LEAST_SHARE = 0.5
 """Smallest share of segments that a policy must place at their recorded address to be used."""
 
 MOST_MOVES = 20_000
-"""Largest number of segment entries that are examined; far fewer show the policy."""
+"""Largest number of segment entries to examine; the policy is evident after far fewer."""
 
 LEAST_CHUNKS = 2
-"""Fewest new chunks at multiples of 32 MiB that show the policy of a CUDA driver."""
+"""Least number of new chunks (address ranges at multiples of 32 MiB) that is taken as evidence for
+the CUDA driver's policy."""
 
 LEAST_RUNS, ALIGNED_SHARE = 4, 0.75
-"""Fewest ranges of adjacent segments, and share of them at multiples of 32 MiB, that show a CUDA
-driver."""
+"""Evidence for the CUDA driver's policy: this number of ranges of adjacent segments or more, and
+this share of them or more at multiples of 32 MiB."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Loop that runs the steps of a plan on one simulated allocator and collects the results.
 
 A block is identified by its recorded address, whatever its address in this replay.  Most steps are
-plain: their entries follow from the step and the address of its block.  The compiled loop of the
-core runs plain steps in batches.
+plain: the history entries of a plain step can be derived from the step and the address of its block
+alone.  The compiled loop of the core runs plain steps in batches.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Drive:
     folder: function that computes statistics from the core's list of changes (the journal).
     lays_out: recorded segments whose blocks in use are requested again before the first step; empty
         if the allocator already contains the segments from before the first entry.
-    keeps_rows: True to record only the address of the block for mallocs and frees of the fast loop,
-        from which `fidelity` derives their history entries; False to record the entries.
+    keeps_rows: True to record only block addresses of the mallocs and frees in the core's loop;
+        `fidelity` derives their history entries.  False to record the entries.
     address_events: changes of the address space to repeat (`addresses.py`), ordered by entry.
     stops_at_difference: True to stop after the first batch that differs from the recording.
     stopped_at: entry of the out-of-memory error that ended the replay; None if none did.
@@ -340,7 +340,10 @@ class Drive:
         self._scope = pool
 
     def _end_pool(self, pool: PoolId, *, is_deleted: bool) -> None:
-        """Call `release_pool` once for each capture or MemPool that uses `pool`."""
+        """Release `pool` once for each graph capture or MemPool that uses it.
+
+        is_deleted: True if one user is a MemPool that the program deletes.
+        """
         if self._scope == pool:
             self._serve_from_pool(None, 0)
         # Since PyTorch 2.6 the MemPool is a user of its pool; `delete_mempool` ends that use.

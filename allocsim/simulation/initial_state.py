@@ -75,9 +75,10 @@ def _request_of(block: BlockState) -> int:
 def allocate_live_blocks(
     allocator: ReplayAllocator, segments: Sequence[SegmentState]
 ) -> dict[int, RequestedFree]:
-    """Request the blocks in use in `segments` again; return their pending frees.
+    """Request the blocks in use in `segments` again.
 
-    The keys of the result are the recorded addresses of the blocks that wait for other streams.
+    Returns a dictionary from the recorded address of a freed block that other streams still use to
+    its pending free.
     Afterwards, peaks, accumulated statistics and the number of driver calls are reset.
     """
     names: list[tuple[int, str]] = []

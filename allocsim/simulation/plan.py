@@ -40,7 +40,7 @@ class StepKind(IntEnum):
     """
 
     BRIEF = BRIEF
-    """An ALLOC whose FREE is the next step; only in rows for the core, never in `Steps.kind`."""
+    """An ALLOC whose FREE is the next step; `Steps.rows` uses this kind, `Steps.kind` does not."""
     ALLOC = MALLOC
     FREE = FREE
     FREE_REQUEST = FREE_REQUESTED
@@ -58,7 +58,7 @@ class StepKind(IntEnum):
     ROOM = 11
     """From here on, the driver can provide `size` bytes in total (-1: the whole device)."""
     AWAIT = 12
-    """If the device is full, the allocator waits for the free of `addr` after all other frees."""
+    """The free of `addr` becomes the last that the allocator waits for when the device is full."""
     SETTINGS = 13
     """The program sets the allocator's options to the string (conf) `Plan.changes[size]`."""
     FRACTION = 14
@@ -148,8 +148,9 @@ class Plan:
 
     max_reserved: highest reserved memory after any entry, in bytes.
     capacity: free plus reserved bytes at the first `oom` entry; None without such an entry.
-    refused_below: the device is smaller than this number of bytes, the lowest reserved memory that
-        would have resulted from a request that the driver seems to have refused; else None.
+    refused_below: the device is smaller than this number of bytes: the lowest reserved memory that
+        a request would have reached if the driver had not refused it.  None if no such refusal was
+        inferred.
     n_empty_cache: number of inferred empty_cache calls that returned memory to the driver.
     pools: ids of pools; the steps refer to private pools by index.
     limit: memory limit that the program set by a call, in bytes, inferred from its garbage
@@ -161,11 +162,12 @@ class Plan:
     fits: size of the device in bytes that must be assumed to reproduce the recording; None if no
         assumption is needed.
     n_named: number of the `n_empty_cache` calls that the Python stack of an entry names.
-    n_either: number of releases of memory that a full device and empty_cache explain equally.
+    n_either: number of releases of cached memory that are attributed to a full device, although
+        calls of empty_cache would explain them too.
     changes: confs and memory fractions that the program sets; the steps refer to them by index.
     parts_at: first entry that differs, if `is_whole` is False and an entry differs; else None.
-    deleted_pools: (first entry, last entry) of each private pool that was inferred because the
-        program deleted it before the end.
+    deleted_pools: (first entry, last entry) of each private pool that the program deleted before
+        the end.  The recording does not name these pools; they are inferred.
     """
 
     steps: Steps
@@ -234,22 +236,26 @@ CYCLE = 4
 """Number of earlier states to compare the allocator with, since blocks may alternate addresses."""
 
 _CHECK_EVERY = 512
-"""Fewest steps between comparisons of the allocator's state; one takes as long as tens of steps."""
+"""Least number of steps between two comparisons of the allocator's state, because a comparison
+takes as long as tens of steps."""
 
 _LEAST_CHECKS = 8
-"""Fewest comparisons of the allocator's state while equal periods are replayed."""
+"""Least number of comparisons of the allocator's state during a sequence of 8 or more periods."""
 
 _CANDIDATES = 16
 """Number of possible lengths of a period that `find_period` tries."""
 
 _LEAST_PART = 8
-"""Equal periods that are less than 1/8 of the plan are ignored; to skip them saves little time."""
+"""Divisor: equal periods with less than 1/8 of the plan's steps are ignored, because skipping them
+saves little time."""
 
 _RUN = 32
-"""Length of the subsequences whose distances suggest the length of a period; a power of two."""
+"""Number of steps in a subsequence; must be a power of two.  The distance between two equal
+subsequences suggests the length of a period."""
 
 _HALF = 32
-"""Bits of a hash that are ignored; the others collide by chance with a probability of 2**-32."""
+"""Number of low bits of a 64-bit hash to ignore.  The other bits of two different hashes are equal
+with a probability of 2**-32."""
 
 _Ints = NDArray[np.int64]
 

@@ -122,8 +122,8 @@ class RecordedDevice:
     is_made: True if the simulated allocator made the recording, and `marks` contains every call.
     is_requests: True if the recording contains only requests, so there is nothing to compare with.
     file_notes: sentences about missing parts of the file and how they were completed.
-    is_elsewhere: True if other processes held a notable part of the recorded card, and the replay
-        is for another card.
+    is_elsewhere: True to leave out the memory of other processes on the recorded card, for example
+        because the replay is for another card.
     """
 
     path: str
@@ -185,7 +185,7 @@ class RecordedDevice:
 
     @property
     def card(self) -> CardMemory | None:
-        """Use of the recorded card's memory; None if unknown, or in replays for another card."""
+        """Memory of the card when the file was written; None if unknown, or if `is_elsewhere`."""
         return None if self.is_elsewhere else card_memory(self.provenance)
 
     @property
@@ -240,6 +240,9 @@ class RecordedDevice:
         """Return a simulated allocator in the state before the first entry.
 
         device_memory: bytes of the device; None for an unlimited device.
+        base_address: first address to assign; None for the `base` of the address policy.
+        address_policy: policy to use in place of `addresses`; None to use `addresses`.
+        addresses: address policy of the segments; None for `self.addresses`.
         limit: memory limit in bytes that the program sets by a call; None without a limit.
         start: `Start.KEPT` for the recorded segments, `Start.REALLOCATED` for an empty allocator.
         host_spill: bytes of host memory that the driver provides when the device is full.

@@ -1,8 +1,8 @@
 """History of a replay, derived from its steps and the addresses of their blocks.
 
-The core runs plain steps (whose entries follow from their columns and the address of the block) in
-a batch, and records only the addresses.  The other steps run one by one, and the allocator records
-their entries.  Source: semantics 6.2.
+A step is plain if its entries can be derived from its columns and the address of its block.  The
+core runs plain steps in a batch, and records only the addresses.  The other steps run one by one,
+and the allocator records their entries.  Source: semantics 6.2.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ for _kind, _count, _action in (
 class PlacedSteps:
     """Addresses of the blocks of a batch of steps, filled while the steps run.
 
-    A step is plain if its entries follow from its columns and the address of its block.
+    A step is plain if its entries can be derived from its columns and the address of its block.
 
     places: address of each plain step's block; 0 for other steps.
     singly: indices in the batch of the steps that are not plain, which run one by one.

@@ -283,7 +283,7 @@ class DeviceRun(Shown):
 
     @property
     def peak_range(self) -> tuple[int, int]:
-        """Lowest and highest peak reserved bytes of this replay, `peaks` and `left_open`."""
+        """Lowest and highest of all known peaks: of this replay, in `peaks`, and in `left_open`."""
         return self.peak_range_with(self.peaks_left_open)
 
     def peak_range_with(self, peaks: tuple[int, int] | None) -> tuple[int, int]:

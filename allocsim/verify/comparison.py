@@ -137,7 +137,10 @@ class Divergence:
 
 
 def minimised(found: Divergence, judge: Judge) -> Divergence:
-    """Return a shorter script with the same kind of difference (field and statistic) as `found`."""
+    """Return a shorter script with the same kind of difference (field and statistic) as `found`.
+
+    judge: function that runs a script on the model and on real PyTorch; None if they agree.
+    """
 
     def still_differs(script: Script) -> bool:
         try:

@@ -3,9 +3,11 @@
 Many sizes are equal, or at the boundaries of the allocator's rules, because allocators differ on
 ties and exact fits.
 
-A reproducible script avoids two cases where real PyTorch gives different results each time.  From
-2.9 to 2.12 this is a deferral of several frees at once (semantics 12.3a).  Up to 2.12 it is the use
-of record_stream both inside and outside pool scopes, because upstream stores such streams under the
+A reproducible script avoids two cases where real PyTorch gives different results each time.  Both
+concern pool scopes (requests go to a private pool).  In a scope, PyTorch up to 2.12 defers frees of
+blocks that other streams use.  From 2.9 to 2.12, deferred frees complete in an unknown order, so a
+script defers one free at a time (semantics 12.3a).  Up to 2.12, a script calls record_stream only
+inside or only outside scopes, because PyTorch stores the streams recorded in a scope under the
 address of a C++ object (12.3b).
 """
 
@@ -28,8 +30,8 @@ class RandomSettings:
     """Random generator of the confs that one script sets.
 
     has_pools: True if the script begins allocating to pools.  Up to 2.12 PyTorch treats that as the
-        capture of a CUDA graph.  The option graph_capture_record_stream_reuse would read the graph,
-        but none exists (semantics 5.5), so the confs of such a script do not have this option.
+        capture of a CUDA graph, and graph_capture_record_stream_reuse makes it read this graph.
+        The graph does not exist (semantics 5.5), so the confs of such a script omit the option.
     """
 
     def __init__(self, rng: random.Random, release: Release, *, has_pools: bool) -> None:
@@ -108,14 +110,14 @@ _INERT: dict[str, tuple[object, ...]] = {
 
 _FEW = ([0], [0], [0, 1], [0, 1, 2], [0, 3, 7, 9, 21, 40])
 MANY = 8
-"""Least number of streams with which a hash table can overflow."""
+"""Least number of streams with which PyTorch's hash tables of streams can overflow."""
 _COUNTS = (MANY, 12, 16)
 _LARGEST_HANDLE = 1 << 47
 _ALIGNMENT = 16
 _GOLDEN = 11400714819323198485
 _SLOTS = 16
 _CROWDED_SLOTS = (2, 3, 3, 4, _SLOTS)
-"""Numbers of adjacent slots, of 16, to which the stream handles of a script hash; one is drawn."""
+"""Choices for the number of adjacent hash slots, out of 16, that a script's stream handles use."""
 
 
 @dataclass(frozen=True, slots=True)

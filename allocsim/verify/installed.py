@@ -11,8 +11,8 @@ these are given to the model, which predicts the rest.
   scopes or record_stream.
 - The device memory of the script becomes a memory fraction that is small enough for several scripts
   at a time. The GPU is never full.
-- An odd large_segment_size_mb, whose handles the driver can refuse, may be set only at the start of
-  a script: the address of a segment without handles would be unknown.
+- An odd large_segment_size_mb may be set only at the start of a script.  The driver can refuse to
+  create handles of an odd number of MiB, and then the segment's address would be unknown.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def _naming_free_memory(messages: Sequence[str]) -> Iterator[int]:
 
 
 _ONE = 0
-"""Name of the block while one malloc or free runs in the code of a replay."""
+"""Name of the block when `ReplayAllocator.play` runs a single malloc or free."""
 
 
 def play(

@@ -34,7 +34,7 @@ OUT_OF_HOST_MEMORY = "CUDA error: out of memory"
 """Error of PyTorch after which a script of pinned memory continues."""
 
 PATIENCE_S = 0.005
-"""Seconds to wait after each op if a background thread polls, which it does every 0.0001 s."""
+"""Seconds to wait after each op if a background thread polls CUDA events, every 0.0001 s."""
 
 REFUSED = 3
 """Exit code of a fork whose settings PyTorch refused before the first op."""
@@ -73,7 +73,7 @@ class RealWork:
 
     PyTorch polls events in an order that depends on the ids of their streams, and the model derives
     this order from raw handles.  The id of an external stream is its raw handle; the id of a stream
-    from PyTorch's pool is not.  So PyTorch creates each stream, and it is used as an external one.
+    from PyTorch's pool is not.  So each stream of the pool is used through an external stream.
     """
 
     def __init__(self, torch: Any) -> None:

@@ -177,9 +177,10 @@ class _Player:
         self._singly: list[tuple[NDArray[Any], ...]] = []
         """Row, action, address and size of the entries of rows outside the core's fast loop."""
         self._records: list[tuple[_Ints, ...]] = []
-        """Columns 1 to 3 of the core's journals (core/journal.py) for the rows in `_play`."""
+        """Changes of the statistics by the rows that `_play` runs: bytes, requested bytes, and one
+        number for inactive split blocks (columns 1 to 3 of core/journal.py)."""
         self._stat_moves = np.zeros((3, len(program.kind)), dtype=np.int64)
-        """Changes of the statistics by each row, as columns 1 to 3 of core/journal.py."""
+        """Changes of the statistics by each row of the program, in the form of `_records`."""
         self._repeats = Repeats(program, allocator)
         self._address = np.zeros(len(self._steps.requested), dtype=np.uint64)
         """Address of each block."""

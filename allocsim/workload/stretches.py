@@ -17,7 +17,8 @@ EMPTY_CACHE = 9
 """Kind of a row that calls empty_cache, besides MALLOC and FREE."""
 
 _SPANS = (1, 2)
-"""Distances of a stretch to an earlier equal stretch; 2, because two blocks may swap addresses."""
+"""Numbers of stretches to go back in the search for an equal one.  To go back 2 helps if two blocks
+swap their addresses in every stretch."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +42,7 @@ class KnownProgram:
 class Repeats:
     """Search for stretches of a program that repeat an earlier stretch.
 
-    places: state of the small pool at the beginning of each stretch, by its number.
+    places: dictionary from the number of a stretch to the state of the small pool at its beginning.
     """
 
     def __init__(self, program: KnownProgram, allocator: ReplayAllocator) -> None:

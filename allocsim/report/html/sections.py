@@ -72,7 +72,7 @@ def overview(picture: Picture) -> str:
 
 
 def memory_table(picture: Picture) -> str:
-    """Return a table of the memory curves: minimum and maximum of about 40 ranges of entries."""
+    """Return a table of memory: lowest and highest bytes in each of up to 40 ranges of entries."""
     curve, n = picture.curve, len(picture.curve)
     step = max(1, -(-n // _STRETCHES))
     columns = [extremes_of(getattr(curve, name), step) for name in SERIES]
@@ -88,7 +88,10 @@ def memory_table(picture: Picture) -> str:
 
 
 def segments_table(picture: Picture) -> str:
-    """Return a table of the segments at the peak of reserved memory; equal ones share a row."""
+    """Return a table of the segments at the peak of reserved memory.
+
+    Segments of one pool that are equal in all columns (size, allocated, free, ...) share a row.
+    """
     instant = picture.at()
     alike: dict[tuple[str, ...], list[int]] = {}
     for segment in sorted(instant.segments, key=lambda s: (-s.total_size, s.address)):
@@ -112,7 +115,7 @@ def ooms_section(
     explanation: DeviceExplanation | None,
     parting: Parting | None = None,
 ) -> str:
-    """Return a description of each error: cause, use of memory, blocks that prevent the request."""
+    """Return the HTML of each out-of-memory error: cause, memory in use, blocks to be freed."""
     if not shortages:
         return f"<p>{unproved(parting).capitalize()}No request failed.</p>\n"
     advice: Sequence[Sequence[str]] = () if explanation is None else explanation.advice

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _WIDE, _SMALL = (900, 180), (220, 90)
-"""Width and height of a memory curve, in pixels."""
+"""(Width, height) of a memory curve in pixels: on a page of two runs, and on a page of ranks."""
 _BAR_WIDTH, _BAR_HEIGHT = 240, 14
 
 
@@ -55,7 +55,10 @@ class Scale:
     entries: int
 
     def note(self, what: str) -> str:
-        """Return the HTML of a legend, and a sentence on the scale that begins with `what`."""
+        """Return the HTML of a legend of the curves' colours, and of a sentence on their scale.
+
+        what: first word of the sentence, such as "Both" if the page has two curves.
+        """
         size, entries = format_size(self.top), f"{self.entries:,}"
         note = f"{what} from 0 to {size} upwards and over {entries} entries."
         shown = legend((name, f"--{name}") for name in CURVES)
