@@ -22,7 +22,13 @@ from allocsim.recording.provenance import (
 )
 from allocsim.recording.recording import RELEASES, ROWS, Recording, layout_releases, options_read
 from allocsim.recording.segments import PoolColumn, RecordedSettings, WrongSum, pools_of
-from allocsim.recording.soundness import Defect, find_defects, refuse_contradictions, refuse_unsound
+from allocsim.recording.soundness import (
+    Defect,
+    find_defects,
+    refuse_contradictions,
+    refuse_overlaps,
+    refuse_unsound,
+)
 from allocsim.recording.source import (
     ENDINGS,
     LONGEST_LOG,
@@ -57,7 +63,8 @@ __all__ = [
     "WrongSum", "card_memory", "completes_at_once", "decoded", "dump_npz", "dump_snapshot",
     "figures_in", "form_of", "find_defects", "load", "load_host", "options_read", "packed_file",
     "pools_of", "read_log", "read_snapshot", "recordings_in", "refuse_contradictions",
-    "refuse_unsound", "layout_releases", "start_state", "trimmed", "write_npz", "write_snapshot",
+    "refuse_overlaps", "refuse_unsound", "layout_releases", "start_state", "trimmed", "write_npz",
+    "write_snapshot",
 ]  # fmt: skip
 
 __getattr__ = lazily(

@@ -6,7 +6,7 @@ Equal defects of several entries are reported once, with the number of entries.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Literal
@@ -60,13 +60,29 @@ def find_defects(
 def refuse_unsound(recording: Recording) -> dict[int, Rewound]:
     """Raise RecordingError if the recording contradicts itself or cannot be replayed.
 
-    Return the state of each device before its first entry, by device number.
+    Return the state of each device before its first entry, by device number.  Overlapping blocks
+    are not refused; see `refuse_overlaps`.
     """
     rewound: dict[int, Rewound] = {}
-    for defect in _find_defects(recording, rewound, {}):
+    _refuse_errors(recording, _find_defects(recording, rewound, {}, compares_blocks=False))
+    return rewound
+
+
+def refuse_overlaps(recording: Recording, starts: Mapping[int, Rewound]) -> None:
+    """Raise RecordingError if a recorded allocation overlaps a block that is live at that time.
+
+    starts: state of each device before its first entry, by device number.
+    """
+    for trace in recording.devices:
+        if trace.device in starts:
+            overlap = _overlap(trace, starts[trace.device].state())
+            _refuse_errors(recording, filter(None, [overlap]))
+
+
+def _refuse_errors(recording: Recording, defects: Iterable[Defect]) -> None:
+    for defect in defects:
         if defect.severity == "error":
             raise RecordingError(recording.path, defect.text, entry=defect.entry)
-    return rewound
 
 
 def refuse_contradictions(recording: Recording) -> None:
@@ -80,6 +96,8 @@ def _find_defects(
     recording: Recording,
     rewound: dict[int, Rewound],
     starts: dict[int, tuple[SegmentState, ...]],
+    *,
+    compares_blocks: bool = True,
 ) -> tuple[Defect, ...]:
     found = list(_about_file(recording))
     unrounded = unrounded_until(recording.releases or RELEASES)
@@ -87,7 +105,7 @@ def _find_defects(
         if recording.is_requests:  # without segments there is no state to check
             found += _order(trace)
         else:
-            found += _about_device(trace, unrounded, rewound, starts)
+            found += _about_device(trace, unrounded, rewound, starts, compares_blocks)
     return tuple(sorted(found, key=lambda defect: defect.severity != "error"))
 
 
@@ -132,6 +150,7 @@ def _about_device(
     unrounded: str | None,
     rewound: dict[int, Rewound],
     starts: dict[int, tuple[SegmentState, ...]],
+    compares_blocks: bool,
 ) -> Iterator[Defect]:
     wrong = islice(_segment_errors(trace), 1)
     broken = [_contradiction(trace, "segments", what) for what in wrong] or list(
@@ -150,8 +169,7 @@ def _about_device(
         check = "free_without_allocation" if is_free else "history"
         yield _contradiction(trace, check, what, error.entry)
         return
-    overlap = _overlap(trace, start)
-    if overlap is not None:
+    if compares_blocks and (overlap := _overlap(trace, start)) is not None:
         yield overlap
         return
     starts[trace.device] = start

@@ -20,15 +20,14 @@ from allocsim.replaying.equivalence import (
     sizes_in,
     sizes_present,
 )
+from allocsim.replaying.from_state import StateSource, state_source
 from allocsim.replaying.notes import provenance_notes, routing_text, workspace_note
 from allocsim.replaying.prepare import (
-    StateSource,
     can_be_of,
     choose_releases,
     prepare,
     prepare_made,
     run_as_made,
-    state_source,
 )
 from allocsim.replaying.prepared import Prepared
 from allocsim.replaying.replay import OTHER_RELEASE, Walk, bytes_of, replay, replay_prepared

@@ -7,22 +7,15 @@ file's layout.  The last result for each recording is cached.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from allocsim._fast_numpy import any_of, keep_pages
-from allocsim.core import (
-    PAGE,
-    CachingAllocator,
-    ReplayAllocator,
-    find_release,
-    largest_request,
-    parse_conf,
-)
 from allocsim.core import RELEASES as MODELLED
+from allocsim.core import CachingAllocator, find_release, parse_conf
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.recording import (
     Action,
@@ -31,7 +24,7 @@ from allocsim.recording import (
     Recording,
     Rewound,
     Trace,
-    refuse_contradictions,
+    refuse_overlaps,
     refuse_unsound,
 )
 from allocsim.replaying.baseline import device_of, parting_of, with_learned_start
@@ -49,7 +42,7 @@ from allocsim.simulation import (
     driver_calls_of,
 )
 from allocsim.state import SegmentState
-from allocsim.units import MIB, format_size, round_up
+from allocsim.units import MIB
 
 _Key = tuple[int | None, str | None, Hints]
 """Arguments of `prepare` beside the recording: (device, release, hints)."""
@@ -58,6 +51,8 @@ _LAST: WeakKeyDictionary[Recording, tuple[_Key, tuple[Prepared, ...]]] = WeakKey
 """Last result of `prepare` for each recording, with its arguments."""
 _SOUND: WeakKeyDictionary[Recording, dict[int, Rewound]] = WeakKeyDictionary()
 """Cache of the state of each device before its first entry, for recordings of several devices."""
+_UNCOMPARED: WeakKeyDictionary[Recording, dict[int, Rewound]] = WeakKeyDictionary()
+"""Recordings whose blocks were not compared for overlaps yet, with the values of `_SOUND`."""
 
 
 def prepare(
@@ -66,12 +61,19 @@ def prepare(
     torch_version: str | None = None,
     *,
     hints: Hints | None = None,
+    compares_blocks: bool = True,
 ) -> tuple[Prepared, ...]:
-    """Return every device of `recording`, or only `device`, prepared for replays."""
+    """Return every device of `recording`, or only `device`, prepared for replays.
+
+    compares_blocks: False to skip the search for overlapping blocks, which takes a fifth of the
+        time of a replay.  The caller must call `compare_blocks`, unless a replay is exact.
+    """
     keep_pages()
     key = device, torch_version, hints or Hints()
     last = _LAST.get(recording)
     if last is not None and last[0] == key:
+        if compares_blocks:
+            compare_blocks(recording)
         return last[1]
     found = _from_empty(recording, *key)
     if torch_version is not None and not can_be_of(recording, found[0].release.version):
@@ -91,6 +93,8 @@ def prepare(
         ]
     else:
         starts = _before_first(recording)
+        if compares_blocks:
+            compare_blocks(recording)
         if not recording.is_requests:  # a file of requests requests the initial blocks itself
             found = [replace(each, start=_start_of(starts, each, recording)) for each in found]
             found = [with_settings_of_vllm(with_learned_start(each)) for each in found]
@@ -101,12 +105,20 @@ def prepare(
 
 def _before_first(recording: Recording) -> dict[int, Rewound]:
     # Several devices are often prepared one by one, so their common result is kept.
-    if len(recording.devices) == 1:
-        return refuse_unsound(recording)
     found = _SOUND.get(recording)
     if found is None:
-        found = _SOUND[recording] = refuse_unsound(recording)
+        found = _UNCOMPARED[recording] = refuse_unsound(recording)
+        if len(recording.devices) > 1:
+            _SOUND[recording] = found
     return found
+
+
+def compare_blocks(recording: Recording) -> None:
+    """Raise RecordingError if blocks of a prepared recording overlap; compare them only once."""
+    starts = _UNCOMPARED.get(recording)
+    if starts is not None:
+        refuse_overlaps(recording, starts)
+        del _UNCOMPARED[recording]
 
 
 def prepare_made(recording: Recording, device: int | None = None) -> tuple[Prepared, ...]:
@@ -208,78 +220,6 @@ def choose_releases(recording: Recording, torch_version: str | None) -> tuple[tu
 def can_be_of(recording: Recording, version: str) -> bool:
     possible, _ = choose_releases(recording, None)
     return version in possible
-
-
-@dataclass(frozen=True, slots=True)
-class StateSource:
-    """State of one device of a snapshot, from which simulated allocators are made.
-
-    is_taken_full: the device is assumed to have no free memory, because its size was not given.
-    """
-
-    torch_version: str
-    release_note: str
-    conf: str
-    device: int
-    device_memory: int
-    is_taken_full: bool
-    segments: tuple[SegmentState, ...]
-
-    def allocator(self) -> ReplayAllocator:
-        made = ReplayAllocator(
-            self.device_memory, self.conf, self.torch_version, device=self.device
-        )
-        made.seed(self.segments)
-        return made
-
-    def largest_request(self, stream: int = 0) -> int:
-        """Return the bytes of the largest request that would succeed on `stream`, or 0."""
-        made = self.allocator()
-        # A request that is refused makes the allocator empty its cache and try again.
-        before = largest_request(made, stream)
-        made.empty_cache()
-        return max(before, largest_request(made, stream))
-
-    def largest_requests(self) -> dict[int, int]:
-        """Return the bytes of the largest request that would succeed, by stream."""
-        streams = sorted({0, *(segment.stream for segment in self.segments)})
-        return {stream: self.largest_request(stream) for stream in streams}
-
-
-def state_source(
-    recording: Recording,
-    trace: Trace,
-    conf: str | None = None,
-    *,
-    device_memory: int | None = None,
-    torch_version: str | None = None,
-) -> StateSource:
-    """Return the state of one device of a recording without entries.
-
-    conf: None for the recorded conf, or the defaults if it is not recorded.
-    device_memory: bytes; None to assume a device that is as large as its segments.
-    """
-    refuse_contradictions(recording)
-    if not trace.segments:
-        raise RecordingError(recording.path, f"device {trace.device} has no segments")
-    possible, note = choose_releases(recording, torch_version)
-    if conf is None:
-        conf = "" if recording.settings is None else recording.settings.conf
-    held = sum(round_up(segment.total_size, PAGE) for segment in trace.segments)
-    if device_memory is not None and device_memory < held:
-        raise ConfigError(
-            f"device memory {format_size(device_memory)} is less than the {format_size(held)} "
-            "that the segments of the snapshot hold"
-        )
-    return StateSource(
-        torch_version=possible[-1],
-        release_note=note,
-        conf=conf,
-        device=trace.device,
-        device_memory=held if device_memory is None else device_memory,
-        is_taken_full=device_memory is None,
-        segments=trace.segments,
-    )
 
 
 _SIGNS = {

@@ -18,7 +18,7 @@ from allocsim.inference import Probe
 from allocsim.recording import Action, Recording
 from allocsim.replaying.baseline import parting_of, run_as_proof, unstarted_drive
 from allocsim.replaying.notes import peak_notes, workspace_note
-from allocsim.replaying.prepare import prepare
+from allocsim.replaying.prepare import compare_blocks, prepare
 from allocsim.replaying.prepared import Prepared
 from allocsim.replaying.uncertainty import left_open, moments_of_calls, peaks_by_start
 from allocsim.simulation import (
@@ -81,17 +81,31 @@ def replay(
     Raises RecordingError if there is nothing to replay, and ConfigError for settings that the
     release refuses.
     """
-    return replay_prepared(
-        prepare(recording, device, torch_version, hints=hints),
-        None if conf is None else Setting(conf),
-        device_memory=bytes_of(device_memory),
-        addresses=addresses,
-        base_address=base_address,
-        host_spill=bytes_of(host_spill) or 0,
-        check_every=check_every,
-        progress=progress,
-        observers=observers,
-    )
+    devices = prepare(recording, device, torch_version, hints=hints, compares_blocks=False)
+    try:
+        run = replay_prepared(
+            devices,
+            None if conf is None else Setting(conf),
+            device_memory=bytes_of(device_memory),
+            addresses=addresses,
+            base_address=base_address,
+            host_spill=bytes_of(host_spill) or 0,
+            check_every=check_every,
+            progress=progress,
+            observers=observers,
+        )
+    except Exception:
+        compare_blocks(recording)  # overlapping blocks are the better explanation
+        raise
+    # The blocks of an exact replay, at the recorded addresses, do not overlap.
+    if addresses != "recorded" or not all(map(_is_exact, devices, run.devices)):
+        compare_blocks(recording)
+    return run
+
+
+def _is_exact(prepared: Prepared, run: DeviceRun) -> bool:
+    is_proved = bool(prepared.proofs) and prepared.proofs[0] is None
+    return is_proved or (run.fidelity is not None and run.fidelity.is_exact)
 
 
 def bytes_of(size: int | str | None) -> int | None:
