@@ -89,9 +89,9 @@ class Compared:
 class Expected:
     """Recorded entries of each step of a plan, the list of calls that a replay makes.
 
-    A step is plain if its entries follow from the step and its block's address.  If a replay gives
-    that block its recorded address, the entries equal the recorded ones, and the replay need not
-    create them.
+    A step is plain if its entries can be derived from the step and the address of its block.  If a
+    replay gives the block its recorded address, the entries equal the recorded ones, and the replay
+    need not create them.
 
     count: number of entries of each step.
     end: index in `compared` after the last entry of each step.

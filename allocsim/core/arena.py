@@ -24,7 +24,7 @@ from allocsim.units import round_up
 
 class AddressEventKind(Enum):
     GAP = auto()
-    """[start, end) becomes free for new chunks."""
+    """[start, end) becomes free for new chunks, the address ranges that the driver reserves."""
     HOLE = auto()
     """[start, end) becomes free for requests, in a chunk that foreign code keeps reserved."""
     TAKEN = auto()
@@ -168,7 +168,10 @@ class Arena:
         return end
 
     def add_gap(self, start: int, end: int) -> None:
-        """Let the driver place chunks in the unreserved part of [start, end)."""
+        """Let the driver place new chunks where no chunk covers [start, end).
+
+        A chunk is a range of addresses that the driver reserves.
+        """
         start = max(start, self._lowest)
         while start < end:
             chunk = self.chunk_at(start)

@@ -1,8 +1,8 @@
 """Invariants of the allocator that hold between two calls.
 
 1. The blocks of a segment tile it: `block.ptr + block.size == block.next.ptr`.
-2. `block.next.prev is block`.  All blocks of a segment have the same pool, stream and rank; in 2.12
-   the rank is the number of the block object, so it differs.
+2. `block.next.prev is block`.  All blocks of a segment have the same pool, stream and `rank`; in
+   2.12 `rank` is the number of the block object, so it differs.
 3. No two free blocks and no two unmapped blocks are adjacent: they would have merged.
 4. A pool lists exactly its free mapped blocks, each with its own sort key, in ascending order.
 5. A block in `live` or `named` is allocated; a block in `pending` is active but not allocated.

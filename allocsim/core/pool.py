@@ -41,7 +41,8 @@ NARROW_SIZES: Final = 1 << 39
 """Upper limit of block sizes in narrow keys; an expandable segment of any card is smaller."""
 
 RANK_MASK: Final = (1 << 64) - 1 if IS_COMPILED else -1
-"""Bits of a rank that are kept: in the compiled form, ranks are unsigned 64-bit words."""
+"""Mask for a rank, the number that is added to an address in sort keys.  In the compiled form, a
+rank is an unsigned 64-bit word."""
 
 
 class KeyLayout:
@@ -53,7 +54,7 @@ class KeyLayout:
 
     Narrow keys: the 9 low bits of every size are 0, because sizes are multiples of 512, so the 9
     high bits of the place are put there.  If the place is an address, its own 9 low bits are 0 as
-    well, and the compiled core leaves these out of the key.
+    well, and the compiled core omits these 9 low bits of the address from the key.
     Wide keys: all bits of the place are below those of the size, so any size and place fits.
 
     Mirrors: BlockComparatorSize
@@ -79,7 +80,8 @@ class KeyLayout:
     def place(self, rank: int, ptr: int) -> int:
         """Return the number that orders a block among free blocks of equal size.
 
-        rank: rank of the block's segment, or creation number of the block.
+        rank: number that is added to the address of every block of the same segment; or, with
+            `FreeBlockOrder.CREATION`, the creation number of the block.
         """
         return rank if self._order is FreeBlockOrder.CREATION else (rank + ptr) & RANK_MASK
 
@@ -112,7 +114,8 @@ class KeyLayout:
     def widen(self) -> None:
         """Switch to wide sort keys, which have room for any size and place.
 
-        The caller must rebuild all keys.  If places are addresses, it must set all ranks to 0.
+        The caller must rebuild all keys.  If places are addresses, it must also set all ranks, the
+        numbers that are added to addresses, to 0.
         """
         self.is_wide = True
         self.place_shift = 0

@@ -44,7 +44,7 @@ _COPIED_IN_STEP = ("adamw", "adafactor")
 _SUM = "sum of the tensors of separate PyTorch operations (docs/reference/parallel.md)"
 _CONTEXT, _OVERHEAD = "CUDA context", "rounding and fragmentation"
 _FEWEST_SCORES, _MOST_SCORES = 2, 5
-"""Fewest and most 16-bit copies of the scores that eager attention holds at one time.
+"""Minimum and maximum number of 16-bit copies of the scores in eager attention at one time.
 
 At least the scores and the masked scores exist (2). At most the softmax in 32 bits, which counts as
 two, and its 16-bit copy exist too (5).

@@ -1,9 +1,9 @@
 """Calls of empty_cache that may have left no entry in a recording, and plans with such calls.
 
-A plan is the steps of a replay.  A quiet moment is a point after a step at which a call of
-empty_cache would leave no entry, because there is no unused segment and no unused page of an
-expandable segment.  If the entries do not show the quiet moments, a replay examines the cache after
-a sample of the steps.
+A plan is the steps of a replay.  A quiet moment is a point after a step at which the program may
+have called empty_cache without a trace in the recording, because there was no free segment and no
+free page of an expandable segment to release.  If the entries do not show the quiet moments, a
+replay examines the cache after a sample of the steps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from allocsim.simulation import Drive, Plan, RecordedDevice, StepKind, fold_allo
 from allocsim.state import DEFAULT_POOL, PENDING, SegmentState
 
 MOMENTS = 2048
-"""Largest number of steps after which the cache is examined for quiet moments."""
+"""Maximum number of steps after which the cache is examined for memory to release."""
 
 _RELEASES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 _FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
@@ -41,6 +41,8 @@ _LEAVES_ENTRIES = (
 @dataclass(frozen=True, slots=True)
 class Quiet:
     """Quiet moments: points of a recording where a call of empty_cache would have left no entry.
+
+    At these points no segment was free, so the program may have made a call that is not recorded.
 
     after: numbers of the steps right before the quiet moments.
     n_examined: number of steps after which the cache was examined.
@@ -65,7 +67,7 @@ def _sampled(n_steps: int) -> tuple[int, ...]:
 
 
 def entries_suffice(trace: Trace, plan: Plan) -> bool:
-    """Return True if the quiet moments follow from the entries alone, without a replay."""
+    """Return True if entries alone show where empty_cache leaves no entry, without a replay."""
     return (
         not any_of(trace.action, (*_RELEASES, Action.SEGMENT_MAP)).any()
         and all(not s.is_expandable and s.pool_id == DEFAULT_POOL for s in trace.segments)
@@ -95,7 +97,9 @@ def _first_turns(trace: Trace) -> NDArray[np.intp]:
 def quiet_moments(
     device: RecordedDevice, plan: Plan, free_plan: Plan, device_memory: int | None
 ) -> Quiet:
-    """Return the quiet moments of a recording, from its entries if they suffice, else by a replay.
+    """Return the points of a recording at which a call of empty_cache would have left no entry.
+
+    They are computed from the entries if these suffice, else by a replay.
 
     plan, free_plan: steps of the recording with and without the recorded results of driver calls.
     """
@@ -193,7 +197,7 @@ class Probe(Drive):
     loud: list[int] = field(default_factory=list)
 
     def find(self) -> None:
-        """Find the quiet moments by a replay of the plan up to the last step in `moments`."""
+        """Replay the plan up to the last step in `moments`, and fill `quiet` and `loud`."""
         self._run_range(0, self.moments[-1] + 1 if self.moments else 0)
 
     def _run_range(self, start: int, stop: int) -> None:
@@ -214,11 +218,13 @@ class Probe(Drive):
 HIDING = 0.2
 """Share of quiet moments, from 0 to 1, at or above which a recording may hide empty_cache calls.
 
-With a lower share, a recording that shows no such call is assumed to hide none.  Recordings of
-whole programs mostly have a lower share (docs/evidence/fidelity.md)."""
+At a quiet moment, a call leaves no entry.  With a lower share, a recording that shows no such call
+is assumed to hide none.  Recordings of whole programs mostly have a lower share
+(docs/evidence/fidelity.md)."""
 
 LEAST_DRAWN, MOST_DRAWN, MOST_SINGLE = 4, 64, 16
-"""Fewest random plans, most random plans of several calls each, most of a single call each."""
+"""Minimum number of random plans; maximum number of those with several added calls of empty_cache,
+and of those with one."""
 STEPS = 400_000
 """Limit of the steps of all random plans together; `LEAST_DRAWN` plans are tried in any case."""
 
@@ -245,7 +251,8 @@ def open_plans(
 
     Replays of these plans under other settings give the range of possible peaks.
 
-    quiet: function that returns the quiet moments; called only if the plans depend on them.
+    quiet: function that returns the points where a call of empty_cache leaves no entry; it is
+        called only if the plans depend on these points.
     """
     for limit in sorted({*(plan.limits or ())} - {plan.limit}):
         yield OtherPlan(replace(plan, limit=limit))
@@ -279,7 +286,10 @@ def _shows_none(device: RecordedDevice, plan: Plan) -> bool:
 
 
 def needs_quiet_moments(device: RecordedDevice, plan: Plan) -> bool:
-    """Return True if the range of the peak under other settings depends on the quiet moments."""
+    """Return True if the range of a what-if's peak depends on the quiet moments.
+
+    A quiet moment is a point of the recording where a call of empty_cache would have left no entry.
+    """
     return has_unseen_calls(device, plan) or _shows_none(device, plan)
 
 

@@ -283,7 +283,7 @@ def capacity_from_oom(trace: Trace, reserved_at_start: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class PlainSteps:
-    """Steps of a plan that follow from one entry each, without inference.
+    """Steps of a plan that can be derived from one entry each, without inference.
 
     entry: number of the entry that each step comes from.  A DICTATE step gives the address of a new
         segment, and comes from the entry of that segment.

@@ -145,7 +145,7 @@ def driver_counts() -> dict[str, int]:
     "kernels": loaded kernels.  "graphs", "nodes": instantiated CUDA graphs and their nodes.
     "stack": largest stack that a kernel needs for one thread, in bytes.  "settled": the same,
     without variants of kernels that were only tried.  "collective_graphs": graphs with collectives.
-    "graph_bytes": most bytes that graphs took at one time, without the extra bytes of collectives.
+    "graph_bytes": peak bytes of all graphs together, without the extra bytes of collectives.
     """
     ask = ctypes.CDLL(None).device_driver
     ask.restype = ctypes.POINTER(ctypes.c_size_t * len(_COUNTED))

@@ -189,9 +189,10 @@ H200 = DriverTimes(
 )  # fmt: skip
 """Times measured on one H200 on 26 November 2026.
 
-`malloc` and `free` end at 16 GiB: at 32 GiB one call took between 1.6 and 145 ms.  `fresh` and
-`fresh_each` come from 600 segments of 20 MiB held at once: on average, the 50th cudaMalloc took
-80.8 us and the 550th 100.2 us, against 44.4 us with nothing else allocated.
+`malloc` and `free` end at 16 GiB: at 32 GiB one call took between 1.6 and 145 ms.  `fresh` (extra
+time if other allocations exist) and `fresh_each` (further time for each of them) come from 600
+segments of 20 MiB held at once: on average, the 50th cudaMalloc took 80.8 us and the 550th
+100.2 us, against 44.4 us with nothing else allocated.
 """
 
 

@@ -5,7 +5,7 @@ comparison that the allocator makes has the same result under both settings (sem
 1.9 to 1.11):
 
 1. Rounding has an effect only through the rounded values of the requested sizes.  The sizes of
-   blocks from before the recording count too, since a replay may allocate them again.
+   blocks from before the recording count too, since a replay may start empty and request them.
 2. large_segment_size_mb has an effect only if a rounded size is between 1 MiB and 10 MiB, or if
    memory is mapped in handles of that size.
 3. max_split_size_mb (M) is compared with rounded sizes and with sizes of whole segments, since a

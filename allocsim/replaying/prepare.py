@@ -122,7 +122,7 @@ def compare_blocks(recording: Recording) -> None:
 
 
 def prepare_made(recording: Recording, device: int | None = None) -> tuple[Prepared, ...]:
-    """Prepare a recording that the simulated allocator made, without the checks of other files."""
+    """Prepare a recording that the simulated allocator made, without a check for contradictions."""
     found = _from_empty(recording, device, None, Hints())
     return tuple(replace(each, is_made=True) for each in found)
 

@@ -2,8 +2,9 @@
 
 `Prepared` computes the plan, the start state, the address policy and the proof of a device on first
 use, and keeps them.  If the recording starts mid-run, a what-if starts with the recorded segments,
-or else requests only the blocks in use again, under its own setting.  `choose_start` chooses the
-start with the smaller error in benchmarks/midrun.py (table in docs/evidence/fidelity.md).
+or it starts empty and first requests the blocks that were live at the start of the recording.
+`choose_start` chooses the start with the smaller error in benchmarks/midrun.py (table in
+docs/evidence/fidelity.md).
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ from allocsim.simulation import (
 def choose_start(device: RecordedDevice, setting: Setting, breaks: Callable[[], bool]) -> Start:
     """Return the start state of a replay under `setting`.
 
-    The recorded segments are kept, unless `setting` changes expandable_segments or
+    The replay starts with the recorded segments, unless `setting` changes expandable_segments or
     large_segment_size, or `breaks` returns True.
 
-    breaks: function that replays with these segments, and returns True if the replay ends in
+    breaks: function that replays from the recorded segments, and returns True if the replay ends in
         undefined behaviour of PyTorch.
     """
     if not has_two_starts(device, setting):
@@ -77,9 +78,9 @@ def may_break(device: RecordedDevice, setting: Setting) -> bool:
 
 
 def has_two_starts(device: RecordedDevice, setting: Setting) -> bool:
-    """Return True if a replay under `setting` has a choice of two start states (see `Start`).
+    """Return True if a replay under `setting` can start from either of two states (see `Start`).
 
-    It has if blocks were in use before the first entry and `setting` is not the recorded one.
+    It can if blocks were live before the first entry and `setting` is not the recorded one.
     """
     return has_live_blocks(device.start) and not device.is_recorded(setting)
 
@@ -166,7 +167,7 @@ class Prepared(RecordedDevice):
 
     @cached_property
     def quiet_of_proof(self) -> list[Quiet]:
-        """Cache of the quiet moments (`Quiet`) that the replay for the proof found: 0 or 1 item."""
+        """Cache of the result of `quiet`, if the replay for the proof computed it: 0 or 1 item."""
         return []
 
     @cached_property
@@ -184,7 +185,10 @@ class Prepared(RecordedDevice):
 
     @cached_property
     def quiet(self) -> Quiet:
-        """Steps after which a call of empty_cache would have left no entry."""
+        """Steps after which the program may have called empty_cache without leaving an entry.
+
+        At these moments no segment was free, so a call had nothing to release.
+        """
         if self.quiet_of_proof:
             return self.quiet_of_proof[0]
         return quiet_moments(self, self.plan, self.free_plan, self.capacity or self.inferred)

@@ -82,8 +82,9 @@ class Trial:
     parts_at: entry of the first difference of the baseline, or the number of entries if only the
         final segments differ; None if the baseline is exact.
     skipped: number of entries that were not replayed, because they repeat earlier ones.
-    peak_kept, peak_anew: peak if the recorded segments are kept at the start, and if the blocks in
-        use are requested again; None if unknown.
+    peak_kept: peak reserved bytes if the replay starts with the recorded segments; None if unknown.
+    peak_anew: the same if the replay starts empty and first requests the blocks that were live when
+        the recording began.
     error: reason why there are no numbers; None without an error.
     """
 
@@ -135,7 +136,7 @@ class Trial:
 
     @property
     def peak_range(self) -> tuple[int, int] | None:
-        """Lowest and highest peak reserved bytes from both start states; None if unknown."""
+        """Lower and higher of `peak_kept` and `peak_anew`, in bytes; None if both are unknown."""
         return range_of((self.peak_kept, self.peak_anew))
 
     @property
@@ -225,8 +226,8 @@ def with_peaks(
 ) -> Trial:
     """Return `trial` with the peaks of replays from both start states (`Start`).
 
-    The state that `trial` did not start from is replayed here.  `trial` is returned unchanged if a
-    request failed, or if only one start state is possible.
+    `trial` started from one of the two; this function replays from the other.  It returns `trial`
+    unchanged if a request failed, or if only one start state is possible.
     """
     if not trial.goes_through:
         return trial

@@ -161,7 +161,8 @@ def trial_document(trial: Trial) -> dict[str, Any]:
 def range_document(trial: Trial) -> dict[str, int | None]:
     """Return the possible peaks under a setting as JSON; {} if the peak is one number.
 
-    There are two peaks if blocks from before entry 0 can stay in their segments or be placed again.
+    There are two peaks if blocks were live before entry 0: the replay can start with the recorded
+    segments, or start empty and first request these blocks.
     """
     if trial.peak_range is None:
         return {}

@@ -1,6 +1,7 @@
 """Layout of all segments at one moment in rows, pool by pool, as words are laid out in lines.
 
-The width of a segment is proportional to its bytes, with a minimum.  A row has `WIDTH` units.
+The width of a segment is proportional to its bytes, with a minimum.  A row of the figure is `WIDTH`
+units wide.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, PoolId, S
 from allocsim.units import format_size
 
 WIDTH = 1200
-"""Width of a row in units: pixels on a wide screen."""
+"""Width of a row of the figure, in units: pixels on a wide screen."""
 _ROWS = 6
 """Approximate number of rows of all pools together; more if many segments have minimum width."""
 _LEAST, _GAP = 3, 1
@@ -51,7 +52,11 @@ def packed(instant: Instant) -> list[PackedPool]:
 
 
 def pieces_of(first: int, last: int) -> Iterator[tuple[int, int, int]]:
-    """Cut a range of layout units at the ends of rows; yield (row, begin, end) of each piece."""
+    """Cut a segment or block where a row of the figure ends; yield (row, begin, end) of each piece.
+
+    first, last: start and end of the segment or block in units, as if all rows were one long row.
+    begin, end: start and end of a piece in units, counted from the beginning of its row.
+    """
     while first < last:
         row = first // WIDTH
         end = min(last, (row + 1) * WIDTH)

@@ -268,7 +268,7 @@ class Loan:
     """Simulated card whose driver lends host memory when the card is full.
 
     card: bytes of the card.
-    lent: most bytes that the driver lends.
+    lent: maximum bytes that the driver lends.
     """
 
     card: int

@@ -53,8 +53,8 @@ class Drive:
     fidelity: comparison with the recording; None for no comparison.
     progress: function called with the number of entries done and in total; None for no calls.
     folder: function that computes statistics from the core's list of changes (the journal).
-    lays_out: recorded segments whose blocks in use are requested again before the first step; empty
-        if the allocator already contains the segments from before the first entry.
+    lays_out: recorded segments whose live blocks are requested from the empty allocator before the
+        first step; () if the allocator already has those from before the first entry.
     keeps_rows: True to record only block addresses of the mallocs and frees in the core's loop;
         `fidelity` derives their history entries.  False to record the entries.
     address_events: changes of the address space to repeat (`addresses.py`), ordered by entry.

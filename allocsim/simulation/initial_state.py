@@ -1,8 +1,9 @@
 """Start state of a replay: memory before its first step, if the recording starts mid-run.
 
-A what-if (a replay under another setting) either starts with the recorded segments, although the
-other setting might have produced other sizes and splits, or requests the blocks in use again, and
-then lacks the cached memory.  Both are inexact; docs/evidence/fidelity.md gives the errors.
+A what-if (a replay under another setting) can start with the recorded segments, although the other
+setting might have produced other sizes and splits.  Or it can start with an empty allocator and
+first request all blocks that were live at the start of the recording; then the cached memory is
+missing.  Both are inexact; docs/evidence/fidelity.md gives the errors.
 """
 
 from __future__ import annotations
@@ -19,25 +20,26 @@ from allocsim.units import format_size
 
 
 class Start(StrEnum):
-    """Choice of the start state of a replay."""
+    """State of the allocator at the start of a replay, if the recording starts mid-run."""
 
     KEPT = "kept"
-    """The recorded segments, including cached memory."""
+    """The recorded segments with their live and free blocks, unchanged."""
 
     REALLOCATED = "anew"
-    """Only the blocks in use, requested again under the tried setting."""
+    """Segments that result if an empty allocator serves requests for all recorded live blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartPeaks:
-    """Peak reserved bytes of a what-if from each start state, if a recording starts mid-run."""
+    """Peak reserved bytes of a what-if (replay under another setting) from each start state."""
 
     shown: Start
     """Start state of the replay whose results are reported."""
     kept: int | None
     """Peak of the replay that starts with the recorded segments; None if it does not complete."""
     anew: int | None
-    """Peak of the replay that requests the blocks in use again; None if it does not complete."""
+    """Peak of the replay that starts empty and first requests the blocks that were live when the
+    recording began; None if it does not complete."""
 
     @property
     def low(self) -> int:
@@ -75,10 +77,9 @@ def _request_of(block: BlockState) -> int:
 def allocate_live_blocks(
     allocator: ReplayAllocator, segments: Sequence[SegmentState]
 ) -> dict[int, RequestedFree]:
-    """Request the blocks in use in `segments` again.
+    """Request the live blocks of the recorded `segments` from `allocator`.
 
-    Returns a dictionary from the recorded address of a freed block that other streams still use to
-    its pending free.
+    Returns the pending frees of blocks that other streams still use, by recorded block address.
     Afterwards, peaks, accumulated statistics and the number of driver calls are reset.
     """
     names: list[tuple[int, str]] = []

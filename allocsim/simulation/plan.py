@@ -52,7 +52,7 @@ class StepKind(IntEnum):
     SCOPE = 8
     """Later requests go to the private pool `Plan.pools[size]` (-1: to the default pool)."""
     END_POOL = 9
-    """All graph captures and MemPools that use `Plan.pools[size]` release this pool."""
+    """All users of the private pool `Plan.pools[size]` (graph captures, MemPools) give it up."""
     DELETE_POOL = 10
     """The MemPool of `Plan.pools[size]` is deleted, and its memory returns to the driver."""
     ROOM = 11

@@ -244,7 +244,8 @@ class RecordedDevice:
         address_policy: policy to use in place of `addresses`; None to use `addresses`.
         addresses: address policy of the segments; None for `self.addresses`.
         limit: memory limit in bytes that the program sets by a call; None without a limit.
-        start: `Start.KEPT` for the recorded segments, `Start.REALLOCATED` for an empty allocator.
+        start: `Start.KEPT` for an allocator with the recorded segments; `Start.REALLOCATED` for an
+            empty one, from which the caller then requests the live blocks.
         host_spill: bytes of host memory that the driver provides when the device is full.
         """
         is_kept = start is Start.KEPT

@@ -224,7 +224,8 @@ class DeviceRun(Shown):
     stopped_at: entry of an out-of-memory error that the recording does not contain and that would
         have ended the program; None without such an error.
     find_parting: function that computes `parting`, by a replay at its first call.
-    peaks: peak from each start state, for a what-if of a recording that starts mid-run; else None.
+    peaks: peak from each start state (`Start`) of a what-if, if the recording starts mid-run; else
+        None.
     find_left_open: function that computes `left_open`, by replays at its first call.
     spill: use of host memory; None if the driver provides none.
     refused_below: every device smaller than this, in bytes, has the same first out-of-memory error,

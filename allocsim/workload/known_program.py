@@ -1,8 +1,9 @@
 """Simulate a program given as a list of requests and frees, and return its recording.
 
-A row is one call of the program.  In rows that repeat, such as a decoding step, requests of the
-small pool are not simulated if the small pool is in the same state as before an earlier repetition:
-they get the addresses of that repetition.  This is exact, because the pools share no blocks.
+A row of the program is one call: a request, a free or empty_cache.  In rows that repeat, such as a
+decoding step, requests of the small pool are not simulated if the small pool is in the same state
+as before an earlier repetition: they get the addresses of that repetition.  This is exact, because
+the pools share no blocks.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ from allocsim.workload.stretches import EMPTY_CACHE, KnownProgram, Repeats
 _Ints = NDArray[np.int64]
 
 _AT_ONCE = 1 << 12
-"""Number of rows passed to the core in one call."""
+"""Number of rows of the program (one call each) that are passed to the core at a time."""
 
 _ENTRIES = np.zeros(EMPTY_CACHE + 1, dtype=np.int64)
-"""Number of history entries of a row that needs no driver call, by kind of row."""
+"""Number of history entries of a row of the program, by its kind, if it needs no driver call."""
 _ENTRIES[[MALLOC, FREE]] = 1, 2
 
 
@@ -61,7 +62,7 @@ class Played:
     peak: state of the allocator at the peak of reserved memory.
     peak_device_bytes: highest memory in use on the device, including the CUDA context.
     oom_text: text of the out-of-memory error that ended the program; "" without an error.
-    row: row of the program that caused each entry of the history.
+    row: for each entry of the history, the number of the program's row (call) that caused it.
     """
 
     allocator: ReplayAllocator
@@ -75,8 +76,8 @@ class Played:
     def marks(self, resets: int, empties: Sequence[int]) -> tuple[Mark, ...]:
         """Return marks for the recording: calls of empty_cache, and a reset of the peak statistics.
 
-        resets: row of the program at which the peaks are reset; -1 if they are not.
-        empties: rows of the program that call empty_cache.
+        resets: number of the program's row (call) at which the peaks are reset; -1 if they are not.
+        empties: numbers of the program's rows that call empty_cache.
         """
         rows = [(resets, 0, MarkKind.PEAK_RESET)] * (resets >= 0)
         rows += [(row, 1, MarkKind.EMPTY_CACHE) for row in empties]
@@ -112,9 +113,11 @@ def peak_of_known(
 ) -> tuple[int, bool]:
     """Simulate `program` on an empty `allocator` that keeps no history.
 
-    since: first row that counts for the peak; all rows count if the program fails before it.
+    since: first row (call) of the program that counts for the peak; all count if the program fails
+        before it.
 
-    Return the highest reserved bytes after any row, and True if the program ran out of memory.
+    Return the highest reserved bytes after any row that counts, and True if the program ran out of
+    memory.
     """
     left = _Steps(program).rows(np.arange(len(program.kind)))
     moved, peak, most = Column(), 0, 0
@@ -145,7 +148,7 @@ def _take(allocator: ReplayAllocator, step: StepRow) -> None:
 
 
 class _Steps:
-    """Rows of a program as columns for the core, where a free has the size of its request."""
+    """Calls of a program as columns for the core, where a free has the size of its request."""
 
     def __init__(self, program: KnownProgram) -> None:
         self.requested = program.size[program.kind == MALLOC]
@@ -173,14 +176,15 @@ class _Player:
         self.oom_text = ""
         self._steps = _Steps(program)
         self._n_entries = np.zeros(len(program.kind), dtype=np.int64)
-        """Number of history entries of each row that was played or copied."""
+        """Number of history entries of each program row (call) that was simulated or copied."""
         self._singly: list[tuple[NDArray[Any], ...]] = []
-        """Row, action, address and size of the entries of rows outside the core's fast loop."""
+        """History entries of the program's calls that the core's fast loop did not run, as columns:
+        row of the program, action, address and size."""
         self._records: list[tuple[_Ints, ...]] = []
-        """Changes of the statistics by the rows that `_play` runs: bytes, requested bytes, and one
-        number for inactive split blocks (columns 1 to 3 of core/journal.py)."""
+        """Changes of the statistics by the program's calls that `_play` runs: bytes, requested
+        bytes, and one number for inactive split blocks (columns 1 to 3 of core/journal.py)."""
         self._stat_moves = np.zeros((3, len(program.kind)), dtype=np.int64)
-        """Changes of the statistics by each row of the program, in the form of `_records`."""
+        """Changes of the statistics by each program row (call), in the form of `_records`."""
         self._repeats = Repeats(program, allocator)
         self._address = np.zeros(len(self._steps.requested), dtype=np.uint64)
         """Address of each block."""

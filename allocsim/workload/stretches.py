@@ -1,4 +1,4 @@
-"""Program given as rows (requests and frees), and its stretches of rows that repeat."""
+"""Program as a table with one row per call, and its stretches (ranges of rows) that repeat."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from allocsim.core import FREE, MALLOC, SMALL_SIZE, FreeBlockOrder, ReplayAlloca
 _Ints = NDArray[np.int64]
 
 EMPTY_CACHE = 9
-"""Kind of a row that calls empty_cache, besides MALLOC and FREE."""
+"""Kind of a program's row that calls empty_cache; the other kinds are MALLOC and FREE."""
 
 _SPANS = (1, 2)
 """Numbers of stretches to go back in the search for an equal one.  To go back 2 helps if two blocks
@@ -23,13 +23,13 @@ swap their addresses in every stretch."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownProgram:
-    """Requests and frees of a program, as columns; a row is one call.
+    """Requests, frees and empty_cache calls of a program, as columns with one row per call.
 
     kind: MALLOC, FREE or EMPTY_CACHE.
     block: number of the block; blocks are numbered from 0 in the order of their requests.
     size: bytes of a request.
     stack: stack number of a request; -1 in other rows.
-    stretches: first row of each stretch that may repeat, and the end of the last stretch.
+    stretches: first row of each stretch (range of rows) that may repeat, and the end of the last.
     """
 
     kind: _Ints
@@ -40,7 +40,7 @@ class KnownProgram:
 
 
 class Repeats:
-    """Search for stretches of a program that repeat an earlier stretch.
+    """Search for stretches (ranges of rows) of a program that repeat an earlier stretch.
 
     places: dictionary from the number of a stretch to the state of the small pool at its beginning.
     """
@@ -59,7 +59,7 @@ class Repeats:
         self._asked_before = np.cumsum(asks)
         frees = program.kind == FREE
         self._freed = np.full(len(which), len(asks))
-        """Row that frees each block; the number of rows if none does."""
+        """Row of the program that frees each block; the number of all its rows if none does."""
         self._freed[program.block[frees]] = np.flatnonzero(frees)
         self.places: dict[int, object] = {}
         self._keys: dict[int, tuple[bytes, ...]] = {}

@@ -51,9 +51,9 @@ _TENSORRT_CHUNK = 8192
 _SAMPLED = 256
 """Number of sequences for which TensorRT-LLM is assumed to sample a token at a time."""
 _SAMPLING = (1, 8)
-"""Fewest and most copies of the 32-bit logits while tokens are sampled; sorting needs copies."""
+"""Minimum and maximum number of 32-bit copies of the logits in sampling; sorting needs copies."""
 GRAPHS = (104 * MIB, 1 * GIB)
-"""Least and most bytes that the capture of an engine's CUDA graphs takes.
+"""Minimum and maximum bytes that the capture of an engine's CUDA graphs takes.
 
 Posted logs have 0.11, 0.31, 0.36, 0.65 and 0.96 GiB."""
 
@@ -109,9 +109,10 @@ def transformers(work: ServingWork) -> Needs:
 
 _FEWEST_WIDE = 2
 _MOST_WIDE = 6
-"""Most tensors of the MLP's width in an encoder's layer at one time; `_FEWEST_WIDE`: fewest."""
+"""Maximum number of tensors of the MLP's width in an encoder's layer at one time; `_FEWEST_WIDE` is
+the minimum."""
 _T5_SCORES = (8, 12)
-"""Fewest and most bytes per attention score in T5: two or three tensors in 32 bits."""
+"""Minimum and maximum bytes per attention score in T5: two or three tensors in 32 bits."""
 _ROUNDED = 25
 """Divisor of the weights' bytes: rounding their blocks and segments adds at most 1/25 of them."""
 _DISTANCES = 6
@@ -205,10 +206,10 @@ _SOURCE = "llama.cpp, src/llama-model.cpp and src/llama-context.cpp"
 
 
 def compute_buffer(work: ServingWork) -> tuple[int, int]:
-    """Return the least and most bytes of llama.cpp's compute buffer.
+    """Return the minimum and maximum bytes of llama.cpp's compute buffer.
 
-    The least is with flash attention, the most without it. If the options say whether it is used,
-    both numbers are equal.
+    The minimum is with flash attention, the maximum without it. If the options say whether it is
+    used, both numbers are equal.
     """
     sizes, rows = work.sizes, work.options.chunk or _BATCH
     with_flash = 4 * rows * (sizes.vocabulary + sizes.width)

@@ -31,7 +31,7 @@ _UNLIMITED = TIB << 20
 _RECORDED = 3
 """Number of first tokens whose requests are listed; the requests of later ones are extrapolated."""
 _MOST_TOKENS = 64
-"""Most tokens that are simulated; if more are generated, evenly spaced ones are simulated."""
+"""Maximum number of simulated tokens; if more are generated, evenly spaced ones are simulated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,7 @@ _SWITCHES: dict[str, object] = {
     **dict.fromkeys(("off", "0", "false"), False),
 }
 _NAMES: dict[str, Mapping[str, object]] = {_KIND: _KINDS, _FORMAT: _FORMATS, _SWITCH: _SWITCHES}
-"""Meaning of each name that an option can have as its value, such as "on", by kind of option."""
+"""For each kind of option whose values are names, such as "on": the meaning of each name."""
 
 
 def _value(option: str, text: str, read: str) -> object:

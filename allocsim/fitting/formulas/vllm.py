@@ -151,29 +151,29 @@ class PagedCache:
 
 
 _SORTED = (37, 40)
-"""Least and most bytes per logit while PyTorch sorts the logits to sample a token."""
+"""Minimum and maximum bytes per logit while PyTorch sorts the logits to sample a token."""
 _KERNEL, _OTHER_KERNEL = (13, 15), (6, 15)
-"""Least and most bytes per logit with FlashInfer's sampling kernel, and on cards without it."""
+"""Minimum and maximum bytes per logit with FlashInfer's sampling kernel, and on cards without."""
 _FLASHINFER = (8, 0)
 _FIRST_KERNEL, _LAST_SORTED = (0, 16), (0, 16)
 _A_GRAPH = (MIB, 65 * MIB)
 _A_LATER_GRAPH = (MIB, 26 * MIB)
-"""Least and most bytes of the CUDA graph for one batch size, in vLLM from 0.18 on.
+"""Minimum and maximum bytes of the CUDA graph for one batch size, in vLLM from 0.18 on.
 
 Only one log has more than 22 MiB. `_A_GRAPH` is the range for earlier releases."""
 _LATER = (0, 18)
 _ESTIMATED = (2 * MIB, 26 * MIB)
-"""Least and most bytes that vLLM estimates for one batch size's CUDA graph."""
+"""Minimum and maximum bytes that vLLM estimates for one batch size's CUDA graph."""
 _MADE_AT_LOAD = 144 * MIB
-"""Most bytes of the buffers created while a model loads, without weights and rotary table."""
+"""Maximum bytes of the buffers created while a model loads, without weights and rotary table."""
 _TUNED_STACK = 11_912 - 1024
-"""Most local memory per GPU thread, in bytes, that linear attention adds to the context's 1,024.
+"""Maximum local memory per GPU thread, in bytes, that linear attention adds to the context's 1,024.
 
-The first start launches every variant of the kernels for sm_80, and the driver keeps the local
-memory that the largest variant needs.
+On the first start of the engine, Triton tries every variant of its kernels, and the driver keeps
+the local memory that the largest variant needs, here compiled for sm_80.
 """
 _KERNELS, _OLD_KERNELS = (20 * MIB, 360 * MIB), (20 * MIB, 1200 * MIB)
-"""Least and most bytes outside PyTorch that vLLM measures: from release 0.7 on, and before it."""
+"""Minimum and maximum bytes outside PyTorch that vLLM measures: from 0.7 on, and before it."""
 
 
 @dataclass(frozen=True, eq=False)

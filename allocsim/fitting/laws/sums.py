@@ -19,7 +19,7 @@ class Card:
     """Properties of a GPU that determine how many thread blocks run at a time.
 
     capability: compute capability.
-    threads: most resident threads of a multiprocessor.
+    threads: maximum number of resident threads of a multiprocessor.
     """
 
     capability: tuple[int, int]
@@ -32,13 +32,13 @@ class Card:
 
 
 IN_TWO_PASSES_ABOVE: Final = 1020
-"""Most rows of a matrix whose columns are summed in one pass; 1,021 rows were seen to take two."""
+"""Maximum number of rows of a matrix whose columns one pass sums; 1,021 rows took two passes."""
 
 AT_ONCE: Final = 130_560
-"""Most elements that one thread block sums, 255 per thread; 130,561 took several thread blocks."""
+"""Maximum number of elements that one thread block sums, 255 per thread; 130,561 took several."""
 
 INDEXED: Final = (1 << 31) - 1
-"""Most bytes of a tensor that one kernel sums; PyTorch sums a larger tensor in parts."""
+"""Maximum bytes of a tensor that one kernel sums; PyTorch sums a larger tensor in parts."""
 
 
 def columns_of_a_block(rows: int) -> int:

@@ -85,7 +85,7 @@ VARIABLES = (
 """Names of the variables (numbers such as the batch size), by their index in `Formula`."""
 
 _SORTED_ABOVE = 3072
-"""Most tokens whose indices the gradient of an embedding does not sort; 3,073 are sorted."""
+"""Maximum number of tokens for which an embedding's gradient sorts no indices; it sorts 3,073."""
 
 _HEADS_SERVED = (64, 96, 128)
 """Head sizes that were recorded in serving; laws refuse others.
@@ -96,10 +96,10 @@ With other head sizes, kernels round sums or use smaller blocks.
 _HEADS_SERVED_EAGERLY = (*_HEADS_SERVED, 192, 256)
 """Head sizes that were recorded in serving with eager attention, which rounds no sums."""
 _SORTED_BY_ONE_BLOCK = 2304
-"""Most indices that one thread block radix-sorts, without temporary storage; 2,305 need it."""
+"""Maximum number of indices that one thread block radix-sorts without storage; 2,305 need it."""
 
 _NORMED_IN_PARTS_ABOVE = 65_536
-"""Most tokens for which the weight gradients of a LayerNorm are summed in one part.
+"""Maximum number of tokens for which the weight gradients of a LayerNorm are summed in one part.
 
 12,336 tokens were seen in one part and 100,480 in several; the limit is from the condition in
 PyTorch's kernel. RMSNorm in transformers has no such kernel.
@@ -112,7 +112,7 @@ The number of thread blocks is at most the number that fills the GPU.
 """
 
 _SORTED_WITHOUT_STORAGE = 4096
-"""Most indices that torch.sort sorts without temporary storage; 4,097 need it."""
+"""Maximum number of indices that torch.sort sorts without temporary storage; 4,097 need it."""
 
 _TYPES = 2
 """Number of token types in BERT."""

@@ -1,4 +1,4 @@
-"""Tensors that a layer saves for the backward pass, and classes for the memory of a rank.
+"""Tensors that a layer saves for backward, and classes that describe the memory of one GPU (rank).
 
 A tensor that several operations save is counted once.  If ranks divide a tensor, only the part on
 one rank is counted.
@@ -42,7 +42,7 @@ MIXED = Precision()
 
 @dataclass(frozen=True, slots=True)
 class RankPart:
-    """One use of a rank's memory, such as weights or gradients.
+    """One use of the memory of a GPU (rank), such as weights or gradients.
 
     size: bytes.
     arithmetic: computation of `size`, as text.
@@ -55,7 +55,7 @@ class RankPart:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Memory of one rank of a pipeline stage at its peak.
+    """Memory of one GPU (rank) of a pipeline stage at its peak.
 
     stage: index of the pipeline stage.
     moment: moment of the peak in a training step, such as "backward of a layer".
