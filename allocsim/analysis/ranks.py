@@ -277,8 +277,8 @@ def ranks(
     executor: executor for the replays instead of processes; its workers must be able to read the
         files.
     watch: progress callback.
-    Raises RecordingError if no file can be read, if two files have the same rank, or if files
-    differ in their release or were recorded more than an hour apart, unless `mixed`.
+    Raises RecordingError if no file can be read, or if two files have the same rank; without
+    `mixed`, also if files differ in their release or were recorded more than an hour apart.
     """
     found = found_in(names)
     answers: dict[str, RankRun | Refused] = {}

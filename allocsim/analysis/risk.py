@@ -130,8 +130,8 @@ def largest_entry(trace: Trace) -> int | None:
 class Need:
     """Smallest device that suffices under one setting.
 
-    capacity: size of this device, proved by a replay; None if the release refuses the setting or no
-        device suffices.
+    capacity: the device and its size, proved by a replay; None if the release refuses the setting
+        or no device suffices.
     """
 
     conf: str
@@ -150,7 +150,7 @@ class Risk(Shown):
     largest_entry, largest_bytes: entry and size of the largest request.
     needs: smallest sufficient device for each setting.
     measures: numbers that describe fragmentation.
-    recommendation: recommended setting for this device memory.
+    recommendation: recommended setting for the given device memory.
     """
 
     prepared: Prepared

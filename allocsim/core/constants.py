@@ -56,7 +56,7 @@ ADDRESS_CHUNK: Final = 32 * MIB
 """Unit of the addresses that the CUDA driver reserves for cudaMalloc."""
 
 DRIVER_TOP: Final = 0x7F00_0000_0000
-"""Address below which the first cudaMalloc is placed by default, under the policy "driver"."""
+"""Default address below which the first cudaMalloc is placed, with the address policy "driver"."""
 
 DRIVER_RANGES: Final = 0x3_0200_0000
 """First address that cuMemAddressReserve returns on Linux, as in all recordings of the H200."""

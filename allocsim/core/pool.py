@@ -1,4 +1,4 @@
-"""Free blocks of one pool, sorted by size and then by the tie-break of the release.
+"""Free blocks of one pool, sorted by size; the PyTorch release decides the order of equal sizes.
 
 For each stream, `keys` is sorted, and `keys[i]` is the sort key of `blocks[i]`.  Every listed block
 is free and mapped; all other blocks have the key 0.  Two plain lists are faster than a `SortedList`
@@ -285,7 +285,7 @@ class PrivatePool:
 def next_not_expandable(blocks: Sequence[Block], at: int) -> int:
     """Return the index of the next cudaMalloc block after index `at`; -1 if none.
 
-    blocks: free blocks, sorted by size and tie-break.
+    blocks: free blocks, sorted as the module describes.
     Needed if the program turned expandable segments off after creating some (semantics 4.4).
     """
     places = range(at + 1, len(blocks))
@@ -298,7 +298,7 @@ def least_expandable(blocks: Sequence[Block], at: int) -> int:
     PyTorch adds to each block's size the unmapped space behind the block.  It starts at the best
     fit, and moves to the next block in the list as long as this sum decreases (semantics 4.4).
 
-    blocks: free blocks, sorted by size and tie-break.
+    blocks: free blocks, sorted as the module describes.
     at: index of the best fit.
     """
     least = _expandable_size(blocks[at])

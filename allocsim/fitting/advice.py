@@ -1,8 +1,8 @@
 """Changes of a task, such as a smaller batch, with which it fits a GPU.
 
 Each change is tried: by running the program, by its law (formulas for its requests) or by a
-formula.  It is proposed only if the changed task completes beside the largest CUDA context that was
-seen.  The changes that alter the training run least come first.
+formula.  It is proposed only if the changed task also completes with the largest CUDA context
+expected on the GPU.  The changes that alter the training run least come first.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Change:
     options: command-line options that make the change, such as "--checkpointing".
     effect: consequence for the training run, in words.
     task, gpu: changed task, and the card on which it was tried.
-    spare_bytes: bytes of the card not used at the peak, beside the largest CUDA context seen.
+    spare_bytes: bytes of the card not used at the peak, with the largest expected CUDA context.
     engine: method by which the change was tried: "program", "laws" or "formula".
     """
 

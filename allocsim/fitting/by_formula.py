@@ -74,7 +74,7 @@ class Estimate(Shown):
 
     @property
     def is_out_of_memory(self) -> bool:
-        """True unless the upper end of the estimated memory fits the card."""
+        """True if the upper end of the estimated memory does not fit the card."""
         return not self.fits
 
     @property

@@ -104,8 +104,8 @@ class Fit(Shown):
     skewed: run where all tokens choose the same experts, if the requests depend on that choice;
         `ran` spreads tokens evenly.
     notes: limits of the answer, one sentence each.
-    fits: True if the program completes beside the largest CUDA context that was seen, False if it
-        fails beside the smallest, None if it depends on the size of the context.
+    fits: True if the program completes with the largest expected CUDA context, False if it fails
+        with the smallest, None if it depends on the size of the context.
     least_room: bytes, without the CUDA context, of the smallest card on which the task fits; None
         if the task fits `gpu`, or if unknown.
     drift: how much the peak may differ from that of the law under the user's releases; None if

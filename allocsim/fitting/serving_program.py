@@ -65,11 +65,11 @@ class Started(Shown):
     driver_range: estimated range (low, high) of the bytes that the driver takes for the items in
         `driver`, plus `local_bytes`.
     charged: likely bytes within `driver_range`; the phantom GPU counted these as used.
-    local_bytes: bytes that the driver adds to the CUDA context for the largest stack of a kernel,
-        in all threads.
-    tuning_bytes: extra bytes of a first start on a card, for the stacks of kernel variants that
-        Triton tries only then. Positive if this was a first start; negative if this was a later
-        start, which does not take these bytes; 0 without tuning.
+    local_bytes: bytes that the driver adds to the CUDA context for the local memory of all
+        threads: as much per thread as the kernel with the most local memory needs.
+    tuning_bytes: extra bytes of a first start on a card, for the local memory of kernel variants
+        that Triton tries only then. Positive if this was a first start; negative if this was a
+        later start, which does not take these bytes; 0 without tuning.
     stages: (bytes in use on one card after a stage, bytes at the stage's peak), by name of the
         stage: "start", "requests", "sleep at level 1".
     searched: option whose largest value was searched for; `arguments` has that value. "" for none.

@@ -24,7 +24,7 @@ from allocsim.simulation import Drive, Plan, RecordedDevice, StepKind, fold_allo
 from allocsim.state import DEFAULT_POOL, PENDING, SegmentState
 
 MOMENTS = 2048
-"""Maximum number of steps after which the cache is examined for memory to release."""
+"""Maximum number of points of a recording at which the cache is examined for memory to release."""
 
 _RELEASES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 _FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
@@ -223,8 +223,8 @@ is assumed to hide none.  Recordings of whole programs mostly have a lower share
 (docs/evidence/fidelity.md)."""
 
 LEAST_DRAWN, MOST_DRAWN, MOST_SINGLE = 4, 64, 16
-"""Minimum number of random plans; maximum number of those with several added calls of empty_cache,
-and of those with one."""
+"""Limits on the number of random plans: the minimum, the maximum for plans with several added calls
+of empty_cache, and the maximum for plans with one added call."""
 STEPS = 400_000
 """Limit of the steps of all random plans together; `LEAST_DRAWN` plans are tried in any case."""
 

@@ -215,7 +215,11 @@ class Threshold:
             self.most_limit = min(self.most_limit, left + size)
 
     def choose_limit(self) -> bool:
-        """Set `limit` to a value within the bounds; return False if it does not change."""
+        """Set `limit` to an untried value within the bounds, and return True.
+
+        Return False, without a change, if `limit` is already within the bounds, if no entry bounds
+        it from above, or if no further value is tried.
+        """
         most = min(int(self.high / self.share), self.most_limit)
         is_unlimited = self.high == NO_LIMIT and most > (self.memory or NO_LIMIT)
         if is_unlimited or self._allows(self.limit) or len(self._tried) > _MOST_TRIES:

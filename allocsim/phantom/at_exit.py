@@ -143,7 +143,7 @@ def driver_counts() -> dict[str, int]:
     """Return counts and sizes, by name, that the simulated CUDA driver kept for this process.
 
     "kernels": loaded kernels.  "graphs", "nodes": instantiated CUDA graphs and their nodes.
-    "stack": largest stack that a kernel needs for one thread, in bytes.  "settled": the same,
+    "stack": most local memory that a kernel needs per thread, in bytes.  "settled": the same,
     without variants of kernels that were only tried.  "collective_graphs": graphs with collectives.
     "graph_bytes": peak bytes of all graphs together, without the extra bytes of collectives.
     """

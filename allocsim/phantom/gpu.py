@@ -27,14 +27,18 @@ CONTEXT_MEMORY_SEEN = (112 * MIB, 871 * MIB)
 """Smallest and largest context memory of one process that was seen on any GPU, in bytes."""
 
 THREAD_STACK = KIB
-"""Bytes of stack that a CUDA context holds for each thread that a GPU runs at once.  Source: an
-H100, where a kernel with a larger stack takes the difference for all threads (traces/h100)."""
+"""Bytes of stack (local memory) that a CUDA context holds for each thread that a GPU runs at once.
+
+Source: an H100, where a kernel with a larger stack adds the difference for every such thread
+(traces/h100)."""
 
 _CONTEXT_BESIDE_STACKS = (76 * MIB, 607 * MIB)
-"""Smallest and largest context memory of one process without stacks, in bytes.  Sources: texts of
-out-of-memory errors, which show a context of 112 MiB on an RTX 4060, 180 on an RTX 3070, 204 on an
-RTX A4000, 426 on an RTX 6000 Ada, 600 on an RTX 5090, 687 on a GPU of 79.14 GiB; and 527 to 871 MiB
-on an H100 and an H200 (traces/h100, traces/h200).  It grows with the loaded kernels."""
+"""Smallest and largest context memory of one process without its threads' stacks, in bytes.
+
+Sources: texts of out-of-memory errors, which show a context of 112 MiB on an RTX 4060, 180 on an
+RTX 3070, 204 on an RTX A4000, 426 on an RTX 6000 Ada, 600 on an RTX 5090, 687 on a GPU of
+79.14 GiB; and 527 to 871 MiB on an H100 and an H200 (traces/h100, traces/h200).  It grows with the
+loaded kernels."""
 
 
 @dataclass(frozen=True, slots=True)

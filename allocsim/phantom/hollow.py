@@ -50,9 +50,10 @@ def invented_values() -> str:
 
 
 def tried_variants() -> dict[str, int]:
-    """Return the largest stack, in bytes per thread, of the kernel variants that Triton tuned.
+    """Return the most local memory, in bytes per thread, that a variant of a Triton kernel needs.
 
-    The key "tried" is for variants tried in this process, "kept" for those of an earlier process.
+    Triton tries the variants to find the fastest.  The key "tried" is for variants tried in this
+    process, "kept" for those of an earlier process.
     """
     return _tried
 
@@ -101,10 +102,10 @@ def _hollow_sglang(module: Any) -> None:
 
 
 _ASSEMBLED = range(2_500, 10_000)
-"""Sizes, in lines of PTX, of the Triton kernels that are assembled to learn their stack per thread.
+"""Lengths, in lines of PTX, of the Triton kernels that are assembled to learn their local memory.
 
-A shorter kernel needs less than the 1 KiB per thread that the CUDA context already has.  Assembling
-a longer kernel (vLLM's top-k has 32,000 lines) takes a minute."""
+A shorter kernel needs less than the 1 KiB of local memory per thread that the CUDA context already
+has.  Assembling a longer kernel (vLLM's top-k has 32,000 lines) takes a minute."""
 
 
 def _hollow_triton(module: Any) -> None:
@@ -127,9 +128,10 @@ def _try(begin: int) -> int:
 
 
 class _Choices:
-    """Triton's cache of tuning results, which also keeps the largest stack of the tried variants.
+    """Triton's cache of tuning results, which stores the fastest variant of each kernel.
 
-    Triton stores here which variant of a kernel was fastest.
+    Beside each result, this class stores the most local memory that a tried variant needs, in bytes
+    per thread (the file NAME.stack).
     """
 
     def __init__(self, cache: Any) -> None:

@@ -31,7 +31,7 @@ _MOVES = (
 )
 _FILLS = ("fill", "zero", "arange", "eye", "full", "copy")
 _IN_PLACE = {"copy": "copied", "fill": "filled", "zero": "filled"}
-"""Method of `Values` that runs an in-place operator, by operator; `after` for all others."""
+"""Name of the method of `Values` for an in-place operator; other operators use `Values.after`."""
 _SIZED = (
     *("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive"),
     "repeat_interleave",

@@ -115,7 +115,7 @@ class DriverTimes:
     create, map, access: times of cuMemCreate and cuMemMap for one handle, and of cuMemSetAccess for
         one range.
     unmap, release: times of cuMemUnmap and cuMemRelease for one handle.
-    low, high: first and third quartile of real divided by estimated time on this card, over the
+    low, high: first and third quartile of real divided by estimated time on the card, over the
         medians for each recording and kind of call (`python -m benchmarks.driver_times`).
     """
 

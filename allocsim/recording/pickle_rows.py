@@ -88,7 +88,8 @@ class Window:
 
 
 NEW = -1
-"""Value in place of a memo number (the pickle's name for an object) if the entry creates it."""
+"""Value in a column of memo numbers (the pickle's numbers for earlier objects), for an object that
+the entry itself creates."""
 
 _SORTS = {
     **dict.fromkeys(("addr", "size", "stream", "time_us"), "number"),
@@ -149,10 +150,11 @@ class RowBatch:
     """Columns of entries with the same fields, in file order; arrays have one item per entry.
 
     begin, end: positions in the window where each entry begins and ends, in bytes.
-    memos: number of memo numbers (the pickle's names for objects) that each entry assigns.
+    memos: number of objects that each entry adds to the pickle's memo (its numbered objects).
     last: index of the last entry that follows each entry without other data between them.
     numbers: values of the integer fields, by name.
-    known: memo numbers of the values of other fields, by name; NEW if the entry creates the value.
+    known: memo numbers of the values of other fields, by name; NEW for a value that the entry
+        itself creates.
     made: values that entries create, by name; valid only where `known` is NEW.
     """
 

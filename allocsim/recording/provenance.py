@@ -184,9 +184,9 @@ class Provenance:
         if no request or value on the host depends on it.
     captured: reason for which `allocsim.capture` wrote the recording, such as an error, and the
         part of the history that is missing; "" for other recordings.
-    free_memory, reserved_memory: free bytes of the GPU, and bytes reserved by this program's
-        PyTorch, when the recording was written; None if unknown.
-    process_memory: bytes of GPU memory of this process, from NVML; None if unknown.
+    free_memory, reserved_memory: free bytes of the GPU, and bytes reserved by PyTorch in the
+        recorded process, when the recording was written; None if unknown.
+    process_memory: bytes of GPU memory of the recorded process, from NVML; None if unknown.
     other_memory, other_processes: GPU memory and number of other processes; None if unknown.
     conf_at_start: conf at the start of the program; None if unknown, or equal to the conf that the
         snapshot contains.
@@ -277,7 +277,7 @@ class CardMemory:
     """Memory of a GPU when a recording was written, in bytes.
 
     total: capacity of the GPU.
-    outside: memory in use, except the memory that this program's PyTorch has reserved.
+    outside: memory in use, except the memory that PyTorch in the recorded process has reserved.
     others_low, others_high: lowest and highest possible memory of other processes.
     processes: number of other processes; None if unknown.
     is_estimated: True if `others_low` and `others_high` are estimates: `outside` minus the usual
@@ -298,7 +298,7 @@ class CardMemory:
 
     @property
     def context(self) -> int:
-        """Memory of this program outside PyTorch: its CUDA context."""
+        """Bytes that the recorded process uses outside PyTorch: its CUDA context."""
         return max(self.outside - self.others, 0)
 
     @property

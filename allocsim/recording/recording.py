@@ -32,8 +32,8 @@ class Marker:
 
     name: name of the field, or "action " and the name of the action.
     where: part of the file that has it: "segments", "entries", "snapshot" or "settings".
-    always: True if this release and newer ones write it in every file that has the part `where`, so
-        that such a file without the marker is from an older release.
+    always: True if the release that introduced the marker, and newer ones, write it in every file
+        that has the part `where`.  Such a file without the marker is then from an older release.
     """
 
     name: str

@@ -103,7 +103,10 @@ Both arrays are in bytes and have one item per interval.
 """
 
 _PIECES: dict[tuple[str, tuple[int, ...], int], _Pieces] = {}
-"""Cache of `_rounding_intervals`, because a search rounds the sizes of many devices alike."""
+"""Cache of `_rounding_intervals`, by release, roundup option and bits of the largest size.
+
+A search needs the same intervals for many settings and devices.
+"""
 
 
 def _rounding_intervals(config: AllocatorConfig, n_bits: int) -> _Pieces:

@@ -1,10 +1,10 @@
 """One device of a recording, prepared once and replayed under any number of settings.
 
-`Prepared` computes the plan, the start state, the address policy and the proof of a device on first
-use, and keeps them.  If the recording starts mid-run, a what-if starts with the recorded segments,
-or it starts empty and first requests the blocks that were live at the start of the recording.
-`choose_start` chooses the start with the smaller error in benchmarks/midrun.py (table in
-docs/evidence/fidelity.md).
+`Prepared` computes the plan (the steps of a replay), the start state, the placement of segments and
+the proof of a device on first use, and keeps them.  If the recording starts mid-run, a what-if
+starts with the recorded segments, or it starts empty and first requests the blocks that were live
+at the start of the recording.  `choose_start` chooses the start with the smaller error in
+benchmarks/midrun.py (table in docs/evidence/fidelity.md).
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def has_two_starts(device: RecordedDevice, setting: Setting) -> bool:
 class Prepared(RecordedDevice):
     """Device of a recording, with data that its replays share: plan, start states, periods, proof.
 
-    written: this device, prepared for a release that can have written the recording; its plan is
-        used.  None if `release` itself can have written the recording.
+    written: the same device, prepared for a release that can have written the recording; its plan
+        (the steps of a replay) is used.  None if `release` itself can have written the recording.
     """
 
     written: Prepared | None = None
@@ -108,10 +108,10 @@ class Prepared(RecordedDevice):
         return self.written is None
 
     def on(self, device_memory: int | None) -> Prepared:
-        """Return this device, prepared for replays on a device of `device_memory` bytes.
+        """Return this object, or a copy of it for replays on a card of `device_memory` bytes.
 
-        None stands for the recorded size.
-        The result is a copy if the size changes the plan or the memory of other processes.
+        None stands for the recorded size.  The result is a copy if the size changes the steps of
+        a replay (the plan), or if the memory of other processes no longer counts.
         """
         if device_memory not in (None, self.named_memory) and self.others_memory:
             return replace(self, is_elsewhere=True).on(device_memory)

@@ -8,7 +8,7 @@ setting.  The range is the lowest and highest peak of replays with these variati
   call at every quiet moment, others have calls at random quiet moments.  If the recording shows no
   call at all, these replays are made only if the share of quiet moments is at least `HIDING`;
 - the lowest and the highest possible memory limit, if it is known only from garbage collections;
-- other plausible addresses of segments, which decide the tie-break of equal free blocks.
+- other plausible addresses of segments, which decide among free blocks of equal size.
 
 Only some of the possible variations are replayed, so the real peak may be outside the range.
 """
@@ -175,10 +175,11 @@ def left_open(
     *,
     tries_addresses: bool,
 ) -> LeftOpen | None:
-    """Replay other plans and addresses that fit the recording; return the range of peaks.
+    """Replay other plans (steps) and addresses that fit the recording; return the range of peaks.
 
-    Returns None if all peaks are equal to the peak of `run`, unless the recording is known to hide
-    the exact memory limit or calls of empty_cache.
+    Returns None if no replay has another peak than `run`.  But if the recording is known to hide
+    the exact memory limit or calls of empty_cache, and other plans have the same peak, returns a
+    range of one value.
 
     run: finished what-if under `setting`.
     loud: steps after which empty_cache would have released memory in `run`; None if unknown.

@@ -1,4 +1,4 @@
-"""Address policy of the driver in a recording, to place the segments of what-if replays.
+"""Rule by which the driver chose addresses in a recording (address policy), for what-if replays.
 
 A what-if (a replay under other settings) obtains other segments than the recorded run, so it must
 choose their addresses.  It uses the policy that reproduces most of the recorded addresses.  A
@@ -35,18 +35,18 @@ from allocsim.units import round_up
 _GAP, _HOLE, _TAKEN = AddressEventKind.GAP, AddressEventKind.HOLE, AddressEventKind.TAKEN
 
 LEAST_SHARE = 0.5
-"""Smallest share of segments that a policy must place at their recorded address to be used."""
+"""Least share of segments that a chosen address policy places at their recorded addresses."""
 
 MOST_MOVES = 20_000
-"""Largest number of segment entries to examine; the policy is evident after far fewer."""
+"""Maximum number of segment entries to examine; far fewer suffice to find the address policy."""
 
 LEAST_CHUNKS = 2
-"""Least number of new chunks (address ranges at multiples of 32 MiB) that is taken as evidence for
-the CUDA driver's policy."""
+"""Least number of new chunks (address ranges at multiples of 32 MiB) in a recording with which the
+address policy "driver" (see `Addresses`) is considered."""
 
 LEAST_RUNS, ALIGNED_SHARE = 4, 0.75
-"""Evidence for the CUDA driver's policy: this number of ranges of adjacent segments or more, and
-this share of them or more at multiples of 32 MiB."""
+"""Evidence for the address policy "driver" (`Addresses`): the least number of ranges of adjacent
+segments, and the least share of these ranges that begin at a multiple of 32 MiB."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,11 +236,12 @@ CYCLE = 4
 """Number of earlier states to compare the allocator with, since blocks may alternate addresses."""
 
 _CHECK_EVERY = 512
-"""Least number of steps between two comparisons of the allocator's state, because a comparison
-takes as long as tens of steps."""
+"""Least number of steps between two comparisons of the allocator's state with its earlier states,
+because a comparison takes as long as tens of steps; `_LEAST_CHECKS` may reduce it."""
 
 _LEAST_CHECKS = 8
-"""Least number of comparisons of the allocator's state during a sequence of 8 or more periods."""
+"""Least number of comparisons of states (`CYCLE`) that fit into a sequence of 8 or more periods; to
+reach it, they may be fewer than `_CHECK_EVERY` steps apart."""
 
 _CANDIDATES = 16
 """Number of possible lengths of a period that `find_period` tries."""
@@ -289,7 +290,7 @@ class Period:
 
     @property
     def stride(self) -> int:
-        """Number of steps between comparisons of the allocator's state; a multiple of `length`."""
+        """Number of steps between two comparisons of states (`CYCLE`); a multiple of `length`."""
         apart = min(-(-_CHECK_EVERY // self.length), max(self.count // _LEAST_CHECKS, 1))
         return apart * self.length
 

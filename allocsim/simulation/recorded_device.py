@@ -210,7 +210,7 @@ class RecordedDevice:
 
     @cached_property
     def addresses(self) -> Addresses:
-        """Address policy of what-if replays, whose segments differ from the recorded ones."""
+        """Rule by which what-if replays place segments, which differ from the recorded ones."""
         if self.is_made or self.is_requests:
             return Addresses()
         return read_addresses(self.trace, self.start)
@@ -240,9 +240,10 @@ class RecordedDevice:
         """Return a simulated allocator in the state before the first entry.
 
         device_memory: bytes of the device; None for an unlimited device.
-        base_address: first address to assign; None for the `base` of the address policy.
-        address_policy: policy to use in place of `addresses`; None to use `addresses`.
-        addresses: address policy of the segments; None for `self.addresses`.
+        base_address: first address to assign; None for `addresses.base`.
+        address_policy: "bump", "firstfit" or "driver", in place of `addresses`; None to use
+            `addresses`.
+        addresses: placement of segments; None for `self.addresses`.
         limit: memory limit in bytes that the program sets by a call; None without a limit.
         start: `Start.KEPT` for an allocator with the recorded segments; `Start.REALLOCATED` for an
             empty one, from which the caller then requests the live blocks.

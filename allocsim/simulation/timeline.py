@@ -119,7 +119,8 @@ FEW = 64
 def fold(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
     """Add up the changes of statistics in a journal (core/journal.py), with NumPy if faster.
 
-    Returns the sums for all pools, for the small pools and for the large pools.
+    Returns the change, peak and increase of each statistic: for all pools together, for the small
+    pools, and for the large pools.
     """
     is_quicker = IS_COMPILED or len(journal[0]) < FEW
     return fold_records(journal) if is_quicker else fold_columns(journal)
@@ -157,7 +158,7 @@ def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
 
 
 def fold_allocated(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Add up only the changes of allocated bytes over all pools; leave the other sums 0.
+    """Add up the changes of allocated bytes over all pools; return 0 for all other statistics.
 
     This is enough to compare settings; see `fold`.
     """

@@ -245,6 +245,6 @@ def golden_segment(segment: Mapping[str, Any], number: Numbers) -> dict[str, Any
 
 
 def stream_numbers(handles: Mapping[int, int]) -> Numbers:
-    """Return a function that maps a raw stream handle to its stream number; KeyError for others."""
+    """Return a function from a raw stream handle to its number; it raises KeyError if unknown."""
     known = {handle: number for number, handle in handles.items()}
     return known.__getitem__

@@ -1,9 +1,9 @@
 """Simulate a program given as a list of requests and frees, and return its recording.
 
 A row of the program is one call: a request, a free or empty_cache.  In rows that repeat, such as a
-decoding step, requests of the small pool are not simulated if the small pool is in the same state
-as before an earlier repetition: they get the addresses of that repetition.  This is exact, because
-the pools share no blocks.
+decoding step, requests of the small pool are not simulated if the small pool has the same free
+blocks as before an earlier repetition: they get the addresses of that repetition.  This is exact,
+because the pools share no blocks.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from allocsim.workload.stretches import EMPTY_CACHE, KnownProgram, Repeats
 _Ints = NDArray[np.int64]
 
 _AT_ONCE = 1 << 12
-"""Number of rows of the program (one call each) that are passed to the core at a time."""
+"""Number of calls of the program that are passed to the core at a time."""
 
 _ENTRIES = np.zeros(EMPTY_CACHE + 1, dtype=np.int64)
-"""Number of history entries of a row of the program, by its kind, if it needs no driver call."""
+"""Number of history entries of a call of the program, by its kind, if it needs no driver call."""
 _ENTRIES[[MALLOC, FREE]] = 1, 2
 
 
@@ -176,15 +176,15 @@ class _Player:
         self.oom_text = ""
         self._steps = _Steps(program)
         self._n_entries = np.zeros(len(program.kind), dtype=np.int64)
-        """Number of history entries of each program row (call) that was simulated or copied."""
+        """Number of history entries of each call of the program; 0 before it is simulated."""
         self._singly: list[tuple[NDArray[Any], ...]] = []
         """History entries of the program's calls that the core's fast loop did not run, as columns:
-        row of the program, action, address and size."""
+        number of the call, action, address and size."""
         self._records: list[tuple[_Ints, ...]] = []
-        """Changes of the statistics by the program's calls that `_play` runs: bytes, requested
-        bytes, and one number for inactive split blocks (columns 1 to 3 of core/journal.py)."""
+        """Changes of the statistics that are not in `_stat_moves` yet, as arrays: bytes, requested
+        bytes, packed changes of inactive split blocks (columns 1 to 3 of core/journal.py)."""
         self._stat_moves = np.zeros((3, len(program.kind)), dtype=np.int64)
-        """Changes of the statistics by each program row (call), in the form of `_records`."""
+        """Changes of the statistics: three rows as in `_records`, one column per call."""
         self._repeats = Repeats(program, allocator)
         self._address = np.zeros(len(self._steps.requested), dtype=np.uint64)
         """Address of each block."""

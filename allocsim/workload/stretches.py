@@ -14,7 +14,7 @@ from allocsim.core import FREE, MALLOC, SMALL_SIZE, FreeBlockOrder, ReplayAlloca
 _Ints = NDArray[np.int64]
 
 EMPTY_CACHE = 9
-"""Kind of a program's row that calls empty_cache; the other kinds are MALLOC and FREE."""
+"""Value in `KnownProgram.kind` for a call of empty_cache; other values are MALLOC and FREE."""
 
 _SPANS = (1, 2)
 """Numbers of stretches to go back in the search for an equal one.  To go back 2 helps if two blocks
@@ -29,7 +29,8 @@ class KnownProgram:
     block: number of the block; blocks are numbered from 0 in the order of their requests.
     size: bytes of a request.
     stack: stack number of a request; -1 in other rows.
-    stretches: first row of each stretch (range of rows) that may repeat, and the end of the last.
+    stretches: first row of each stretch (range of rows) that may repeat an earlier one, then the
+        end of the last stretch.
     """
 
     kind: _Ints
@@ -40,9 +41,10 @@ class KnownProgram:
 
 
 class Repeats:
-    """Search for stretches (ranges of rows) of a program that repeat an earlier stretch.
+    """Search for stretches (ranges of calls) of a program that repeat an earlier stretch.
 
-    places: dictionary from the number of a stretch to the state of the small pool at its beginning.
+    places: by the number of a stretch, a value that identifies the free blocks of the small pool at
+        the beginning of the stretch (`small_places`).
     """
 
     def __init__(self, program: KnownProgram, allocator: ReplayAllocator) -> None:
@@ -54,12 +56,12 @@ class Repeats:
         """Rounded size of each block."""
         of_small = self._rounded <= SMALL_SIZE
         self._number = np.cumsum(of_small)
-        """Number of blocks of the small pool up to and including each block."""
+        """For each block, the number of blocks of the small pool from block 0 to this block."""
         self.is_small = (program.kind != EMPTY_CACHE) & of_small[program.block]
         self._asked_before = np.cumsum(asks)
         frees = program.kind == FREE
         self._freed = np.full(len(which), len(asks))
-        """Row of the program that frees each block; the number of all its rows if none does."""
+        """Row that frees each block; for a block that is not freed, the number of all rows."""
         self._freed[program.block[frees]] = np.flatnonzero(frees)
         self.places: dict[int, object] = {}
         self._keys: dict[int, tuple[bytes, ...]] = {}

@@ -25,7 +25,7 @@ class Figures:
     reserved_bytes, idle_bytes: memory that PyTorch holds, and its unallocated part; an error text
         prints one of them.
     limit_bytes: largest number of bytes that PyTorch may reserve.
-    process_bytes: memory that this process holds on the device.
+    process_bytes: memory that the process with the error holds on the device.
     pool_bytes: part of allocated_bytes in private pools.
     others_bytes: memory of the other processes that an error text lists.
     largest_bytes: size above which the device refuses a single allocation.

@@ -31,7 +31,7 @@ from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE
 CAUSES = (*MESSAGE_CAUSES[:-1], "pending_free", "private_pool", MESSAGE_CAUSES[-1])
 
 MOST_WATCHED = 200
-"""Number of errors per replay at which the blocks are examined; later errors have only sizes."""
+"""Maximum number of errors in a replay at which blocks are examined; later ones have only sizes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,13 +86,13 @@ class ProgramName(NamedTuple):
 
     @property
     def part(self) -> str:
-        """Name of the array in the family's file that has this program's laws, such as "bf16"."""
+        """Name of the array with the program's laws in the file of its family, such as "bf16"."""
         first = (SERVE, self.dtype) if self.work == SERVE else (self.dtype,)
         return ".".join((*first, *self.options))
 
     @property
     def make(self) -> str:
-        """Name of the array in the family's file that has the laws for creating the model."""
+        """Name of the array with the laws for creating the model, in the file of its family."""
         adapted = [each for each in self.options if each.startswith(_ADAPTED)]
         return ".".join((MAKE, _PARAMETERS[self.dtype], *adapted))
 
