@@ -23,7 +23,14 @@ from allocsim.errors import ConfigError
 from allocsim.fitting.model import Configured, hub_name, model_of, published_quantization
 from allocsim.fitting.run_result import find_install, record_in, why_it_failed
 from allocsim.fitting.serving import held_of, serve
-from allocsim.phantom import THREAD_STACK, Gpu, Recorded, charges_of, starter_of
+from allocsim.phantom import (
+    THREAD_STACK,
+    Gpu,
+    Recorded,
+    charges_of,
+    described_model,
+    starter_of,
+)
 from allocsim.recording import Refusal, figures_in
 
 _DTYPES = ("dtype", "torch_dtype")
@@ -188,10 +195,7 @@ def start(
     install = find_install(python)
     with TemporaryDirectory(prefix="allocsim-start-") as place:
         folder = Path(place)
-        described = folder / (found.name.replace("/", "-") or "model")
-        described.mkdir()
-        (described / "config.json").write_text(json.dumps(_config(found, model)))
-        _copy_beside(found, described)
+        described = _described(found, model)
         played = ",".join(map(str, requests))
         command = (install.python, str(starter.script), str(described), played, *arguments)
         # With NVLink, or on two cards, engines replace NCCL by a kernel.
@@ -325,11 +329,13 @@ _BESIDE = ("*processor_config.json", "tokenizer*", "merges.txt", "vocab.json")
 """Files beside config.json that an engine needs in its profiling run with images."""
 
 
-def _copy_beside(model: Configured, folder: Path) -> None:
+def _described(model: Configured, text: str) -> Path:
+    files = {"config.json": json.dumps(_config(model, text)).encode()}
     if model.path is not None:
         for pattern in _BESIDE:
             for file in Path(model.path).parent.glob(pattern):
-                shutil.copyfile(file, folder / file.name)
+                files[file.name] = file.read_bytes()
+    return described_model(model.name.replace("/", "-") or "model", files)
 
 
 def _keep(recorded: Recorded, keep: Path) -> None:

@@ -19,7 +19,7 @@ from allocsim.phantom.build import (
     digest_of,
     find_compiler,
 )
-from allocsim.phantom.engines import DriverCharges, Starter, charges_of, starter_of
+from allocsim.phantom.engines import DriverCharges, Starter, charges_of, described_model, starter_of
 from allocsim.phantom.gpu import (
     CARDS,
     CONTEXT_MEMORY_SEEN,
@@ -47,7 +47,7 @@ __all__ = [
     "PhantomError", "ProcessRecording", "Recorded", "RecordedProgram", "RefusedError", "STUB",
     "ScriptError", "Starter", "Stubs", "THREAD_STACK", "TorchInstall", "UnavailableError", "Wheel",
     "begin_to_find_torch", "build_once", "build_stubs", "cached_wheel", "charges_of",
-    "compile_source", "context_range", "context_seen", "digest_of", "fetch_wheel", "find_compiler",
-    "find_gpu", "find_torch", "full_version", "has_gpu", "limits_of", "phantom_environment",
-    "record", "starter_of",
+    "compile_source", "context_range", "context_seen", "described_model", "digest_of",
+    "fetch_wheel", "find_compiler", "find_gpu", "find_torch", "full_version", "has_gpu",
+    "limits_of", "phantom_environment", "record", "starter_of",
 ]  # fmt: skip

@@ -6,13 +6,16 @@ runs of vLLM on an H100.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from allocsim.errors import ConfigError
 from allocsim.phantom import start_vllm
+from allocsim.phantom.build import build_once
 from allocsim.phantom.gpu import Gpu
+from allocsim.phantom.wheel import cache_root
 from allocsim.units import KIB, MIB
 
 _HERE = Path(__file__).parent
@@ -45,6 +48,22 @@ _STARTERS = {
     ),
     "sglang": Starter("SGLang", _HERE / "start_sglang.py", "", "mem-fraction-static"),
 }
+
+
+def described_model(name: str, files: Mapping[str, bytes]) -> Path:
+    """Write files such as config.json for an engine; return their folder, which is called `name`.
+
+    The path depends only on the contents, because engines find compiled code by the model's path.
+    """
+    digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:16]
+
+    def write(folder: Path) -> None:
+        for file, content in files.items():
+            (folder / file).write_bytes(content)
+
+    folder = cache_root() / "engines" / "models" / digest / name
+    build_once(folder, write)
+    return folder
 
 
 def starter_of(server: str) -> Starter:

@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -217,7 +217,7 @@ def _environment(
         # A fresh cache: kernels tuned for a phantom are useless on a card and vice versa, and
         # a program uses other memory while it compiles than with a warm cache.
         environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder.resolve() / "compiled"))
-        environment |= _caches_of_engines(program.gpu)
+        environment |= _settings_of_engines(program.gpu)
         environment["ALLOCSIM_PHANTOM_DRIVER"] = program.charges.variable
     environment["ALLOCSIM_PHANTOM_VALUES"] = program.routing if program.values else ""
     if program.sizes_only:
@@ -235,19 +235,16 @@ def _environment(
     }
 
 
-def _caches_of_engines(gpu: Gpu) -> dict[str, str]:
+def _settings_of_engines(gpu: Gpu) -> dict[str, str]:
     # A server starts in half the time with a warm cache.
     place = cache_root() / "engines" / "".join(filter(str.isalnum, gpu.name))
-    infos, shared = place / "vllm" / "modelinfos", place.parent / "modelinfos"
-    with suppress(OSError):  # saves time: vLLM describes a model once for all cards
-        infos.parent.mkdir(parents=True, exist_ok=True)
-        shared.mkdir(exist_ok=True)
-        infos.symlink_to(shared)  # fails if it is there
     return {
         "VLLM_CACHE_ROOT": str(place / "vllm"),
         "FLASHINFER_WORKSPACE_BASE": str(place),
         # Kernels of a phantom have no code, so they must not be in the cache of a real GPU.
         "TRITON_CACHE_DIR": str(place / "triton"),
+        # Otherwise two processes compile kernels that no start needs.
+        "HUMMING_DISABLE_PARALLEL_BUILD": "1",
     }
 
 

@@ -6,6 +6,7 @@ server and the detokenizer, which use no GPU, are not started.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -60,6 +61,7 @@ def _play(scheduler: Any, requests: int, prompt: int, decode: int) -> None:
 
 
 def main(folder: str, requests: str, words: list[str]) -> None:
+    gc.disable()  # imports make many objects and little garbage
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "FLASHINFER_USE_CUDA_NORM"):
         os.environ[name] = "1"
     _SHARED.name_architecture(Path(folder))
@@ -76,12 +78,14 @@ def main(folder: str, requests: str, words: list[str]) -> None:
     rank = module.spawn_world_rank(arguments, tp_rank=0, pp_rank=0)
     ranks = module.SpawnRanks(world_rank=rank, dp_rank=None, gpu_id=0)
     module.publish(arguments, role="scheduler", ranks=ranks)
+    gc.freeze()
+    gc.enable()
     scheduler = module.Scheduler(arguments, ports)
     print(_SHARED.READY, flush=True)
     _SHARED.print_memory("start")
     if requests:
         _play(scheduler, *map(int, requests.split(",")))
-    sys.exit(0)
+    _SHARED.end()
 
 
 if __name__ == "__main__":

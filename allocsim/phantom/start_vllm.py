@@ -11,7 +11,9 @@ memory in use on the card after each stage.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import gc
 import inspect
 import json
 import os
@@ -145,7 +147,16 @@ def _leave_out_other_ranks() -> None:
             vars(module)["in_the_same_node_as"] = lambda group, *_, **__: [True] * group.size()
 
 
+def end() -> None:
+    """End the process without freeing its objects, which takes several seconds."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    atexit._run_exitfuncs()  # writes the recording
+    os._exit(0)
+
+
 def main(folder: str, requests: str, words: list[str]) -> None:
+    gc.disable()  # imports make many objects and little garbage
     for name in ("VLLM_NO_USAGE_STATS", "DO_NOT_TRACK", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         os.environ[name] = "1"
     name_architecture(Path(folder))
@@ -153,6 +164,9 @@ def main(folder: str, requests: str, words: list[str]) -> None:
     fixed = ["--model", folder, "--load-format", "dummy"]
     if not (Path(folder) / "tokenizer_config.json").exists():
         fixed.append("--skip-tokenizer-init")
+    # The engine describes the model's class in another process, which takes ten seconds.
+    registry: Any = import_module("vllm.model_executor.models.registry")
+    registry._run_in_subprocess = lambda describe: describe()
     engine_arguments = _find("AsyncEngineArgs").from_cli_args(parser.parse_args([*fixed, *words]))
     config = engine_arguments.create_engine_config(
         usage_context=_find("UsageContext").OPENAI_API_SERVER
@@ -163,7 +177,10 @@ def main(folder: str, requests: str, words: list[str]) -> None:
     if 1 < parallel.world_size == parallel.tensor_parallel_size:
         executor = _find("UniProcExecutor")
         _leave_out_other_ranks()
-    engine = _find("EngineCore")(config, executor, log_stats=False)
+    core = _find("EngineCore")
+    gc.freeze()
+    gc.enable()
+    engine = core(config, executor, log_stats=False)
     print(READY, flush=True)
     print_memory("start")
     if requests:
@@ -173,7 +190,7 @@ def main(folder: str, requests: str, words: list[str]) -> None:
             engine.sleep(level)
             print_memory(f"sleep at level {level}")
             engine.wake_up()
-    engine.shutdown()
+    end()
 
 
 if __name__ == "__main__":

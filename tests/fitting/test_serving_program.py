@@ -105,8 +105,8 @@ class EngineCore:
         print(os.environ["PRINTED"], flush=True)
         if os.environ["REFUSED"] and not set(os.environ["ACCEPTED"].split()) <= set(config.words):
             raise ValueError(os.environ["REFUSED"])
-    def shutdown(self): pass
 """,
+    "model_executor/models/registry": "def _run_in_subprocess(describe): raise OSError",
 }
 _NAMES = (
     "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES = {'llama': 'LlamaForCausalLM'}\nMODEL_MAPPING_NAMES = {}"
@@ -319,6 +319,16 @@ def test_the_tokenizer_and_processors_beside_a_configuration_are_used(
     (folder / "tokenizer_config.json").write_text("{}")
     start(str(folder), "vllm", H100, python=sys.executable)
     assert "--skip-tokenizer-init" not in json.loads(seen.read_text())[1]
+
+
+def test_starts_of_one_model_describe_it_at_one_path(engine: Callable[..., Path]) -> None:
+    """An engine finds the code that it compiled for the model by this path."""
+    seen, places = engine(_UP), []
+    for model in ("Llama-3.1-8B", "Llama-3.1-8B", "Llama-3.2-1B"):
+        start(model, "vllm", H100, python=sys.executable)
+        words = json.loads(seen.read_text())[1]
+        places.append(words[words.index("--model") + 1])
+    assert places[0] == places[1] != places[2]
 
 
 def test_arguments_that_the_engine_does_not_know_are_an_error(

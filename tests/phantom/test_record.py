@@ -21,7 +21,7 @@ from allocsim.phantom import UnavailableError
 from allocsim.phantom.at_exit import leave_out_frames
 from allocsim.phantom.gpu import Gpu, find_gpu
 from allocsim.phantom.installs import find_torch
-from allocsim.phantom.record import Recorded, RecordedProgram, _caches_of_engines, record
+from allocsim.phantom.record import Recorded, RecordedProgram, _settings_of_engines, record
 from allocsim.recording import Mark, MarkKind, load, load_host
 from allocsim.replaying import replay
 from allocsim.units import GIB
@@ -186,17 +186,13 @@ def test_compiler_cache_is_of_one_run_on_a_phantom(
     assert first == second == own if own is not None else first != second
 
 
-def test_cards_share_what_an_engine_knows_of_models(
-    pretend: Path, monkeypatch: pytest.MonkeyPatch
+def test_caches_of_an_engine_differ_by_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Folders of the engine's other caches differ, because its kernels depend on the card."""
-    monkeypatch.setenv("ALLOCSIM_CACHE", str(pretend / "cache"))
+    monkeypatch.setenv("ALLOCSIM_CACHE", str(tmp_path))
     places = [
-        Path(_caches_of_engines(find_gpu(name))["VLLM_CACHE_ROOT"])
-        for name in ("T4", "H100", "H100")
+        _settings_of_engines(find_gpu(name))["VLLM_CACHE_ROOT"] for name in ("T4", "H100", "H100")
     ]
-    (places[0] / "modelinfos" / "llama.json").write_text("{}")
-    assert (places[1] / "modelinfos" / "llama.json").read_text() == "{}"
     assert places[0] != places[1] == places[2]
 
 
