@@ -189,8 +189,6 @@ def start(
         raise ConfigError(f"{found.name} is not a language model with a configuration")
     starter = starter_of(server)
     if cards > 1:
-        if not starter.split:
-            raise ConfigError(f"{starter.name} is started on one card only, not on {cards}")
         arguments = (*arguments, starter.split, str(cards))
     install = find_install(python)
     with TemporaryDirectory(prefix="allocsim-start-") as place:

@@ -29,8 +29,7 @@ class Starter:
         as "number,prompt,decode" or "", and the arguments of the engine's command.
     configured, ready: lines that the program prints when the engine has read its options, and
         when it can take requests.
-    split: engine's option for the number of cards that share each layer; "" if only one card is
-        possible.
+    split: engine's option for the number of cards that share each layer.
     fraction: engine's option for the share of the card's memory that it takes.
     """
 
@@ -46,7 +45,7 @@ _STARTERS = {
     "vllm": Starter(
         "vLLM", _HERE / "start_vllm.py", "--tensor-parallel-size", "gpu-memory-utilization"
     ),
-    "sglang": Starter("SGLang", _HERE / "start_sglang.py", "", "mem-fraction-static"),
+    "sglang": Starter("SGLang", _HERE / "start_sglang.py", "--tp-size", "mem-fraction-static"),
 }
 
 

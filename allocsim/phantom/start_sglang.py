@@ -1,7 +1,8 @@
 """Start SGLang's scheduler as `sglang.launch_server` would, and end once it is ready for requests.
 
 This file is run as a script, by an interpreter that has SGLang.  Weights have no values, and the
-server and the detokenizer, which use no GPU, are not started.
+server and the detokenizer, which use no GPU, are not started.  With tensor parallelism, all GPUs
+allocate the same, so only the first rank is started.
 """
 
 from __future__ import annotations
@@ -78,6 +79,9 @@ def main(folder: str, requests: str, words: list[str]) -> None:
     rank = module.spawn_world_rank(arguments, tp_rank=0, pp_rank=0)
     ranks = module.SpawnRanks(world_rank=rank, dp_rank=None, gpu_id=0)
     module.publish(arguments, role="scheduler", ranks=ranks)
+    if arguments.tp_size > 1:
+        queues = import_module("sglang.srt.distributed.device_communicators.shm_broadcast")
+        _SHARED.leave_out_other_ranks(queues.MessageQueue, "sglang.")
     gc.freeze()
     gc.enable()
     scheduler = module.Scheduler(arguments, ports)

@@ -119,8 +119,12 @@ def _play(engine: Any, requests: int, prompt: int, decode: int) -> None:
     run_steps(each(), requests * (prompt + decode))
 
 
-def _leave_out_other_ranks() -> None:
-    """Patch torch.distributed so that the first rank runs without the other ranks."""
+def leave_out_other_ranks(queue: Any, package: str) -> None:
+    """Patch torch.distributed so that the first rank runs without the other ranks.
+
+    queue: class of an engine's queues between ranks.
+    package: prefix of the names of the engine's modules.
+    """
     dist: Any = import_module("torch.distributed")
     store = import_module("torch.testing._internal.distributed.fake_pg").FakeStore
     begin, divide, send = dist.init_process_group, dist.new_group, dist.broadcast_object_list
@@ -141,8 +145,9 @@ def _leave_out_other_ranks() -> None:
     dist.init_process_group, dist.broadcast_object_list = begin_alone, broadcast
     dist.new_group = lambda ranks=None, *_, **__: divide(ranks, backend="fake")
     dist.all_gather_object = gather
-    _find("MessageQueue").create_from_process_group = lambda *_, **__: None
-    for module in [each for name, each in sys.modules.items() if name.startswith("vllm.")]:
+    dist.monitored_barrier = lambda *_, **__: None
+    queue.create_from_process_group = lambda *_, **__: None
+    for module in [each for name, each in sys.modules.items() if name.startswith(package)]:
         if "in_the_same_node_as" in vars(module):
             vars(module)["in_the_same_node_as"] = lambda group, *_, **__: [True] * group.size()
 
@@ -176,7 +181,7 @@ def main(folder: str, requests: str, words: list[str]) -> None:
     parallel = config.parallel_config
     if 1 < parallel.world_size == parallel.tensor_parallel_size:
         executor = _find("UniProcExecutor")
-        _leave_out_other_ranks()
+        leave_out_other_ranks(_find("MessageQueue"), "vllm.")
     core = _find("EngineCore")
     gc.freeze()
     gc.enable()

@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-enum { SUCCESS = 0, SYSTEM_ERROR = 2 };
+enum { SUCCESS = 0, UNHANDLED_CUDA_ERROR = 1, SYSTEM_ERROR = 2 };
 
 struct id {
   char bytes[128];
@@ -96,6 +96,14 @@ int ncclCommWindowRegister(struct communicator *communicator, void *buffer, size
                            void **window, int flags) {
   (void)flags;
   return ncclCommRegister(communicator, buffer, size, window);
+}
+int ncclMemAlloc(void **out, size_t size) {
+  *out = (void *)device_malloc(size);
+  return *out ? SUCCESS : UNHANDLED_CUDA_ERROR;
+}
+int ncclMemFree(void *address) {
+  if (!address) return SUCCESS;
+  return device_release((uintptr_t)address) ? UNHANDLED_CUDA_ERROR : SUCCESS;
 }
 int ncclRedOpCreatePreMulSum(int *operation, void *factor, int type, int residence,
                              struct communicator *communicator) {

@@ -13,7 +13,7 @@ queue.MessageQueue = type("MessageQueue", (), {})
 sys.path.insert(0, sys.argv[1])
 import start_vllm  # noqa: E402
 
-start_vllm._leave_out_other_ranks()
+start_vllm.leave_out_other_ranks(queue.MessageQueue, "vllm.")
 dist.init_process_group("nccl", init_method="tcp://nowhere:1", world_size=4, rank=0, timeout=None)
 group = dist.new_group([0, 1, 2, 3], backend="gloo")
 assert (group.rank(), group.size()) == (0, 4)
@@ -30,5 +30,6 @@ assert gathered == [{"free": 5}] * 4
 least = torch.tensor([7])
 dist.all_reduce(least, op=dist.ReduceOp.MIN, group=group)
 dist.barrier(group=group)
+dist.monitored_barrier(group=group, wait_all_ranks=True)
 assert least.item() == 7
 print("one rank of", dist.get_world_size())

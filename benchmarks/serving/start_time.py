@@ -1,0 +1,94 @@
+"""Time the first and a later start of an engine, as a user's command takes them.
+
+    python -m benchmarks.serving.start_time --python PATH [--server sglang] [MODEL ...]
+    python -m benchmarks.serving.start_time --docs
+
+The command is `allocsim fit MODEL --serve --engine program` with the engine's default options.  The
+first start begins with an empty cache folder, so it compiles the stubs and the model.  Results are
+kept in results/serving_start_time.json, and --docs writes them to docs/evidence/serving.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.serving.__main__ import HERE
+from benchmarks.serving.architectures import CASES
+from benchmarks.serving.started import keep_in, kept_in
+from tests.reference import between_marks
+
+_RESULTS = HERE.parent / "results" / "serving_start_time.json"
+_PAGE = HERE.parents[1] / "docs" / "evidence" / "serving.md"
+_COMMAND = "python -m benchmarks.serving.start_time --docs"
+
+
+def timed(model: str, python: str, server: str) -> dict[str, Any]:
+    """Start a model twice; return the seconds and the tokens of both starts."""
+    card, cards = CASES[server][model]
+    command = [sys.executable, "-m", "allocsim", "fit", model, "--gpu", card, "--serve", "--json"]
+    command += ["--server", server, "--engine", "program", "--python", python]
+    if cards > 1:
+        command += ["--tensor-parallel", str(cards)]
+    answers, seconds = [], []
+    with TemporaryDirectory() as cache:
+        for _ in range(2):
+            began = time.perf_counter()
+            done = subprocess.run(
+                command,
+                env={**os.environ, "ALLOCSIM_CACHE": str(Path(cache))},
+                stdout=subprocess.PIPE,
+                check=False,
+            )
+            seconds.append(round(time.perf_counter() - began, 1))
+            answers.append(json.loads(done.stdout))
+    return {
+        "row": model,
+        "engine": " ".join(answers[0]["program"].split()[:2]),
+        "card": card,
+        "cards": cards,
+        "seconds": seconds,
+        "phases": [each["start"]["phase"] for each in answers],
+        "tokens": [each["start"]["figures"].get("kv_cache_tokens", 0) for each in answers],
+    }
+
+
+def table() -> Iterator[str]:
+    """Yield the table of all results."""
+    yield "| engine | model | cards | first start | later start | tokens, first | tokens, later |"
+    yield "|---|---|---|---:|---:|---:|---:|"
+    for each in sorted(kept_in(_RESULTS), key=lambda each: (each["engine"], each["row"].lower())):
+        first, later = each["seconds"]
+        tokens = " | ".join(f"{number:,.0f}" for number in each["tokens"])
+        yield (
+            f"| {each['engine']} | {each['row']} | {each['cards']} x {each['card']} | "
+            f"{first:.0f} s | {later:.0f} s | {tokens} |"
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.serving.start_time", description=__doc__)
+    parser.add_argument("models", metavar="MODEL", nargs="*")
+    parser.add_argument("--python", metavar="PATH")
+    parser.add_argument("--server", choices=CASES, default="vllm")
+    parser.add_argument("--docs", action="store_true")
+    given = parser.parse_args(arguments)
+    for model in given.models or (CASES[given.server] if given.python else ()):
+        result = timed(model, given.python, given.server)
+        keep_in(_RESULTS, result)
+        print(json.dumps(result), flush=True)
+    if given.docs:
+        text = "\n".join(table())
+        _PAGE.write_text(between_marks(_PAGE.read_text(), "start times", _COMMAND, text))
+
+
+if __name__ == "__main__":
+    main()
