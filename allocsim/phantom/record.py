@@ -243,7 +243,7 @@ def _settings_of_engines(gpu: Gpu) -> dict[str, str]:
         "FLASHINFER_WORKSPACE_BASE": str(place),
         # Kernels of a phantom have no code, so they must not be in the cache of a real GPU.
         "TRITON_CACHE_DIR": str(place / "triton"),
-        # Otherwise two processes compile kernels that no start needs.
+        # vLLM imports humming, which would compile kernels in two further processes.
         "HUMMING_DISABLE_PARALLEL_BUILD": "1",
     }
 

@@ -82,7 +82,7 @@ def main(folder: str, requests: str, words: list[str]) -> None:
     if arguments.tp_size > 1:
         queues = import_module("sglang.srt.distributed.device_communicators.shm_broadcast")
         _SHARED.leave_out_other_ranks(queues.MessageQueue, "sglang.")
-    gc.freeze()
+    gc.freeze()  # later collections skip the imported objects
     gc.enable()
     scheduler = module.Scheduler(arguments, ports)
     print(_SHARED.READY, flush=True)

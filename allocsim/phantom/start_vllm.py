@@ -183,7 +183,7 @@ def main(folder: str, requests: str, words: list[str]) -> None:
         executor = _find("UniProcExecutor")
         leave_out_other_ranks(_find("MessageQueue"), "vllm.")
     core = _find("EngineCore")
-    gc.freeze()
+    gc.freeze()  # later collections skip the imported objects
     gc.enable()
     engine = core(config, executor, log_stats=False)
     print(READY, flush=True)

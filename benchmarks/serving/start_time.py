@@ -57,7 +57,7 @@ def timed(model: str, python: str, server: str) -> dict[str, Any]:
         "cards": cards,
         "seconds": seconds,
         "phases": [each["start"]["phase"] for each in answers],
-        "tokens": [each["start"]["figures"].get("kv_cache_tokens", 0) for each in answers],
+        "tokens": [int(each["start"]["figures"]["kv_cache_tokens"]) for each in answers],
     }
 
 
