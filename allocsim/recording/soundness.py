@@ -6,7 +6,7 @@ Equal defects of several entries are reported once, with the number of entries.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Literal
@@ -68,15 +68,12 @@ def refuse_unsound(recording: Recording) -> dict[int, Rewound]:
     return rewound
 
 
-def refuse_overlaps(recording: Recording, starts: Mapping[int, Rewound]) -> None:
-    """Raise RecordingError if a recorded allocation overlaps a block that is live at that time.
+def refuse_overlaps(recording: Recording, trace: Trace, start: Rewound) -> None:
+    """Raise RecordingError if an allocation of `trace` overlaps a block that is live at that time.
 
-    starts: state of each device before its first entry, by device number.
+    start: state of the device of `trace` before its first entry.
     """
-    for trace in recording.devices:
-        if trace.device in starts:
-            overlap = _overlap(trace, starts[trace.device].state())
-            _refuse_errors(recording, filter(None, [overlap]))
+    _refuse_errors(recording, filter(None, [_overlap(trace, start.state())]))
 
 
 def _refuse_errors(recording: Recording, defects: Iterable[Defect]) -> None:

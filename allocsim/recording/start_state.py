@@ -12,7 +12,7 @@ pool of a released segment is a guess if the entries have no pool_id.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -72,7 +72,7 @@ class MappedRanges:
         at = bisect_right(self._ranges, new.start, key=lambda r: r.start)
         before = self._ranges[at - 1] if at else None
         after = self._ranges[at] if at < len(self._ranges) else None
-        if (before and before.end > new.start) or (after and after.start < new.end):
+        if self.overlaps(new.start, new.end):
             return False
         first, last = at, at
         if before and before.end == new.start and before.joins(new):
@@ -83,6 +83,11 @@ class MappedRanges:
             last += 1
         self._ranges[first:last] = [new]
         return True
+
+    def overlaps(self, start: int, end: int) -> bool:
+        at = bisect_right(self._ranges, start, key=lambda r: r.start)
+        is_before = at > 0 and self._ranges[at - 1].end > start
+        return is_before or (at < len(self._ranges) and self._ranges[at].start < end)
 
     def cut(self, start: int, end: int) -> bool:
         """Unmap [start, end); return False and change nothing if no single range contains it."""
@@ -148,6 +153,11 @@ class Rewound:
         for index, action, addr, size, stream, pool in rows:
             rewind.undo(index, action, addr, size=size, stream=stream, pool_id=pools[pool])
 
+    @property
+    def has_overlaps(self) -> bool:
+        """True if two segments overlapped at some entry after the one given to the constructor."""
+        return self._rewind.has_overlaps
+
     def state(
         self,
         *,
@@ -169,11 +179,13 @@ def trimmed(trace: Trace, first: int, last: int) -> Trace:
 
 
 class _Rewind:
-    __slots__ = ("live", "_device", "_ranges", "_segments")
+    __slots__ = ("has_overlaps", "live", "_device", "_places", "_ranges", "_segments")
 
     def __init__(self, trace: Trace, live: dict[int, Live]) -> None:
         self._device = trace.device
         self._segments: dict[int, SegmentState] = {}
+        self._places: list[int] = []  # addresses of `_segments`, sorted
+        self.has_overlaps = False
         self._ranges = MappedRanges()
         self.live = live
         for segment in trace.segments:
@@ -181,11 +193,26 @@ class _Rewind:
 
     def _take(self, segment: SegmentState) -> None:
         if not segment.is_expandable:
-            self._segments[segment.address] = segment
+            self._add(segment)
             return
         owner = (segment.stream, segment.pool_id, segment.is_small, segment.frames)
-        if not self._ranges.add(MappedRange(segment.address, segment.end, *owner)):
+        if not self._map(MappedRange(segment.address, segment.end, *owner)):
             self._refuse(None, f"the segment at 0x{segment.address:x} overlaps another one")
+
+    def _add(self, segment: SegmentState) -> None:
+        start, end = segment.address, segment.end
+        self.has_overlaps |= self._is_taken(start, end) or self._ranges.overlaps(start, end)
+        insort(self._places, start)
+        self._segments[start] = segment
+
+    def _map(self, new: MappedRange) -> bool:
+        self.has_overlaps |= self._is_taken(new.start, new.end)
+        return self._ranges.add(new)
+
+    def _is_taken(self, start: int, end: int) -> bool:
+        at = bisect_right(self._places, start)
+        is_before = at > 0 and self._segments[self._places[at - 1]].end > start
+        return is_before or (at < len(self._places) and self._places[at] < end)
 
     def undo(
         self, index: int, action: int, addr: int, *, size: int, stream: int, pool_id: PoolId
@@ -202,17 +229,18 @@ class _Rewind:
             segment = self._segments.pop(addr, None)
             if segment is None or segment.total_size != size:
                 self._refuse(index, f"no segment of {size} bytes is at 0x{addr:x} afterwards")
+            del self._places[bisect_left(self._places, addr)]
         elif action == Action.SEGMENT_FREE:
             if addr in self._segments:
                 self._refuse(index, f"0x{addr:x} is freed, but a segment is there afterwards")
             small = size <= _SMALL_SEGMENT
-            self._segments[addr] = SegmentState(addr, size, stream, small, pool_id, False, ())
+            self._add(SegmentState(addr, size, stream, small, pool_id, False, ()))
         elif action == Action.SEGMENT_MAP:
             if not self._ranges.cut(addr, addr + size):
                 self._refuse(index, f"the {size} bytes mapped at 0x{addr:x} are not afterwards")
         elif action == Action.SEGMENT_UNMAP:
             mapped = MappedRange(addr, addr + size, stream, pool_id, is_small=None)
-            if not self._ranges.add(mapped):
+            if not self._map(mapped):
                 self._refuse(index, f"0x{addr:x} is unmapped, but mapped afterwards")
 
     def _undo_alloc(self, index: int, addr: int, size: int) -> None:

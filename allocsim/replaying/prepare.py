@@ -6,7 +6,7 @@ file's layout.  The last result for each recording is cached.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
@@ -52,7 +52,7 @@ _LAST: WeakKeyDictionary[Recording, tuple[_Key, tuple[Prepared, ...]]] = WeakKey
 _SOUND: WeakKeyDictionary[Recording, dict[int, Rewound]] = WeakKeyDictionary()
 """Cache of the state of each device before its first entry, for recordings of several devices."""
 _UNCOMPARED: WeakKeyDictionary[Recording, dict[int, Rewound]] = WeakKeyDictionary()
-"""Recordings whose blocks were not compared for overlaps yet, with the values of `_SOUND`."""
+"""Start states, by device, of the devices whose blocks were not compared for overlaps yet."""
 
 
 def prepare(
@@ -65,8 +65,8 @@ def prepare(
 ) -> tuple[Prepared, ...]:
     """Return every device of `recording`, or only `device`, prepared for replays.
 
-    compares_blocks: False to skip the search for overlapping blocks, which takes a fifth of the
-        time of a replay.  The caller must call `compare_blocks`, unless a replay is exact.
+    compares_blocks: False if the caller calls `compare_blocks` after a replay, which may make the
+        search for overlapping blocks, a fifth of the time of a replay, needless.
     """
     keep_pages()
     key = device, torch_version, hints or Hints()
@@ -107,18 +107,24 @@ def _before_first(recording: Recording) -> dict[int, Rewound]:
     # Several devices are often prepared one by one, so their common result is kept.
     found = _SOUND.get(recording)
     if found is None:
-        found = _UNCOMPARED[recording] = refuse_unsound(recording)
+        found = refuse_unsound(recording)
+        _UNCOMPARED[recording] = dict(found)
         if len(recording.devices) > 1:
             _SOUND[recording] = found
     return found
 
 
-def compare_blocks(recording: Recording) -> None:
-    """Raise RecordingError if blocks of a prepared recording overlap; compare them only once."""
-    starts = _UNCOMPARED.get(recording)
-    if starts is not None:
-        refuse_overlaps(recording, starts)
-        del _UNCOMPARED[recording]
+def compare_blocks(recording: Recording, exact: Container[int] = ()) -> None:
+    """Raise RecordingError if blocks of a prepared recording overlap; compare each device once.
+
+    exact: devices whose replay at the recorded addresses equals the recording.  If their segments
+        never overlap, their blocks do not overlap either and are not compared.
+    """
+    starts = _UNCOMPARED.get(recording, {})
+    for device, start in list(starts.items()):
+        if device not in exact or start.has_overlaps:
+            refuse_overlaps(recording, recording.device(device), start)
+        del starts[device]
 
 
 def prepare_made(recording: Recording, device: int | None = None) -> tuple[Prepared, ...]:

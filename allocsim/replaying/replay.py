@@ -81,8 +81,11 @@ def replay(
     Raises RecordingError if there is nothing to replay, and ConfigError for settings that the
     release refuses.
     """
-    devices = prepare(recording, device, torch_version, hints=hints, compares_blocks=False)
     try:
+        # Observers see only recordings without contradictions.
+        devices = prepare(
+            recording, device, torch_version, hints=hints, compares_blocks=bool(observers)
+        )
         run = replay_prepared(
             devices,
             None if conf is None else Setting(conf),
@@ -97,9 +100,9 @@ def replay(
     except Exception:
         compare_blocks(recording)  # overlapping blocks are the better explanation
         raise
-    # The blocks of an exact replay, at the recorded addresses, do not overlap.
-    if addresses != "recorded" or not all(map(_is_exact, devices, run.devices)):
-        compare_blocks(recording)
+    pairs = zip(devices, run.devices, strict=True)
+    exact = {each.device for prepared, each in pairs if _is_exact(prepared, each)}
+    compare_blocks(recording, exact if addresses == "recorded" else ())
     return run
 
 
