@@ -193,7 +193,7 @@ def start(
     install = find_install(python)
     with TemporaryDirectory(prefix="allocsim-start-") as place:
         folder = Path(place)
-        described = _described(found, model)
+        described = _described(found, model, install.python)
         played = ",".join(map(str, requests))
         command = (install.python, str(starter.script), str(described), played, *arguments)
         # With NVLink, or on two cards, engines replace NCCL by a kernel.
@@ -327,13 +327,13 @@ _BESIDE = ("*processor_config.json", "tokenizer*", "merges.txt", "vocab.json")
 """Files beside config.json that an engine needs in its profiling run with images."""
 
 
-def _described(model: Configured, text: str) -> Path:
+def _described(model: Configured, text: str, python: str) -> Path:
     files = {"config.json": json.dumps(_config(model, text)).encode()}
     if model.path is not None:
         for pattern in _BESIDE:
             for file in Path(model.path).parent.glob(pattern):
                 files[file.name] = file.read_bytes()
-    return described_model(model.name.replace("/", "-") or "model", files)
+    return described_model(model.name.replace("/", "-") or "model", files, python)
 
 
 def _keep(recorded: Recorded, keep: Path) -> None:

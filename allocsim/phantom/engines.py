@@ -49,12 +49,15 @@ _STARTERS = {
 }
 
 
-def described_model(name: str, files: Mapping[str, bytes]) -> Path:
+def described_model(name: str, files: Mapping[str, bytes], python: str) -> Path:
     """Write files such as config.json for an engine; return their folder, which is called `name`.
 
-    The path depends only on the contents, because engines find compiled code by the model's path.
+    Equal arguments give the same path, because engines find compiled code by the model's path.
+
+    python: interpreter that has the engine.  The engine's program adds the model's class to
+        config.json, and the class depends on the release of transformers.
     """
-    digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(repr((python, sorted(files.items()))).encode()).hexdigest()[:16]
 
     def write(folder: Path) -> None:
         for file, content in files.items():

@@ -214,8 +214,8 @@ def _environment(
         environment |= phantom_environment(
             torch, program.gpu, work=program.work, devices=program.devices
         )
-        # A fresh cache: kernels tuned for a phantom are useless on a card and vice versa, and
-        # a program uses other memory while it compiles than with a warm cache.
+        # A fresh cache, except for engines: kernels tuned for a phantom are useless on a card and
+        # vice versa, and a program uses other memory while it compiles than with a warm cache.
         environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder.resolve() / "compiled"))
         environment |= _settings_of_engines(program.gpu)
         environment["ALLOCSIM_PHANTOM_DRIVER"] = program.charges.variable
@@ -243,7 +243,7 @@ def _settings_of_engines(gpu: Gpu) -> dict[str, str]:
         "FLASHINFER_WORKSPACE_BASE": str(place),
         # Kernels of a phantom have no code, so they must not be in the cache of a real GPU.
         "TRITON_CACHE_DIR": str(place / "triton"),
-        # vLLM imports humming, which would compile kernels in two further processes.
+        # vLLM imports humming, a library of kernels, which would compile some in other processes.
         "HUMMING_DISABLE_PARALLEL_BUILD": "1",
     }
 

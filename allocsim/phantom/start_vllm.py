@@ -61,7 +61,9 @@ def name_architecture(folder: Path) -> None:
         name = getattr(names, mapping).get(config["model_type"])
         if name is not None:
             config["architectures"] = [name if isinstance(name, str) else name[0]]
-            place.write_text(json.dumps(config))
+            named = place.with_suffix(f".{os.getpid()}")
+            named.write_text(json.dumps(config))
+            named.replace(place)  # at once, because another start may read the file
             return
 
 
@@ -154,9 +156,9 @@ def leave_out_other_ranks(queue: Any, package: str) -> None:
 
 def end() -> None:
     """End the process without freeing its objects, which takes several seconds."""
+    atexit._run_exitfuncs()  # writes the recording
     sys.stdout.flush()
     sys.stderr.flush()
-    atexit._run_exitfuncs()  # writes the recording
     os._exit(0)
 
 

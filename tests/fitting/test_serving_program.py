@@ -63,6 +63,8 @@ class AsyncEngineArgs:
         folder = self.words[self.words.index("--model") + 1]
         config = json.load(open(os.path.join(folder, "config.json")))
         assert usage_context == "server" and os.environ["HF_HUB_OFFLINE"] == "1"
+        from vllm.model_executor.models import registry
+        assert registry._run_in_subprocess(os.getpid) == os.getpid()
         with open(os.environ["SEEN"], "w") as file:
             json.dump([config, self.words], file)
         from types import SimpleNamespace
@@ -128,6 +130,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
         place.write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("SEEN", str(tmp_path / "seen.json"))
+    monkeypatch.setattr("allocsim.phantom.engines.cache_root", lambda: tmp_path / "cache")
 
     def prints(text: str, refusal: str = "", accepted: str = "nothing") -> Path:
         monkeypatch.setenv("PRINTED", text)
@@ -348,8 +351,11 @@ _SGLANG = {
     "sglang/__init__": "__version__ = '0.5.23'",
     "sglang/srt/server_args": """
 import os
-class Arguments(str): tp_size = 1
-prepare_server_args = lambda words: Arguments("mem_fraction_static=0.85")
+class Arguments(str): tp_size = pp_size = 1; enable_dp_attention = False
+def prepare_server_args(words):
+    found = Arguments("mem_fraction_static=0.85")
+    if "--pp-size" in words: found.tp_size = found.pp_size = 2
+    return found
 class PortArgs: init_new = staticmethod(lambda arguments: None)
 """,
     "sglang/srt/managers/io_struct": """
@@ -364,13 +370,13 @@ class SamplingParams:
     def normalize(self, tokenizer): pass
 """,
     "sglang/srt/managers/scheduler": """
-import ctypes, os
+import atexit, ctypes, os
 class SpawnRanks:
     def __init__(self, **_): pass
 spawn_world_rank = publish = lambda *_, **__: None
 class Scheduler:
     def __init__(self, arguments, ports):
-        print(os.environ["PRINTED"], flush=True)
+        atexit.register(print, os.environ["PRINTED"])  # the process must flush it
         self.running, self.ends = [], False
     def is_fully_idle(self): return not self.running
     def process_input_requests(self, requests):
@@ -408,6 +414,21 @@ def test_sglang_gives_its_sizes_and_plays_requests(
     assert sizes == {"weights": 3.08, "KV cache": 34.39}
     assert found.sizes["kv_cache_tokens"] == 1287482
     assert found.stages["requests"][0] == found.stages["start"][0] + 8 * MIB
+
+
+def test_sglang_is_started_with_tensor_parallelism_only(
+    engine: Callable[..., Path], tmp_path: Path
+) -> None:
+    for name, text in _SGLANG.items():
+        place = tmp_path / f"{name}.py"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    engine(_SGLANG_UP)
+    words = ("--pp-size", "2")
+    found = start("Qwen2.5-1.5B", "sglang", H100, arguments=words, python=sys.executable, cards=2)
+    assert found.arguments == (*words, "--tp-size", "2")
+    assert not found.fits
+    assert "--pp-size and --enable-dp-attention cannot be used" in found.failure
 
 
 def test_a_server_that_cannot_be_started_is_refused(engine: Callable[..., Path]) -> None:
