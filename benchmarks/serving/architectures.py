@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -31,7 +31,6 @@ from tests.reference import between_marks
 
 _RESULTS = HERE.parent / "results" / "serving_architectures.json"
 _PAGE = HERE.parents[1] / "docs" / "evidence" / "serving.md"
-_COMMAND = "python -m benchmarks.serving.architectures --docs"
 
 CASES = {
     "vllm": {
@@ -68,7 +67,7 @@ _OPTIONS = {
 the last option had another name."""
 
 
-def started(model: str, python: str, server: str = "vllm") -> dict[str, Any]:
+def started(model: str, python: str, server: str) -> dict[str, Any]:
     """Start a model and replay its recording; return the sizes in GiB, or the error."""
     card, cards = CASES[server][model]
     words = _OPTIONS.get(model, _OPTIONS[server])
@@ -123,20 +122,41 @@ def table() -> Iterator[str]:
         )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="benchmarks.serving.architectures", description=__doc__)
+def run_cases(
+    parser: argparse.ArgumentParser,
+    arguments: Sequence[str] | None,
+    *,
+    mark: str,
+    results: Path,
+    measure: Callable[[str, str, str], dict[str, Any]],
+    table: Callable[[], Iterator[str]],
+) -> None:
+    """Measure the models of a command line; with --docs, write the table of all results.
+
+    parser: parser without arguments, whose name is that of the module.
+    mark: name of the marks around the table in docs/evidence/serving.md.
+    results: file of the results.
+    measure: function from model, interpreter and server to a result.
+    """
     parser.add_argument("models", metavar="MODEL", nargs="*")
     parser.add_argument("--python", metavar="PATH")
     parser.add_argument("--server", choices=CASES, default="vllm")
     parser.add_argument("--docs", action="store_true")
     given = parser.parse_args(arguments)
     for model in given.models or (CASES[given.server] if given.python else ()):
-        result = started(model, given.python, given.server)
-        keep_in(_RESULTS, result)
+        result = measure(model, given.python, given.server)
+        keep_in(results, result)
         print(json.dumps(result), flush=True)
     if given.docs:
-        text = "\n".join(table())
-        _PAGE.write_text(between_marks(_PAGE.read_text(), "architectures", _COMMAND, text))
+        command, text = f"python -m {parser.prog} --docs", "\n".join(table())
+        _PAGE.write_text(between_marks(_PAGE.read_text(), mark, command, text))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.serving.architectures", description=__doc__)
+    run_cases(
+        parser, arguments, mark="architectures", results=_RESULTS, measure=started, table=table
+    )
 
 
 if __name__ == "__main__":

@@ -17,18 +17,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.serving.__main__ import HERE
-from benchmarks.serving.architectures import CASES
-from benchmarks.serving.started import keep_in, kept_in
-from tests.reference import between_marks
+from benchmarks.serving.architectures import CASES, run_cases
+from benchmarks.serving.started import kept_in
 
 _RESULTS = HERE.parent / "results" / "serving_start_time.json"
-_PAGE = HERE.parents[1] / "docs" / "evidence" / "serving.md"
-_COMMAND = "python -m benchmarks.serving.start_time --docs"
 
 
 def timed(model: str, python: str, server: str) -> dict[str, Any]:
@@ -44,7 +40,7 @@ def timed(model: str, python: str, server: str) -> dict[str, Any]:
             began = time.perf_counter()
             done = subprocess.run(
                 command,
-                env={**os.environ, "ALLOCSIM_CACHE": str(Path(cache))},
+                env={**os.environ, "ALLOCSIM_CACHE": cache},
                 stdout=subprocess.PIPE,
                 check=False,
             )
@@ -76,18 +72,7 @@ def table() -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.serving.start_time", description=__doc__)
-    parser.add_argument("models", metavar="MODEL", nargs="*")
-    parser.add_argument("--python", metavar="PATH")
-    parser.add_argument("--server", choices=CASES, default="vllm")
-    parser.add_argument("--docs", action="store_true")
-    given = parser.parse_args(arguments)
-    for model in given.models or (CASES[given.server] if given.python else ()):
-        result = timed(model, given.python, given.server)
-        keep_in(_RESULTS, result)
-        print(json.dumps(result), flush=True)
-    if given.docs:
-        text = "\n".join(table())
-        _PAGE.write_text(between_marks(_PAGE.read_text(), "start times", _COMMAND, text))
+    run_cases(parser, arguments, mark="start times", results=_RESULTS, measure=timed, table=table)
 
 
 if __name__ == "__main__":
