@@ -69,11 +69,11 @@ class MappedRanges:
 
     def add(self, new: MappedRange) -> bool:
         """Map `new`, merged with its neighbours; return False if it overlaps a mapped range."""
-        at = bisect_right(self._ranges, new.start, key=lambda r: r.start)
+        at = self._place(new.start, new.end)
+        if at is None:
+            return False
         before = self._ranges[at - 1] if at else None
         after = self._ranges[at] if at < len(self._ranges) else None
-        if self.overlaps(new.start, new.end):
-            return False
         first, last = at, at
         if before and before.end == new.start and before.joins(new):
             new = _joined(before, new)
@@ -85,9 +85,14 @@ class MappedRanges:
         return True
 
     def overlaps(self, start: int, end: int) -> bool:
+        return self._place(start, end) is None
+
+    def _place(self, start: int, end: int) -> int | None:
+        """Return the index for a new range [start, end); None if it overlaps a mapped range."""
         at = bisect_right(self._ranges, start, key=lambda r: r.start)
-        is_before = at > 0 and self._ranges[at - 1].end > start
-        return is_before or (at < len(self._ranges) and self._ranges[at].start < end)
+        is_after = at == 0 or self._ranges[at - 1].end <= start
+        is_before = at == len(self._ranges) or end <= self._ranges[at].start
+        return at if is_after and is_before else None
 
     def cut(self, start: int, end: int) -> bool:
         """Unmap [start, end); return False and change nothing if no single range contains it."""
@@ -184,7 +189,7 @@ class _Rewind:
     def __init__(self, trace: Trace, live: dict[int, Live]) -> None:
         self._device = trace.device
         self._segments: dict[int, SegmentState] = {}
-        self._places: list[int] = []  # addresses of `_segments`, sorted
+        self._places: list[int] = []  # addresses of `_segments`, sorted; faster than a SortedDict
         self.has_overlaps = False
         self._ranges = MappedRanges()
         self.live = live
