@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -115,6 +115,13 @@ _NAMES = (
 )
 
 
+def _write_modules(place: Path, sources: Mapping[str, str]) -> None:
+    for name, text in sources.items():
+        file = place / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Return a function that sets what the engine prints; it returns the file of its arguments."""
@@ -124,10 +131,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
     (torch / "version.py").write_text('__version__ = "2.14.0+cu130"\ncuda = "13.0"\n')
     sources = {f"vllm/{name}": text for name, text in _MODULES.items()}
     sources["transformers/models/auto/modeling_auto"] = _NAMES
-    for name, text in sources.items():
-        place = tmp_path / f"{name}.py"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
+    _write_modules(tmp_path, sources)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("SEEN", str(tmp_path / "seen.json"))
     monkeypatch.setattr("allocsim.phantom.engines.cache_root", lambda: tmp_path / "cache")
@@ -402,10 +406,7 @@ def test_sglang_gives_its_sizes_and_plays_requests(
     engine: Callable[..., Path], tmp_path: Path
 ) -> None:
     """Two requests of four tokens take 8 MiB."""
-    for name, text in _SGLANG.items():
-        place = tmp_path / f"{name}.py"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
+    _write_modules(tmp_path, _SGLANG)
     engine(_SGLANG_UP)
     found = start("Qwen2.5-1.5B", "sglang", H100, python=sys.executable, requests=(2, 16, 4))
     assert found.fits, found.failure
@@ -419,10 +420,7 @@ def test_sglang_gives_its_sizes_and_plays_requests(
 def test_sglang_is_started_with_tensor_parallelism_only(
     engine: Callable[..., Path], tmp_path: Path
 ) -> None:
-    for name, text in _SGLANG.items():
-        place = tmp_path / f"{name}.py"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
+    _write_modules(tmp_path, _SGLANG)
     engine(_SGLANG_UP)
     words = ("--pp-size", "2")
     found = start("Qwen2.5-1.5B", "sglang", H100, arguments=words, python=sys.executable, cards=2)
