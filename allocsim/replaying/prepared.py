@@ -110,7 +110,7 @@ class Prepared(RecordedDevice):
     def on(self, device_memory: int | None) -> Prepared:
         """Return this object, or a copy of it for replays on a card of `device_memory` bytes.
 
-        None stands for the recorded size.  The result is a copy if the size changes the steps of
+        None means the recorded size.  The result is a copy if the size changes the steps of
         a replay (the plan), or if the memory of other processes no longer counts.
         """
         if device_memory not in (None, self.named_memory) and self.others_memory:

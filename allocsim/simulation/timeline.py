@@ -1,7 +1,7 @@
 """Allocated and reserved memory after each step of a replay, and sums of changes in statistics.
 
 `fold` and `fold_columns` return the same sums as `fold_records` of the core, but use NumPy, which
-the core does not import.  A replay (`Drive`) tells its allocator which function to call.
+the core does not import.  A replay (`Drive`) sets the function that its allocator calls.
 """
 
 from __future__ import annotations
