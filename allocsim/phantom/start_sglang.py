@@ -70,6 +70,8 @@ def main(folder: str, requests: str, words: list[str]) -> None:
     server_args = import_module("sglang.srt.server_args")
     fixed = ["--model-path", folder, "--load-format", "dummy", "--skip-tokenizer-init"]
     arguments = server_args.prepare_server_args([*fixed, *words])
+    if arguments.pp_size > 1 or (arguments.tp_size > 1 and arguments.enable_dp_attention):
+        raise ValueError("--pp-size and --enable-dp-attention cannot be used on a phantom GPU")
     print(
         f"sglang v{import_module('sglang').__version__}: {arguments}\n{_SHARED.CONFIGURED}",
         flush=True,
@@ -79,8 +81,6 @@ def main(folder: str, requests: str, words: list[str]) -> None:
     rank = module.spawn_world_rank(arguments, tp_rank=0, pp_rank=0)
     ranks = module.SpawnRanks(world_rank=rank, dp_rank=None, gpu_id=0)
     module.publish(arguments, role="scheduler", ranks=ranks)
-    if arguments.pp_size > 1 or (arguments.tp_size > 1 and arguments.enable_dp_attention):
-        raise ValueError("--pp-size and --enable-dp-attention cannot be used on a phantom GPU")
     if arguments.tp_size > 1:
         queues = import_module("sglang.srt.distributed.device_communicators.shm_broadcast")
         _SHARED.leave_out_other_ranks(queues.MessageQueue, "sglang.")
