@@ -221,7 +221,8 @@ def _completed_counts(
     gap: Gap, allocator: ReplayAllocator, *, is_waited_for: bool
 ) -> Sequence[int]:
     n_all = len(gap.completed)
-    if allocator.collects_garbage_above is not None:
+    # A call in the gap may set the limit, so its request may collect garbage.
+    if allocator.collects_garbage_above is not None or has_just_set(gap):
         return tuple(dict.fromkeys((gap.n_early, 0, n_all)))
     # A refused request waits for every pending free.  Before that it may release oversize blocks,
     # which needs no wait (1.8).

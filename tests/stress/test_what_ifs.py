@@ -38,6 +38,7 @@ def test_a_what_if_is_what_the_program_comes_to(release: str) -> None:
         7700774,
         7719832,
         8509568,
+        18069,
     ],
 )
 def test_programs_whose_recording_was_once_misread(seed: int) -> None:
