@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from allocsim._fast_numpy import distinct
 from allocsim.errors import RecordingError
+from allocsim.ownership.blocks import Blocks, blocks_of, blocks_of_state, paired, rows_of
 from allocsim.ownership.rules import (
     CATEGORIES,
     RULES,
@@ -24,15 +25,7 @@ from allocsim.ownership.rules import (
     purposes_of,
     rules_of,
 )
-from allocsim.ownership.scene import (
-    Blocks,
-    Scene,
-    blocks_of,
-    blocks_of_state,
-    paired,
-    rows_of,
-    scene_of,
-)
+from allocsim.ownership.scene import Scene, scene_of
 from allocsim.ownership.stacks import Phase, is_python, kinds_of
 from allocsim.ownership.whose import (
     LINE,

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim._fast_numpy import distinct
+from allocsim.ownership.blocks import Blocks
 from allocsim.ownership.evidence import MADE_AS_PARAMETERS, WORKSPACE_SIZES, Evidence
-from allocsim.ownership.scene import NEVER, Blocks, Scene, scene_of
+from allocsim.ownership.scene import NEVER, Scene, scene_of
 from allocsim.ownership.stacks import Origin, Phase, kinds_of
 from allocsim.recording import FrameTable
 

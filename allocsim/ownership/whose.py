@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.metrics import code_of
-from allocsim.ownership.scene import Blocks, Scene
+from allocsim.ownership.blocks import Blocks
+from allocsim.ownership.scene import Scene
 from allocsim.ownership.stacks import file_name_of, is_call, is_layer, is_python
 from allocsim.recording import Frame, FrameTable
 

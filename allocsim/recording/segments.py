@@ -329,9 +329,9 @@ class PoolColumn:
 def pools_of(trace: Trace) -> PoolColumn:
     """Determine the private pool of each entry, from its pool id or its address."""
     if trace.pool_ids:
-        default = [i for i, pool in enumerate(trace.pool_ids) if pool == DEFAULT_POOL]
-        is_default = np.isin(trace.pool_id, default)
-        return PoolColumn(np.where(is_default, np.int32(-1), trace.pool_id), trace.pool_ids)
+        known = (-1 if pool == DEFAULT_POOL else i for i, pool in enumerate(trace.pool_ids))
+        numbers = np.array([*known, -1], dtype=np.int32)  # -1: for entries without a pool id
+        return PoolColumn(numbers[trace.pool_id], trace.pool_ids)
     private = [segment for segment in trace.segments if segment.pool_id != DEFAULT_POOL]
     ids = tuple(dict.fromkeys(segment.pool_id for segment in private))
     number = np.full(len(trace), -1, dtype=np.int32)

@@ -10,7 +10,8 @@ import pytest
 
 from allocsim import load, replay
 from allocsim.analysis.top.answer import Course, course_of
-from allocsim.ownership.scene import Blocks, Scene, blocks_of, scene_of
+from allocsim.ownership.blocks import Blocks, blocks_of
+from allocsim.ownership.scene import Scene, scene_of
 from allocsim.ownership.stacks import Phase, StackKind, kinds_of
 from allocsim.recording import Recording
 from allocsim.replaying import prepare

@@ -13,7 +13,7 @@ from allocsim.analysis.top import top_of_run
 from allocsim.errors import RecordingError
 from allocsim.fitting import Task, model_of, run_by_law
 from allocsim.ownership import BY, CATEGORIES, RULES
-from allocsim.ownership.scene import blocks_of
+from allocsim.ownership.blocks import blocks_of
 from allocsim.phantom import find_gpu
 from allocsim.recording import Recording
 from allocsim.replaying import prepare

@@ -1,0 +1,190 @@
+"""Blocks of a device as columns: lifetime, size and stack, each free with its allocation.
+
+A block is in use after entry e if `born <= e < freed`, and waits for other streams if `freed <= e <
+completed`; `born` is -1 for blocks from before the first entry.  The size of a block is its size in
+the baseline (the replay under the recorded settings), so that sizes add up to the allocated bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim._fast_numpy import any_of, stable_order
+from allocsim.export import columns_of
+from allocsim.recording import BLOCK_ACTIONS, Action, Trace, pools_of
+from allocsim.simulation import Timeline
+from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PoolId, SegmentState
+
+_Column = NDArray[np.int64]
+_FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """Blocks in order of allocation; each column has one item per block.
+
+    size: bytes of the block; 0 if the replay refused the request.
+    requested: bytes of the request before rounding.
+    pool: index into `pools`; -1 for the default pool.
+    stack: stack number in the recording's frame table; -1 without a stack.
+    born, freed, completed: entries of the allocation, of the free, and of the free's completion;
+        `n_entries` for a free or completion that does not occur.
+    n_entries: number of entries of the recording.
+    """
+
+    address: NDArray[np.uint64]
+    size: _Column
+    requested: _Column
+    stream: NDArray[np.uint64]
+    pool: NDArray[np.int32]
+    stack: NDArray[np.int32]
+    born: _Column
+    freed: _Column
+    completed: _Column
+    n_entries: int
+    pools: tuple[PoolId, ...]
+
+    def __len__(self) -> int:
+        return len(self.born)
+
+    def take(self, rows: NDArray[np.intp]) -> Blocks:
+        return replace(
+            self, **{each.name: getattr(self, each.name)[rows] for each in fields(self)[:9]}
+        )
+
+    def in_use(self, entry: int) -> NDArray[np.intp]:
+        # A request that the replay refused has no memory.
+        return np.flatnonzero((self.born <= entry) & (entry < self.freed) & (self.size > 0))
+
+    def pending(self, entry: int) -> NDArray[np.intp]:
+        """Return the indices of the freed blocks that wait for other streams after `entry`."""
+        return np.flatnonzero((self.freed <= entry) & (entry < self.completed))
+
+
+def blocks_of(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline) -> Blocks:
+    pools = pools_of(trace)
+    rows = np.flatnonzero(any_of(trace.action, BLOCK_ACTIONS))
+    held = sum(segment.allocated_size for segment in start)
+    moved = np.zeros(len(trace), dtype=np.int64)
+    np.add.at(moved, timeline.entry, np.diff(timeline.allocated, prepend=held))
+    before = rows_of(start, pools.ids)
+    action = np.concatenate((before[0], trace.action[rows]))
+    address = np.concatenate((before[1], trace.addr[rows]))
+    entry = np.concatenate((before[-1], rows, [len(trace)]))
+    lives = _lives_of(action, address)
+    # Only the rows of allocations are read from the other columns.
+    old, made = np.split(lives.made, [np.searchsorted(lives.made, len(before[0]))])
+    made = entry[made]
+    then: tuple[NDArray[Any], ...] = (
+        *(trace.addr, moved, trace.size, trace.stream),
+        *(pools.number, trace.frames),
+    )
+    columns = [
+        np.concatenate((first[old], column[made]))
+        for first, column in zip(before[1:-1], then, strict=True)
+    ]
+    return lives.blocks(columns, entry, pools.ids)
+
+
+def paired(columns: Sequence[NDArray[Any]], n_entries: int, pools: tuple[PoolId, ...]) -> Blocks:
+    """Match each free with its allocation, and return the blocks.
+
+    columns: action, address, size, requested size, stream, pool, stack and entry of each allocation
+        and free.
+    """
+    action, *others, entry = columns
+    lives = _lives_of(action, others[0])
+    entry = np.append(entry, n_entries)
+    return lives.blocks([column[lives.made] for column in others], entry, pools)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Lives:
+    """Rows of each block in a list of allocations and frees, in the order of the allocations.
+
+    made: row of the allocation.
+    freed, completed: row of the free and of its completion; -1 for a missing row.
+    """
+
+    made: NDArray[np.intp]
+    freed: NDArray[np.intp]
+    completed: NDArray[np.intp]
+
+    def blocks(
+        self, columns: Sequence[NDArray[Any]], entry: _Column, pools: tuple[PoolId, ...]
+    ) -> Blocks:
+        """Return the blocks.
+
+        columns: address, size, requested size, stream, pool and stack of each block.
+        entry: entry of each row, then the number of entries, which index -1 gives too.
+        """
+        address, size, requested, stream, pool, stack = columns
+        return Blocks(
+            address=address,
+            size=size,
+            requested=requested,
+            stream=stream,
+            pool=pool,
+            stack=stack,
+            born=entry[self.made],
+            freed=entry[self.freed],
+            completed=entry[self.completed],
+            n_entries=int(entry[-1]),
+            pools=pools,
+        )
+
+
+def _lives_of(action: NDArray[np.uint8], address: NDArray[np.uint64]) -> _Lives:
+    order = stable_order(address)
+    at = np.flatnonzero(action[order] == Action.ALLOC)
+    padded = np.append(order, [-1, -1])
+    made, first, second = order[at], padded[at + 1], padded[at + 2]
+    here = address[made]
+    is_freed = (first >= 0) & (address[first] == here) & any_of(action[first], _FREES)
+    # A free_completed without a free_requested is both.
+    is_both = is_freed & (action[first] == Action.FREE_COMPLETED)
+    completes = is_freed & (second >= 0) & (address[second] == here)
+    completes &= action[second] == Action.FREE_COMPLETED
+    freed = np.where(is_freed, first, -1)
+    completed = np.where(is_both, first, np.where(completes, second, -1))
+    by_birth = stable_order(made)
+    return _Lives(made[by_birth], freed[by_birth], completed[by_birth])
+
+
+def blocks_of_state(trace: Trace) -> Blocks:
+    ids = tuple(dict.fromkeys(segment.pool_id for segment in trace.segments))
+    action, *columns = rows_of(trace.segments, ids)
+    made = np.flatnonzero(action == Action.ALLOC)
+    address, size, requested, stream, pool, stack, born = (column[made] for column in columns)
+    is_pending = np.isin(address, columns[0][action != Action.ALLOC])
+    freed = np.where(is_pending, -1, len(trace)).astype(np.int64)
+    completed = np.full(len(made), len(trace), dtype=np.int64)
+    return Blocks(
+        address, size, requested, stream, pool, stack, born, freed, completed, len(trace), ids
+    )
+
+
+def rows_of(segments: tuple[SegmentState, ...], pools: tuple[PoolId, ...]) -> list[NDArray[Any]]:
+    """Return the blocks in use in segments before the first entry, as columns for `paired`.
+
+    Each block becomes an allocation with the entry number -1, then a free if its free is pending.
+    """
+    rows = []
+    number = {pool: index for index, pool in enumerate(pools) if pool != DEFAULT_POOL}
+    for segment in segments:
+        pool = number.get(segment.pool_id, -1)
+        for block in segment.blocks:
+            if block.state == INACTIVE:
+                continue
+            sizes = (block.size, block.requested_size)
+            row = (block.address, *sizes, segment.stream, pool, block.frames, -1)
+            rows.append((Action.ALLOC, *row))
+            if block.state != ALLOCATED:
+                rows.append((Action.FREE_REQUESTED, *row))
+    dtypes = (np.uint8, np.uint64, np.int64, np.int64, np.uint64, np.int32, np.int32, np.int64)
+    return columns_of(zip(*rows, strict=True), dtypes)
