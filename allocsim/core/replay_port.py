@@ -124,9 +124,9 @@ class ReplayAllocator(CachingAllocator):
         """Use the function `folder`, not `fold_records`, to add up changes to the statistics."""
         self.heap.stats.folder = folder
 
-    def set_block_statistics(self, journal: Journal) -> None:
-        """Compute the statistics of blocks, such as allocated bytes, from `journal` alone."""
-        self.heap.stats.set_block_statistics(journal)
+    def set_block_statistics(self, journals: Iterable[Journal]) -> None:
+        """Compute the statistics of blocks, such as allocated bytes, from `journals` alone."""
+        self.heap.stats.set_block_statistics(journals)
 
     def save_bytes(self) -> None:
         """Save allocated, active and inactive split bytes; `saved_bytes` returns these values."""

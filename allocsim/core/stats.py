@@ -25,6 +25,8 @@ from allocsim.core.journal import (
 from allocsim.core.releases import Release
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from allocsim.core.block import Block
 
 
@@ -232,14 +234,14 @@ class DeviceStats:
         # a sixth of a replay of many blocks.
         self.saved_at = (len(self.journal[0]), len(self.journal[3]))
 
-    def set_block_statistics(self, journal: Journal) -> None:
+    def set_block_statistics(self, journals: Iterable[Journal]) -> None:
         self.fold()  # sets `saved_bytes`
-        every, small, large = self.folder(journal)
-        for group, moves in zip(
-            (self.all, *self.pools.values()), (every, small, large), strict=True
-        ):
+        groups = (self.all, *self.pools.values())
+        for group in groups:
             group.clear_blocks()
-            group.add(moves)
+        for journal in journals:
+            for group, moves in zip(groups, self.folder(journal), strict=True):
+                group.add(moves)
 
     def free_requested(self, is_small: bool, size: int) -> None:
         """Record in the journal that a freed block begins to wait for other streams."""

@@ -252,10 +252,6 @@ def run_as_made(
     memory, notes = device_of(prepared)
     of_step = np.zeros(len(steps), dtype=np.int64)
     of_step[any_of(steps.kind, (StepKind.ALLOC, StepKind.FREE))] = moved
-    # Reserved bytes change only at segment entries.
-    reserved = np.zeros(len(trace), dtype=np.int64)
-    for action, sign in _SIGNS.items():
-        reserved += np.where(trace.action == action, sign * trace.size, 0)
     allocations, segments = trace.count(Action.ALLOC), len(trace.segments)
     return DeviceRun(
         device=trace.device,
@@ -265,8 +261,8 @@ def run_as_made(
         stats=allocator.memory_stats(),
         timeline=Timeline(
             entry=steps.entry,
-            allocated=np.cumsum(of_step),
-            reserved=_reserved_after_steps(steps, np.cumsum(reserved)),
+            allocated=np.cumsum(of_step, out=of_step),
+            reserved=_reserved_after_steps(steps, trace),
         ),
         peak=peak,
         ooms=(),
@@ -285,11 +281,17 @@ def run_as_made(
     )
 
 
-def _reserved_after_steps(steps: Steps, reserved: NDArray[np.int64]) -> NDArray[np.int64]:
+def _reserved_after_steps(steps: Steps, trace: Trace) -> NDArray[np.int64]:
+    rows = np.flatnonzero(any_of(trace.action, _SIGNS))
+    signs = np.array([_SIGNS[Action(action)] for action in trace.action[rows].tolist()], np.int64)
+    at = np.searchsorted(steps.entry, rows)
     # A DICTATE step comes before its segment exists, so it has the value of the step before it.
-    last = np.where(steps.kind == StepKind.DICTATE, -1, np.arange(len(steps)))
-    last = np.maximum.accumulate(last)
-    return np.where(last < 0, 0, reserved[steps.entry[last]])
+    kinds = np.append(steps.kind, np.uint8(StepKind.ALLOC))
+    while (is_before := kinds[at] == StepKind.DICTATE).any():
+        at += is_before
+    moved = np.zeros(len(kinds), dtype=np.int64)
+    np.add.at(moved, at, signs * trace.size[rows])
+    return np.cumsum(moved, out=moved)[:-1]
 
 
 _WHILE_LOADING = "max_split_size_mb:20"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._fast_numpy import address_column, int_column
+from allocsim._fast_numpy import address_column, int_column, keep_pages
 from allocsim.collector import collector_paused
 from allocsim.core import (
     BRIEF,
@@ -48,6 +48,9 @@ _Ints = NDArray[np.int64]
 _AT_ONCE = 1 << 12
 """Number of calls of the program that are passed to the core at a time."""
 
+_FOLDED = 1 << 15
+"""Number of calls whose statistics are added up at a time, so that arrays stay in the cache."""
+
 _ENTRIES = np.zeros(EMPTY_CACHE + 1, dtype=np.int64)
 """Number of history entries of a call of the program, by its kind, if it needs no driver call."""
 _ENTRIES[[MALLOC, FREE]] = 1, 2
@@ -62,7 +65,8 @@ class Played:
     peak: state of the allocator at the peak of reserved memory.
     peak_device_bytes: highest memory in use on the device, including the CUDA context.
     oom_text: text of the out-of-memory error that ended the program; "" without an error.
-    row: for each entry of the history, the number of the program's row (call) that caused it.
+    n_before: for each of the program's rows (calls), the number of history entries before it; then
+        the number of all entries.
     """
 
     allocator: ReplayAllocator
@@ -70,7 +74,7 @@ class Played:
     peak: PeakState
     peak_device_bytes: int
     oom_text: str
-    row: _Ints
+    n_before: _Ints
     _kept: KeptHistory
 
     def marks(self, resets: int, empties: Sequence[int]) -> tuple[Mark, ...]:
@@ -81,11 +85,11 @@ class Played:
         """
         rows = [(resets, 0, MarkKind.PEAK_RESET)] * (resets >= 0)
         rows += [(row, 1, MarkKind.EMPTY_CACHE) for row in empties]
-        last = int(self.row[-1]) if self.oom_text else None
+        n_before = self.n_before
+        # The rows after an error have no entries.
+        reached = int(np.searchsorted(n_before, n_before[-1])) if self.oom_text else len(n_before)
         return tuple(
-            Mark(int(np.searchsorted(self.row, row)), kind)
-            for row, _, kind in sorted(rows)
-            if last is None or row <= last
+            Mark(int(n_before[row]), kind) for row, _, kind in sorted(rows) if row < reached
         )
 
     def recording(
@@ -99,6 +103,7 @@ class Played:
 
 def play_known(program: KnownProgram, allocator: ReplayAllocator) -> Played:
     """Simulate `program` on `allocator`, which must keep a history and have no segments."""
+    keep_pages()
     player = _Player(program, allocator)
     try:
         with collector_paused():  # it took a third of the time
@@ -307,41 +312,54 @@ class _Player:
             self._stat_moves[:, moves] = records
             self._records.clear()
 
+    def _journals(self) -> Iterator[Journal]:
+        none = np.zeros(0, dtype=np.int64)
+        for first in range(0, self._stat_moves.shape[1], _FOLDED):
+            columns = self._stat_moves[:, first : first + _FOLDED]
+            moves = columns[:, columns[0] != 0]
+            if moves.size:
+                yield (*moves, none, none)
+
     def result(self) -> Played:
         program, counts = self._program, self._n_entries
         if self._has_copies:
-            columns = self._stat_moves[:, self._stat_moves[0] != 0]
             self._allocator.count_with(fold_columns)
-            none = np.zeros(0, dtype=np.int64)
-            self._allocator.set_block_statistics((*columns, none, none))
+            self._allocator.set_block_statistics(self._journals())
             self._allocator.count_with(fold)
-        row = np.repeat(np.arange(len(counts)), counts)
-        block = program.block[row]
-        action = np.where(program.kind[row] == MALLOC, Action.ALLOC, Action.FREE_REQUESTED)
-        action = action.astype(np.uint8)
+        n_before = np.zeros(len(counts) + 1, dtype=np.int64)
+        np.cumsum(counts, out=n_before[1:])
+        actions = np.where(program.kind == MALLOC, Action.ALLOC, Action.FREE_REQUESTED)
+        action, address, size, stack = (
+            np.repeat(column, counts)
+            for column in (
+                actions.astype(np.uint8),
+                self._address[program.block],
+                self._steps.requested[program.block],
+                program.stack,
+            )
+        )
         is_freed = (program.kind == FREE) & (counts > 0)
-        action[np.cumsum(counts)[is_freed] - 1] = Action.FREE_COMPLETED
-        address, size = self._address[block], self._steps.requested[block]
+        action[n_before[1:][is_freed] - 1] = Action.FREE_COMPLETED
         if self._singly:
             singly, *known = map(np.concatenate, zip(*self._singly, strict=True))
             # Stretches play the rows of the two pools out of order.
             order = np.argsort(singly, kind="stable")
             is_single = np.zeros(len(counts), dtype=bool)
             is_single[singly] = True
-            at = np.flatnonzero(is_single[row])
+            at = np.flatnonzero(np.repeat(is_single, counts))
             for column, values in zip((action, address, size), known, strict=True):
                 column[at] = values[order]
         kept = KeptHistory()
-        kept.put_in(action, address, size, program.stack[row])
+        kept.put_in(action, address, size, stack)
         peak = self._watch.state
         if peak.entry >= 0:
-            peak = replace(peak, entry=int(np.searchsorted(row, peak.entry, side="right")) - 1)
+            peak = replace(peak, entry=int(n_before[peak.entry + 1]) - 1)
         return Played(
             self._allocator,
             self._stat_moves[0, program.kind != EMPTY_CACHE],
             peak,
             self._watch.device_bytes,
             self.oom_text,
-            row,
+            n_before,
             kept,
         )

@@ -80,14 +80,16 @@ class KeptHistory:
                 "action": action,
                 "addr": addr,
                 "size": size,
-                "stream": np.zeros(len(action), dtype=np.uint64),
-                "pool_id": np.full(len(action), pool, dtype=np.int32),
-                "frames": frames.astype(np.int32),
+                "stream": np.broadcast_to(np.uint64(0), len(action)),
+                "pool_id": np.broadcast_to(np.int32(pool), len(action)),
+                "frames": frames.astype(np.int32, copy=False),
             }
         )
 
     def _whole(self) -> dict[str, NDArray[Any]]:
-        names = self._columns[0]
+        names, *others = self._columns
+        if not others:
+            return names
         return {name: np.concatenate([each[name] for each in self._columns]) for name in names}
 
     def recording(
@@ -112,8 +114,8 @@ class KeptHistory:
             frame_table=table,
             time_us=np.arange(len(actions), dtype=np.int64),
             texts=("N/A", ""),
-            compile_context=np.full(len(actions), 0, np.int32),
-            user_metadata=np.full(len(actions), 1, np.int32),
+            compile_context=np.broadcast_to(np.int32(0), len(actions)),
+            user_metadata=np.broadcast_to(np.int32(1), len(actions)),
         )
         mapping = (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)
         markers = {f"action {action.text}" for action in mapping if action in actions}
@@ -129,7 +131,8 @@ class KeptHistory:
 def _with_code(
     segments: tuple[SegmentState, ...], columns: Mapping[str, NDArray[Any]]
 ) -> tuple[SegmentState, ...]:
-    held = np.array([block.address for each in segments for block in each.blocks], dtype=np.uint64)
+    blocks = (block for each in segments for block in each.blocks if block.state != INACTIVE)
+    held = np.array([block.address for block in blocks], dtype=np.uint64)
     held = np.append(np.sort(held), 0)  # 0: for addresses above all
     rows = np.flatnonzero(columns["action"] == Action.ALLOC)
     address = columns["addr"][rows]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from allocsim.core import FREE, IS_COMPILED, MALLOC, ReplayAllocator
 from allocsim.recording import Action, FrameTable, MarkKind, Provenance, Recording
@@ -95,6 +96,11 @@ def played(
     return found, recording, run
 
 
+def rows_of(found: Played) -> NDArray[np.int64]:
+    """Return the number of the program's row that caused each entry of the history."""
+    return np.repeat(np.arange(len(found.n_before) - 1), np.diff(found.n_before))
+
+
 def same(one: object, other: object, name: str = "") -> None:
     if isinstance(one, np.ndarray):
         assert isinstance(other, np.ndarray)
@@ -166,7 +172,7 @@ def test_oom_in_a_stretch_ends_the_program() -> None:
     found, recording, _ = played(program, "", memory=90 * MIB)
     other, whole, _ = played(replace(program, stretches=()), "", memory=90 * MIB)
     assert found.oom_text.startswith("CUDA out of memory")
-    assert int(found.row[-1]) > program.stretches[20]
+    assert int(rows_of(found)[-1]) > program.stretches[20]
     assert found.oom_text == other.oom_text
     same(recording.devices, whole.devices)
 
@@ -181,8 +187,9 @@ def test_peak_without_history_equals_that_of_the_recording(part: float, memory: 
     changes = (trace.action == Action.SEGMENT_ALLOC, trace.action == Action.SEGMENT_FREE)
     reserved = np.cumsum(np.where(changes[0], trace.size, 0) - np.where(changes[1], trace.size, 0))
     # The last entry of a row, and of the row before the first counted one.
-    last = np.append(np.flatnonzero(np.diff(found.row)), len(found.row) - 1)
-    counts = found.row[last] >= (since if found.row[-1] >= since else 0)
+    row = rows_of(found)
+    last = np.append(np.flatnonzero(np.diff(row)), len(row) - 1)
+    counts = row[last] >= (since if row[-1] >= since else 0)
     allocator = ReplayAllocator(memory, base_address=1 << 44)
     peak, is_out_of_memory = peak_of_known(program, allocator, since)
     assert is_out_of_memory == bool(found.oom_text)
