@@ -81,6 +81,8 @@ class Parser(argparse.ArgumentParser):
                 of_what = "" if name in message else f"; {name} is not an option"
                 near = _suggestion(name, options)
                 return f"{of_what}{near}" if near else ""
+            if "--conf" in options and _is_conf(word) and word in message:
+                return f"; did you mean --conf {word}?"
         return ""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -95,6 +97,12 @@ if TYPE_CHECKING:  # argparse has no public name for it, and the class is not ge
     Commands = argparse._SubParsersAction[Parser]
 else:
     Commands = argparse._SubParsersAction
+
+
+def _is_conf(word: str) -> bool:
+    from allocsim.core import OPTIONS
+
+    return word.partition(":")[0] in OPTIONS
 
 
 def _suggestion(word: str, words: Sequence[str]) -> str:

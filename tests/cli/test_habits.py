@@ -45,6 +45,10 @@ def test_commands_are_listed_in_the_order_of_need_one_line_each(cli: Cli) -> Non
             "did you mean --output? (see allocsim report --help)",
         ),
         ("--verison", "unrecognized arguments: --verison; did you mean --version?"),
+        (
+            "replay x garbage_collection_threshold:0.9",
+            "0.9; did you mean --conf garbage_collection_threshold:0.9? (see",
+        ),
         ("record --gpuu x -- python --gpus", "--gpuu; did you mean --gpu?"),
     ],
 )
