@@ -223,6 +223,7 @@ def ran_of(
         (device_run,) = replay_prepared((prepared,)).devices
     else:
         (prepared,) = prepare_made(recording, device)
+        prepared = replace(prepared, known_period=made.period)
         device_run = run_as_made(
             prepared, made.allocator, made.moved, made.peak, made.peak_device_bytes
         )

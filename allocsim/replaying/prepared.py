@@ -24,6 +24,7 @@ from allocsim.inference import OtherPlan, Quiet, open_plans, plan_of, quiet_mome
 from allocsim.replaying.equivalence import large_segments_matter, requested_of
 from allocsim.simulation import (
     Addresses,
+    Deferred,
     Drive,
     Observer,
     Parting,
@@ -91,9 +92,11 @@ class Prepared(RecordedDevice):
 
     written: the same device, prepared for a release that can have written the recording; its plan
         (the steps of a replay) is used.  None if `release` itself can have written the recording.
+    known_period: value of `period`, if the program is known; None to search for it.
     """
 
     written: Prepared | None = None
+    known_period: Deferred[Period | None] | None = None
 
     @cached_property
     def plan(self) -> Plan:
@@ -275,7 +278,8 @@ class Prepared(RecordedDevice):
     @cached_property
     def period(self) -> Period | None:
         """Longest sequence of equal periods (training steps) of `free_plan`; None without any."""
-        return find_period(self.free_plan.steps)
+        known = self.known_period
+        return find_period(self.free_plan.steps) if known is None else known()
 
     def _period_for(self, allocator: ReplayAllocator) -> Period | None:
         # Repetitions may be skipped only if the blocks are the whole state of the allocator.  They

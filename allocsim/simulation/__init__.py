@@ -15,6 +15,7 @@ from allocsim.simulation.plan import (
     Steps,
     find_period,
     joined,
+    longest_period,
     spread,
 )
 from allocsim.simulation.recorded_device import EMPTY_CACHE_WAYS, Hints, RecordedDevice, is_at_start
@@ -44,5 +45,5 @@ __all__ = [
     "Setting", "SimulatedOom", "Spill", "SpillWatch", "Start", "StartPeaks", "Step", "StepKind",
     "Steps", "Timeline", "TimelinePoint", "driver_calls_of", "find_period", "fold",
     "fold_allocated", "fold_columns", "has_live_blocks", "in_option_string", "is_at_start",
-    "joined", "live_requests", "releases_needed", "rows_of", "spread",
+    "joined", "live_requests", "longest_period", "releases_needed", "rows_of", "spread",
 ]  # fmt: skip

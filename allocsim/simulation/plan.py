@@ -8,7 +8,7 @@ to save time.  Source: semantics 2.5, 6.2, 6.6.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -301,8 +301,18 @@ def find_period(steps: Steps) -> Period | None:
         return None
     columns = _columns_without_addresses(steps)
     codes = _codes(columns)
+    best = longest_period(codes, _likely_lengths(codes))
+    return best if best is not None and _repeats(columns, best) else None
+
+
+def longest_period(codes: NDArray[Any], lengths: Iterable[int]) -> Period | None:
+    """Return the longest sequence of at least three equal periods, or None.
+
+    codes: a number for each step; equal steps have equal numbers.
+    lengths: possible lengths of a period, in steps.
+    """
     best: Period | None = None
-    for length in _likely_lengths(codes):
+    for length in lengths:
         is_other = codes[:-length] != codes[length:]
         # A sequence of periods cannot be longer than the number of equal steps.
         if best is not None and len(codes) - np.count_nonzero(is_other) <= best.count * best.length:
@@ -315,9 +325,8 @@ def find_period(steps: Steps) -> Period | None:
         count = int(runs[longest]) // length + 1
         if count >= 3 and (best is None or count * length > best.count * best.length):
             best = Period(int(edges[longest]) + 1, length, count)
-    if best is None or best.count * best.length * _LEAST_PART < len(codes):
-        return None
-    return best if _repeats(columns, best) else None
+    is_long = best is not None and best.count * best.length * _LEAST_PART >= len(codes)
+    return best if is_long else None
 
 
 def _may_repeat(steps: Steps) -> bool:

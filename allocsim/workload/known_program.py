@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,9 +40,17 @@ from allocsim.recording import (
     Provenance,
     Recording,
 )
-from allocsim.simulation import PeakState, PeakWatch, fold, fold_allocated, fold_columns
+from allocsim.simulation import (
+    Deferred,
+    PeakState,
+    PeakWatch,
+    Period,
+    fold,
+    fold_allocated,
+    fold_columns,
+)
 from allocsim.workload.recorder import KeptHistory
-from allocsim.workload.stretches import EMPTY_CACHE, KnownProgram, Repeats
+from allocsim.workload.stretches import EMPTY_CACHE, KnownProgram, Repeats, period_of
 
 _Ints = NDArray[np.int64]
 
@@ -67,6 +76,7 @@ class Played:
     oom_text: text of the out-of-memory error that ended the program; "" without an error.
     n_before: for each of the program's rows (calls), the number of history entries before it; then
         the number of all entries.
+    period: longest sequence of equal periods of the program, whose steps are its calls.
     """
 
     allocator: ReplayAllocator
@@ -75,6 +85,7 @@ class Played:
     peak_device_bytes: int
     oom_text: str
     n_before: _Ints
+    period: Deferred[Period | None]
     _kept: KeptHistory
 
     def marks(self, resets: int, empties: Sequence[int]) -> tuple[Mark, ...]:
@@ -361,5 +372,6 @@ class _Player:
             self._watch.device_bytes,
             self.oom_text,
             n_before,
+            Deferred(partial(period_of, program)),
             kept,
         )

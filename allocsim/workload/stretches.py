@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from allocsim._fast_numpy import numbered
 from allocsim.core import FREE, MALLOC, SMALL_SIZE, FreeBlockOrder, ReplayAllocator
+from allocsim.simulation import Period, longest_period
 
 _Ints = NDArray[np.int64]
 
@@ -33,11 +35,27 @@ class KnownProgram:
         end of the last stretch.
     """
 
-    kind: _Ints
+    kind: NDArray[np.integer[Any]]
     block: _Ints
     size: _Ints
-    stack: _Ints
+    stack: NDArray[np.integer[Any]]
     stretches: Sequence[int] = ()
+
+
+def period_of(program: KnownProgram) -> Period | None:
+    """Return the longest sequence of equal periods of a program, or None.
+
+    A step of a period is a row of the program.  A period begins again after the distance of two
+    successive stretches with the same number of rows.
+    """
+    rows = np.arange(len(program.kind))
+    asks = program.kind == MALLOC
+    age = rows - np.flatnonzero(asks)[program.block]
+    codes = 2 * np.where(asks, program.size, age) + asks
+    codes[program.kind == EMPTY_CACHE] = -1 - rows[program.kind == EMPTY_CACHE]
+    starts, counts = np.array(program.stretches[:-1]), np.diff(program.stretches)
+    alike = (starts[counts == count] for count in set(counts.tolist()))
+    return longest_period(codes, {length for each in alike for length in np.diff(each).tolist()})
 
 
 class Repeats:

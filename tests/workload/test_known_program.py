@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from allocsim.core import FREE, IS_COMPILED, MALLOC, ReplayAllocator
 from allocsim.recording import Action, FrameTable, MarkKind, Provenance, Recording
 from allocsim.replaying import prepare, prepare_made, replay_prepared, run_as_made
-from allocsim.simulation import DeviceRun
+from allocsim.simulation import DeviceRun, Period
 from allocsim.units import GIB, KIB, MIB
 from allocsim.workload import EMPTY_CACHE, KnownProgram, Played, peak_of_known, play_known
 
@@ -194,6 +194,25 @@ def test_peak_without_history_equals_that_of_the_recording(part: float, memory: 
     peak, is_out_of_memory = peak_of_known(program, allocator, since)
     assert is_out_of_memory == bool(found.oom_text)
     assert peak == reserved[last][counts].max()
+
+
+def test_period_of_a_program_equals_that_of_its_recording() -> None:
+    writer = Writer()
+    kept = [writer.ask(size * MIB) for size in range(1, 4)]
+    writer.rows.append((EMPTY_CACHE, 0, 0, -1))
+    for _ in range(9):
+        writer.stretches.append(len(writer.rows))
+        for size in range(20):
+            writer.free(writer.ask((size + 1) * 100 * KIB))
+        writer.free(kept.pop(0))
+        kept.append(writer.ask(3 * MIB))
+    writer.stretches.append(len(writer.rows))
+    for block in kept:
+        writer.free(block)
+    found, recording, _ = played(writer.program(), "")
+    (prepared,) = prepare_made(recording)
+    # The first three steps free the older blocks.
+    assert prepared.period == found.period() == Period(first=129, length=42, count=6)
 
 
 def test_marks_are_before_the_entries_of_their_rows() -> None:
