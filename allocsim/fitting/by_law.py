@@ -98,7 +98,7 @@ class RunsByLaw:
     def __init__(self, task: Task, conf: str | None = None) -> None:
         self._task, self._conf = task, conf
         self._requests: dict[Card, Requests | ConfigError] = {}
-        self._equal: dict[tuple[bytes, ...], Requests] = {}
+        self._different: list[Requests] = []
         self._runs: dict[tuple[int, int], Ran] = {}
 
     def why_none(self, gpu: Gpu) -> str:
@@ -131,13 +131,14 @@ class RunsByLaw:
             except ConfigError as error:
                 self._requests[card] = error
             else:
-                columns = (found.kind, found.block, found.size)
-                key = tuple(column.tobytes() for column in columns)
-                self._requests[card] = self._equal.setdefault(key, found)
-        known = self._requests[card]
-        if isinstance(known, ConfigError):
-            raise known
-        return known
+                equal = (each for each in self._different if each.has_calls_of(found))
+                self._requests[card] = known = next(equal, found)
+                if known is found:
+                    self._different.append(found)
+        answer = self._requests[card]
+        if isinstance(answer, ConfigError):
+            raise answer
+        return answer
 
 
 def card_of(gpu: Gpu) -> Card:
@@ -312,7 +313,7 @@ def play_requests(requests: Requests, gpu: Gpu, torch_version: str, conf: str = 
 
 def _program(requests: Requests) -> KnownProgram:
     # Indexed by the laws' REQUEST, FREE and EMPTY_CACHE.
-    kinds = np.array([MALLOC, FREE, PLAYED_EMPTY_CACHE], dtype=np.int64)
+    kinds = np.array([MALLOC, FREE, PLAYED_EMPTY_CACHE], dtype=np.uint8)
     return KnownProgram(
         kind=kinds[requests.kind],
         block=requests.block,

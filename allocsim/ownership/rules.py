@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -241,7 +242,7 @@ _NUMBERS = np.array(
 
 def purposes_of(
     table: FrameTable,
-    stack: NDArray[np.int64],
+    stack: NDArray[np.integer[Any]],
     requested: NDArray[np.int64],
     lives: Sequence[NDArray[np.int64]],
     n_entries: int,

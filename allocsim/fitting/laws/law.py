@@ -74,9 +74,14 @@ class Requests:
     kind: NDArray[np.uint8]
     block: NDArray[np.int64]
     size: NDArray[np.int64]
-    stack: NDArray[np.int64]
+    stack: NDArray[np.int32]
     reset: int
     stretches: tuple[int, ...] = ()
+
+    def has_calls_of(self, other: Requests) -> bool:
+        """Return True if the calls of `other` are the same, with the same bytes."""
+        names = ("kind", "block", "size")
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
 
     @property
     def most_in_use(self) -> int:
@@ -158,24 +163,49 @@ class Law:
         copies, rest = divmod(layers - least, self.period)
         if rest:
             raise ConfigError(f"{layers} layers: the law is for a multiple of {self.period}")
-        is_request = self.kind == REQUEST
         size = np.array([formula.at(variables) for formula in self.formulas], dtype=np.int64)
-        value = self.number.copy()
-        value[is_request] = size[self.number[is_request]]
-        is_free = self.kind == FREE
-        repeated = Repeated(
-            is_request,
-            is_free,
-            is_free,
-            self.group,
-            value,
-            self.by_copy,
-            self.by_copies,
-            self.parts,
-        )
-        # Blocks are resolved once for the whole program, in `requests_of`.
-        row, value = repeated.rows_with(copies)
-        return LawRows(row, self.kind[row], self.group[row], value)
+        known = _with_copies(self, copies)
+        value = known.value.copy()
+        value[known.requests] += size[known.formula]
+        return LawRows(known.row, known.kind, known.group, value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Copies:
+    """Rows of a law with a number of copies of its repeated parts, without the formulas' bytes.
+
+    row, kind, group: as in `LawRows`.
+    value: as in `LawRows`, but the value of a formula is not added.
+    requests: indices of the requests.
+    formula: index of the formula of each request.
+    """
+
+    row: NDArray[np.int64]
+    kind: NDArray[np.uint8]
+    group: NDArray[np.int64]
+    value: NDArray[np.int64]
+    requests: NDArray[np.intp]
+    formula: NDArray[np.int64]
+
+
+@lru_cache(maxsize=32)
+def _with_copies(law: Law, copies: int) -> _Copies:
+    # These are the same on all cards and at all sizes with the same number of layers.
+    is_request, is_free = law.kind == REQUEST, law.kind == FREE
+    repeated = Repeated(
+        is_request,
+        is_free,
+        is_free,
+        law.group,
+        np.where(is_request, 0, law.number),
+        law.by_copy,
+        law.by_copies,
+        law.parts,
+    )
+    # Blocks are resolved once for the whole program, in `requests_of`.
+    row, value = repeated.rows_with(copies)
+    requests = np.flatnonzero(is_request[row])
+    return _Copies(row, law.kind[row], law.group[row], value, requests, law.number[row[requests]])
 
 
 @lru_cache(maxsize=32)
@@ -213,15 +243,13 @@ def requests_of(
             raise ConfigError(
                 f"{layers} layers: the law frees a block that does not exist"
             ) from None
-    kind, group, value = (
-        np.concatenate([getattr(rows, column) for rows in parts])
-        for column in ("kind", "group", "value")
-    )
+    sizes = (np.where(rows.kind == REQUEST, rows.value, 0) for rows in parts)
+    stacks = (np.where(rows.kind == REQUEST, rows.group, -1) for rows in parts)
     return Requests(
-        kind=kind,
+        kind=np.concatenate([rows.kind for rows in parts]),
         block=np.concatenate(blocks),
-        size=np.where(kind == REQUEST, value, 0),
-        stack=np.where(kind == REQUEST, group, -1),
+        size=np.concatenate([*sizes]),
+        stack=np.concatenate([*stacks], dtype=np.int32),
         reset=reset,
         stretches=stretches,
     )
