@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._fast_numpy import any_of, distinct
+from allocsim._fast_numpy import any_of, numbered
 from allocsim.core import PAGE, ReplayAllocator
 from allocsim.errors import AllocsimError
 from allocsim.fidelity import FidelityCheck
@@ -219,13 +219,12 @@ def _is_named(gap: Gap, explanation: Explanation, named: frozenset[int]) -> bool
 
 def _entries_naming_empty_cache(trace: Trace) -> frozenset[int]:
     rows = np.flatnonzero(any_of(trace.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)))
-    stacks = trace.frames[rows]
+    stacks, stack_of = numbered(trace.frames[rows])
     naming = [
-        stack
-        for stack in distinct(stacks).tolist()
-        if any(frame.name == _EMPTY_CACHE for frame in trace.frame_table.stack(stack))
+        any(frame.name == _EMPTY_CACHE for frame in trace.frame_table.stack(stack))
+        for stack in stacks.tolist()
     ]
-    return frozenset(rows[np.isin(stacks, naming)].tolist())
+    return frozenset(rows[np.array(naming, dtype=bool)[stack_of]].tolist())
 
 
 Watch = Callable[[ReplayAllocator], None]

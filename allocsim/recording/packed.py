@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim._fast_numpy import distinct
 from allocsim.recording.fields import UINT64_MAX, Fields
 from allocsim.recording.frames import StackReader
 from allocsim.recording.pickle_rows import NEW, REFERENCE, OtherForm, RowBatch
@@ -91,7 +92,7 @@ class Objects:
         codes = self._codes[numbers]
         unknown = codes == MISSING_CODE
         if unknown.any():
-            for number in np.unique(numbers[unknown]).tolist():
+            for number in distinct(numbers[unknown]).tolist():
                 self._codes[number] = self._add(self.get(number))
             codes = self._codes[numbers]
         return codes

@@ -17,6 +17,7 @@ from operator import attrgetter
 
 import numpy as np
 
+from allocsim._fast_numpy import distinct
 from allocsim._repr import Shown
 from allocsim.errors import RecordingError
 from allocsim.recording.frames import FrameTable
@@ -299,5 +300,5 @@ def _adds_to_requests(recording: Recording) -> bool:
             counts &= asked % _STEP == 0
             found.append(np.stack((asked[counts], tiles.size[counts])))
     asked, size = np.concatenate(found or [np.empty((2, 0), dtype=np.int64)], axis=1)
-    is_enough = len(asked) >= _LEAST_BLOCKS and len(np.unique(asked)) >= _LEAST_SIZES
+    is_enough = len(asked) >= _LEAST_BLOCKS and len(distinct(asked)) >= _LEAST_SIZES
     return is_enough and bool((size - asked == _STEP).all())
