@@ -12,7 +12,7 @@ from allocsim._lazy import lazily
 if TYPE_CHECKING:
     from allocsim.report.answer import Answer, Tone
     from allocsim.report.layout import others_text, shown_of, warned
-    from allocsim.report.run_sections import Loan
+    from allocsim.report.spill import Loan
 
 __all__ = [
     "Answer", "Loan", "Tone", "colocate", "compare", "convert", "crosscheck", "explain",
@@ -21,7 +21,7 @@ __all__ = [
     "stats", "step", "top", "tune", "warned", "watch",
 ]  # fmt: skip
 
-_HOMES = {"answer": "Answer Tone", "layout": "others_text shown_of warned", "run_sections": "Loan"}
+_HOMES = {"answer": "Answer Tone", "layout": "others_text shown_of warned", "spill": "Loan"}
 """Exported names of the modules that several commands share, by module."""
 
 __getattr__ = lazily(globals(), _HOMES)

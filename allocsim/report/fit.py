@@ -11,7 +11,7 @@ from allocsim.fitting import BY_LAW, Advice, Change, Estimate, Fit, Ran
 from allocsim.report.answer import Part, answer_of, paste_line
 from allocsim.report.fit_served import NO_RUN
 from allocsim.report.layout import LABEL, WIDTH, exact_size, fields, plural, row, rows, table
-from allocsim.report.run_sections import spill_document, spill_rows
+from allocsim.report.spill import spill_document, spill_rows
 from allocsim.units import format_range, format_size
 
 _CARD = "gpu=gpu.name device_memory=gpu.memory context_memory=gpu.context_memory"

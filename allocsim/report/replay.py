@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from allocsim.analysis.explain import Cure, Shortage
 from allocsim.core import find_release, parse_conf
-from allocsim.editing import EditedDevice
 from allocsim.recommend import Recommendation
 from allocsim.replaying import Trial
 from allocsim.report.answer import (
@@ -51,15 +50,15 @@ from allocsim.report.run_sections import (
     driver_rows,
     edit_document,
     edit_rows,
-    spill_document,
-    spill_rows,
     verdict_sentence,
 )
+from allocsim.report.spill import spill_document, spill_rows
 from allocsim.simulation import DeviceRun, PeakState, Run, Start, StartPeaks, TimelinePoint
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
     from allocsim.analysis.top import Top
+    from allocsim.editing import EditedDevice
 
 _SHOWN_OOMS = 3
 _PEAK = (

@@ -31,14 +31,12 @@ from allocsim.report.answer import (
 )
 from allocsim.report.layout import exact_size, fields, paragraph, plural, row, rows, table, warned
 from allocsim.report.run_sections import (
-    Loan,
     costs_document,
     driver_note,
     tried_edit_rows,
     tried_edits_document,
-    tuning_spill_document,
-    tuning_spill_rows,
 )
+from allocsim.report.spill import Loan, tuning_spill_document, tuning_spill_rows
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
