@@ -40,7 +40,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.analysis.top import top, top_host
+    from allocsim.analysis.top import top
     from allocsim.recording import load, load_host
     from allocsim.report import top as report
 
@@ -49,6 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     named = {"by": arguments.by, "frames": arguments.frames or None}
     with ProgressBar() as bar:
         if arguments.host:
+            from allocsim.analysis.top import top_host
+
             answer = top_host(arguments.file, load_host(arguments.file), arguments.at, **named)
         else:
             answer = top(

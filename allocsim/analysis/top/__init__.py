@@ -1,15 +1,16 @@
 """Memory of a device by owner: line, stack, module, category, stream or pool.
 
-The bytes of all owners add up exactly to the allocated bytes of the replay.
+The bytes of all owners add up exactly to the allocated bytes of the replay.  Names that are needed
+only for pinned host memory are imported when they are first used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from allocsim._lazy import lazily
 from allocsim.analysis.top.answer import (
     Course,
     FlameBox,
@@ -21,9 +22,6 @@ from allocsim.analysis.top.answer import (
     course_of,
     flame_of,
 )
-from allocsim.editing import savings_of
-from allocsim.errors import RecordingError
-from allocsim.host import follow, state_after
 from allocsim.ownership import (
     BY,
     CATEGORIES,
@@ -46,6 +44,8 @@ from allocsim.simulation import DeviceRun, Progress, Run
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
+    from allocsim.analysis.top.of_host import top_host
+    from allocsim.editing import Saving
     from allocsim.fitting import Fit
 
 __all__ = [
@@ -53,6 +53,8 @@ __all__ = [
     "RULES", "TopRow", "StackAnswers", "Top", "UNKNOWN", "flame_of", "answers_of_run", "top",
     "top_host", "top_of_replay", "top_of_run", "top_of_spill", "tops_of_fit",
 ]  # fmt: skip
+
+__getattr__ = lazily(globals(), {"of_host": "top_host"})
 
 
 def top(
@@ -194,8 +196,16 @@ def _top(
         categories=categories,
         holdings=tuple(sorted(holdings, key=lambda holding: -holding.bytes)),
         notes=tuple(notes),
-        savings=savings_of(categories, moment.phase) if moment.what == "oom" else (),
+        savings=_savings(categories, moment),
     )
+
+
+def _savings(categories: dict[str, int], moment: Moment) -> tuple[Saving, ...]:
+    if moment.what != "oom":
+        return ()
+    from allocsim.editing import savings_of  # noqa: PLC0415  (slow; rarely needed)
+
+    return savings_of(categories, moment.phase)
 
 
 def _row(held: Held, sizes: Sequence[int], owner: str, members: Sequence[int], by: str) -> TopRow:
@@ -220,42 +230,6 @@ def _sums(names: Iterable[str], sizes: Sequence[int]) -> dict[str, int]:
     for name, size in zip(names, sizes, strict=True):
         found[name] = found.get(name, 0) + size
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
-
-
-def top_host(
-    path: str,
-    trace: Trace,
-    at: str | int | None = None,
-    *,
-    by: str = "line",
-    frames: int | None = None,
-) -> Top:
-    """Return the owners of the pinned memory that the program used at a moment.
-
-    at: "peak" for most bytes in use, "end", or an entry number; None means "peak".
-    """
-    entry, what = _host_moment(path, trace, at)
-    answer = top_of_state(path, state_after(trace, entry), by=by, frames=frames)
-    totals = follow(trace, entry + 1).end
-    notes = (
-        f"{format_size(totals.pinned)} were pinned: {format_size(totals.in_use)} in use, "
-        f"{format_size(totals.waiting)} freed and waiting, {format_size(totals.cached)} cached",
-        "sizes are those of blocks, mostly rounded up to a power of two",
-    )
-    return replace(answer, at=Moment(max(entry, 0), what), notes=notes)
-
-
-def _host_moment(path: str, trace: Trace, at: str | int | None) -> tuple[int, str]:
-    last = len(trace) - 1
-    if at in (None, "peak"):
-        return follow(trace).peak_in_use.entry, "peak"
-    if at == "end":
-        return last, "end"
-    if not isinstance(at, int):
-        raise RecordingError(path, f"pinned memory has no moment {at!r}; expected peak or end")
-    if not 0 <= at <= last:
-        raise RecordingError(path, f"entry {at} does not exist; the last entry is {last}")
-    return at, "entry"
 
 
 def top_of_replay(devices: Sequence[Prepared], run: Run) -> Top | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from allocsim._repr import Shown
-from allocsim.editing import Saving
 from allocsim.ownership import (
     CATEGORIES,
     NO_STACK,
@@ -23,6 +23,9 @@ from allocsim.ownership import (
 )
 from allocsim.recording import Frame
 from allocsim.units import format_size
+
+if TYPE_CHECKING:
+    from allocsim.editing import Saving
 
 _Column = NDArray[np.int64]
 
