@@ -1,46 +1,55 @@
 """Phantom (simulated) GPU: stubs of the CUDA libraries that count memory and compute nothing.
 
-No module here imports torch.  `build` compiles the stubs in `stub/`, `record` runs an unmodified
-program with them, and `wheel` downloads the compiled allocator of a PyTorch release.
+No module here imports torch.  `build` compiles the stubs in `stub/`, `recorder` runs an unmodified
+program with them, and `wheel` downloads the compiled allocator of a PyTorch release.  Modules are
+imported on first use.
 """
 
-from allocsim.phantom.build import (
-    COMMON_OPTIONS,
-    ORIGIN,
-    STUB,
-    PhantomError,
-    RefusedError,
-    ScriptError,
-    Stubs,
-    UnavailableError,
-    build_once,
-    build_stubs,
-    compile_source,
-    digest_of,
-    find_compiler,
-)
-from allocsim.phantom.engines import DriverCharges, Starter, charges_of, described_model, starter_of
-from allocsim.phantom.gpu import (
-    CARDS,
-    CONTEXT_MEMORY_SEEN,
-    THREAD_STACK,
-    Gpu,
-    Limits,
-    context_range,
-    context_seen,
-    find_gpu,
-    limits_of,
-)
-from allocsim.phantom.installs import TorchInstall, begin_to_find_torch, find_torch
-from allocsim.phantom.record import (
-    ProcessRecording,
-    Recorded,
-    RecordedProgram,
-    has_gpu,
-    phantom_environment,
-    record,
-)
-from allocsim.phantom.wheel import Wheel, cached_wheel, fetch_wheel, full_version
+from typing import TYPE_CHECKING
+
+from allocsim._lazy import lazily
+
+if TYPE_CHECKING:
+    from allocsim.phantom.build import (
+        COMMON_OPTIONS,
+        ORIGIN,
+        STUB,
+        Stubs,
+        build_once,
+        build_stubs,
+        compile_source,
+        digest_of,
+        find_compiler,
+    )
+    from allocsim.phantom.engines import (
+        DriverCharges,
+        Starter,
+        charges_of,
+        described_model,
+        starter_of,
+    )
+    from allocsim.phantom.errors import PhantomError, RefusedError, ScriptError, UnavailableError
+    from allocsim.phantom.gpu import (
+        CARDS,
+        CONTEXT_MEMORY_SEEN,
+        THREAD_STACK,
+        Gpu,
+        Limits,
+        context_range,
+        context_seen,
+        find_gpu,
+        limits_of,
+    )
+    from allocsim.phantom.installs import TorchInstall, begin_to_find_torch, find_torch
+    from allocsim.phantom.recorder import (
+        ProcessRecording,
+        Recorded,
+        RecordedProgram,
+        has_gpu,
+        phantom_environment,
+        record,
+    )
+    from allocsim.phantom.wheel import Wheel, cached_wheel, fetch_wheel, full_version
 
 __all__ = [
     "CARDS", "COMMON_OPTIONS", "CONTEXT_MEMORY_SEEN", "DriverCharges", "Gpu", "Limits", "ORIGIN",
@@ -51,3 +60,17 @@ __all__ = [
     "fetch_wheel", "find_compiler", "find_gpu", "find_torch", "full_version", "has_gpu",
     "limits_of", "phantom_environment", "record", "starter_of",
 ]  # fmt: skip
+
+_HOMES = {
+    "build": "COMMON_OPTIONS ORIGIN STUB Stubs build_once build_stubs compile_source digest_of "
+    "find_compiler",
+    "engines": "DriverCharges Starter charges_of described_model starter_of",
+    "errors": "PhantomError RefusedError ScriptError UnavailableError",
+    "gpu": "CARDS CONTEXT_MEMORY_SEEN THREAD_STACK Gpu Limits context_range context_seen find_gpu "
+    "limits_of",
+    "installs": "TorchInstall begin_to_find_torch find_torch",
+    "recorder": "ProcessRecording Recorded RecordedProgram has_gpu phantom_environment record",
+    "wheel": "Wheel cached_wheel fetch_wheel full_version",
+}
+
+__getattr__ = lazily(globals(), _HOMES)

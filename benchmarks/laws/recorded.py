@@ -19,7 +19,7 @@ import numpy as np
 
 from allocsim.fitting.scale.law import SizedProgram, program_of
 from allocsim.phantom import Gpu, find_gpu, find_torch, phantom_environment
-from allocsim.phantom.record import HOOK
+from allocsim.phantom.recorder import HOOK
 from allocsim.recording import load
 from allocsim.replaying import prepare
 from allocsim.simulation import StepKind, Steps

@@ -20,7 +20,7 @@ from allocsim.phantom import (
     limits_of,
 )
 from allocsim.phantom.installs import find_torch
-from allocsim.phantom.record import phantom_environment
+from allocsim.phantom.recorder import phantom_environment
 from allocsim.units import GIB, KIB, MIB
 from tests.pythons import NEEDS_TORCH, PYTHONS
 

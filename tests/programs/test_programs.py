@@ -12,7 +12,7 @@ import pytest
 
 from allocsim import load, replay
 from allocsim.phantom.gpu import Gpu, find_gpu
-from allocsim.phantom.record import Recorded, RecordedProgram, record
+from allocsim.phantom.recorder import Recorded, RecordedProgram, record
 from allocsim.units import GIB, MIB
 from tests.pythons import NEEDS_TORCH, PYTHONS
 

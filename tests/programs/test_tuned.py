@@ -11,7 +11,7 @@ import pytest
 
 from allocsim import load, replay, tune
 from allocsim.phantom.gpu import Gpu
-from allocsim.phantom.record import RecordedProgram, record
+from allocsim.phantom.recorder import RecordedProgram, record
 from allocsim.units import GIB
 from tests.pythons import NEEDS_TORCH, python_of
 

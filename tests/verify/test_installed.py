@@ -14,7 +14,7 @@ from allocsim.core import find_release
 from allocsim.phantom import RefusedError, UnavailableError
 from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.installs import TorchInstall, find_torch
-from allocsim.phantom.record import phantom_environment
+from allocsim.phantom.recorder import phantom_environment
 from allocsim.units import GIB, MIB
 from allocsim.verify import Script, installed, torch_player
 from allocsim.verify.comparison import judge

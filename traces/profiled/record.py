@@ -20,7 +20,7 @@ from typing import Any
 
 from allocsim.phantom.gpu import find_gpu
 from allocsim.phantom.installs import find_torch
-from allocsim.phantom.record import RecordedProgram, record
+from allocsim.phantom.recorder import RecordedProgram, record
 
 FOLDER = Path(__file__).parent
 PROGRAM = FOLDER / "program.py"

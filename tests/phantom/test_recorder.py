@@ -21,7 +21,7 @@ from allocsim.phantom import UnavailableError
 from allocsim.phantom.at_exit import leave_out_frames
 from allocsim.phantom.gpu import Gpu, find_gpu
 from allocsim.phantom.installs import find_torch
-from allocsim.phantom.record import Recorded, RecordedProgram, _settings_of_engines, record
+from allocsim.phantom.recorder import Recorded, RecordedProgram, _settings_of_engines, record
 from allocsim.recording import Mark, MarkKind, load, load_host
 from allocsim.replaying import replay
 from allocsim.units import GIB
