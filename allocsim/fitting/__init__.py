@@ -11,7 +11,7 @@ from allocsim._lazy import lazily
 if TYPE_CHECKING:
     from allocsim.fitting.advice import Advice, Change, advise, fewest_checkpointed
     from allocsim.fitting.by_engine import fit, fit_cards, fit_command
-    from allocsim.fitting.by_formula import Estimate, estimate, shape_of
+    from allocsim.fitting.by_formula import Estimate, estimate
     from allocsim.fitting.by_law import run_by_law
     from allocsim.fitting.calculator import (
         LawModel,
@@ -80,6 +80,7 @@ if TYPE_CHECKING:
         usual_lengths,
         usual_values,
     )
+    from allocsim.fitting.training_input import shape_of
 
 __all__ = [
     "ATTENTION", "Advice", "Answered", "BY_LAW", "CONFIGURATIONS", "CONVOLUTIONS_NOTE",
@@ -101,7 +102,7 @@ _HOMES = {
     "by_law": "run_by_law",
     "calculator": "LawModel Opening PageLaws law_cards law_families law_models law_programs "
     "opening_at page_laws",
-    "by_formula": "Estimate estimate shape_of",
+    "by_formula": "Estimate estimate",
     "by_engine": "fit fit_cards fit_command",
     "fit_result": "Answered Fit ReadFront read_answers read_frontier",
     "from_config": "ReadConfig read_config",
@@ -116,6 +117,7 @@ _HOMES = {
     "serving_program": "Phase Started start start_largest",
     "task": "ATTENTION DTYPES EAGER_NOTE GENERATOR_QUANTS OPTIMIZERS PARALLEL QUANTS STARTS Task "
     "lengths_of usual_attention usual_lengths usual_values",
+    "training_input": "shape_of",
 }
 """Public names by the submodule that defines them, which is imported when one is first used."""
 

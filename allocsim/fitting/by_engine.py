@@ -43,7 +43,6 @@ from allocsim.fitting.run_result import (
 )
 from allocsim.fitting.task import Task
 from allocsim.phantom import Gpu, UnavailableError, context_range, find_gpu
-from allocsim.recommend import Case, recommend
 from allocsim.recording import Action, completes_at_once
 from allocsim.replaying import Trials, effects_on
 from allocsim.units import TIB
@@ -291,6 +290,8 @@ def _answer(text: str, setup: _Setup) -> Fit:
         trials = Trials(prepared, None, effects_on(prepared))
         # No setting helps if more is in use at once than the card has.
         if unlimited.peak_allocated_bytes <= gpu.room:
+            from allocsim.recommend import Case, recommend  # noqa: PLC0415  (slow; rarely needed)
+
             case = Case(trials, replay_on(gpu, unlimited))
             recommendation = recommend([case], prepared.recorded, in_full=False)
         # With many cards, those that cannot hold what is in use at once need no exact size.

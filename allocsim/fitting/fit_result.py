@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil, floor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from allocsim._repr import Shown
 from allocsim.core import find_release
@@ -20,9 +20,11 @@ from allocsim.fitting.laws import installed_transformers, numbers_of
 from allocsim.fitting.run_result import Failure, Ran
 from allocsim.fitting.task import Task
 from allocsim.phantom import Gpu, context_range
-from allocsim.recommend import Recommendation
 from allocsim.simulation import DeviceRun
 from allocsim.units import format_range, format_size
+
+if TYPE_CHECKING:
+    from allocsim.recommend import Recommendation
 
 
 @dataclass(frozen=True, slots=True)

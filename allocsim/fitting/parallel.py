@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from allocsim._repr import Shown
+from allocsim.fitting.formulas import fits_in
 from allocsim.fitting.formulas.training import ParallelLayout, Precision, Rank, Training
 from allocsim.phantom import Gpu, context_seen
 from allocsim.units import format_size, round_up
@@ -135,15 +136,6 @@ class Sharded(Shown):
     def figures_shown(self) -> Iterator[tuple[str, str]]:
         yield "allocated at the peak", format_size(self.allocated_bytes)
         yield "reserved, likely", format_size(self.reserved_bytes[1])
-
-
-def fits_in(memory: int, process: tuple[int, int]) -> bool | None:
-    """Return True if `process`, a range (low, high) of bytes, fits in `memory`.
-
-    Return None if only `low` fits, False if neither fits.
-    """
-    low, high = process
-    return high <= memory or (None if low <= memory else False)
 
 
 def shard(training: Training, gpu: Gpu) -> Sharded:

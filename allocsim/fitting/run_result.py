@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,13 +24,10 @@ from allocsim.fitting.program import program_of
 from allocsim.fitting.task import Task
 from allocsim.phantom import (
     Gpu,
-    Recorded,
-    RecordedProgram,
     TorchInstall,
     UnavailableError,
     begin_to_find_torch,
     find_torch,
-    record,
 )
 from allocsim.recording import MarkKind, Recording, load
 from allocsim.replaying import (
@@ -44,6 +41,9 @@ from allocsim.replaying import (
 )
 from allocsim.simulation import DeviceRun, SimulatedOom
 from allocsim.workload import Played
+
+if TYPE_CHECKING:
+    from allocsim.phantom import Recorded
 
 _PROGRAM = "program.py"
 
@@ -195,6 +195,8 @@ def record_in(
         own viewer cannot read.
     options: further fields of `RecordedProgram`.
     """
+    from allocsim.phantom import RecordedProgram, record  # noqa: PLC0415  (laws run no program)
+
     log = folder / "log"
     options |= {"log": log, "by_column": keep is None}  # PyTorch's own viewer needs rows
     program = RecordedProgram(tuple(command), folder / "fit.pickle", gpu, **options)

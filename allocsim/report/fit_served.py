@@ -6,12 +6,14 @@ An uncertain size is shown as a range; where the JSON has one number, it is the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from allocsim.fitting import Served
 from allocsim.report.answer import Answer, Part, Tone, answer_of
 from allocsim.report.layout import LABEL, fields, row, table
 from allocsim.units import format_range, format_size
+
+if TYPE_CHECKING:
+    from allocsim.fitting import Served
 
 NO_RUN: dict[str, Any] = {
     **dict.fromkeys(("peak_reserved_bytes_keeping_up", "peak_reserved_bytes_skewed")),

@@ -100,7 +100,11 @@ def test_command_loads_only_its_own_module_and_page(tmp_path: Path) -> None:
     [
         # An error's text may be the refusal of a server, so the forms of their logs are read.
         (["explain", "CUDA out of memory"], {"allocsim.fitting"}),
-        (["replay", NAME], {"allocsim.fitting", "allocsim.recording.log_figures"}),
+        (
+            ["replay", NAME],
+            {"allocsim.fitting", "allocsim.recording.log_figures", "allocsim.host", "numpy.ma"},
+        ),
+        (["top", NAME], {"allocsim.fitting", "allocsim.recording.log_figures", "allocsim.host"}),
     ],
 )
 def test_command_about_a_run_does_not_load_the_models_of_fit(
@@ -112,6 +116,36 @@ def test_command_about_a_run_does_not_load_the_models_of_fit(
     )
     loaded = set(run("-c", code).stdout.splitlines())
     assert "allocsim.report" in loaded
+    assert not loaded.intersection(others)
+
+
+@pytest.mark.parametrize(
+    ("words", "others"),
+    [
+        (["gpt2", "--gpu", "H100"], set()),
+        (["Llama-3-8B", "--gpu", "RTX 3090", "--lora", "16"], set()),
+        (
+            ["Llama-3.1-70B", "--gpu", "H100", "--serve"],
+            {"allocsim.fitting.parallel", "allocsim.fitting.formulas.training"},
+        ),
+    ],
+)
+def test_fit_by_law_loads_neither_runs_nor_other_formulas(
+    words: list[str], others: set[str]
+) -> None:
+    command = ["fit", *words, "--engine", "laws"]
+    code = (
+        f"import sys; from allocsim.cli import main; main({command!r}); "
+        "print(*sorted(sys.modules), sep='\\n')"
+    )
+    loaded = set(run("-c", code).stdout.splitlines())
+    assert {"allocsim.fitting.by_law", "allocsim.analysis.top", "allocsim.report.fit"} <= loaded
+    others |= {
+        *("allocsim.phantom.build", "allocsim.phantom.recorder", "allocsim.phantom.engines"),
+        *("allocsim.fitting.serving", "allocsim.fitting.generating", "allocsim.recommend"),
+        *("allocsim.fitting.formulas.needs", "allocsim.fitting.formulas.diffusion"),
+        *("allocsim.host", "allocsim.editing", "allocsim.metrics.curve", "numpy.ma"),
+    }
     assert not loaded.intersection(others)
 
 

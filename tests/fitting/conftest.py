@@ -85,7 +85,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pretended]:
 
     def put(play: Run, error: str = "") -> Pretended:
         pretended = Pretended(play, error)
-        monkeypatch.setattr(ran, "record", pretended.record)
+        monkeypatch.setattr("allocsim.phantom.record", pretended.record)
         monkeypatch.setattr(ran, "find_torch", pretended.find_torch)
         return pretended
 

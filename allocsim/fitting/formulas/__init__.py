@@ -1,59 +1,92 @@
 """Formulas for the memory of a model's weights, KV cache and serving engine, without a run.
 
 The subpackage `training` has the formulas for training, `diffusion` those for image generators.
+Modules are imported on first use.
 """
 
-from allocsim.fitting.formulas.engines import (
-    compute_buffer,
-    llama_cpp,
-    ollama,
-    tensorrt_llm,
-    transformers,
-)
-from allocsim.fitting.formulas.ggml import BASES, BLOCKS, NUMBERS, QuantBlock, bytes_in, kind_of
-from allocsim.fitting.formulas.gguf import Gguf, gguf_sizes, read_gguf
-from allocsim.fitting.formulas.logged import Logged, logged_in
-from allocsim.fitting.formulas.needs import (
-    AS_LOGGED,
-    KV_TYPES,
-    LARGE_WORKSPACE,
-    WORKSPACE,
-    Largest,
-    MemoryPart,
-    Needs,
-    ServingWork,
-    bytes_a_token,
-    kv_range,
-)
-from allocsim.fitting.formulas.server_options import DEFAULTS, ServerOptions, options_in, version_of
-from allocsim.fitting.formulas.sglang import sglang, static_fraction
-from allocsim.fitting.formulas.shapes import FAMILIES, Shape, parameters_of, shapes_of
-from allocsim.fitting.formulas.sizes import KNOWN_TYPES, DecoderSizes, Latent, ModelSizes, sizes_of
-from allocsim.fitting.formulas.stored import (
-    StoredTensor,
-    read_safetensors,
-    unconverted_in,
-    weights_in,
-)
-from allocsim.fitting.formulas.vllm import vllm
-from allocsim.fitting.formulas.weights import (
-    FORMATS,
-    Stored,
-    Weights,
-    format_in,
-    sizes_of_rank,
-    weights_of,
-    weights_of_rank,
-)
+from typing import TYPE_CHECKING
+
+from allocsim._lazy import lazily
+
+if TYPE_CHECKING:
+    from allocsim.fitting.formulas.engines import (
+        compute_buffer,
+        llama_cpp,
+        ollama,
+        tensorrt_llm,
+        transformers,
+    )
+    from allocsim.fitting.formulas.ggml import BASES, BLOCKS, NUMBERS, QuantBlock, bytes_in, kind_of
+    from allocsim.fitting.formulas.gguf import Gguf, gguf_sizes, read_gguf
+    from allocsim.fitting.formulas.logged import Logged, logged_in
+    from allocsim.fitting.formulas.needs import AS_LOGGED, Largest, Needs, ServingWork
+    from allocsim.fitting.formulas.parts import (
+        KV_TYPES,
+        LARGE_WORKSPACE,
+        WORKSPACE,
+        MemoryPart,
+        bytes_a_token,
+        fits_in,
+        kv_range,
+    )
+    from allocsim.fitting.formulas.server_options import (
+        DEFAULTS,
+        ServerOptions,
+        options_in,
+        version_of,
+    )
+    from allocsim.fitting.formulas.sglang_server import sglang, static_fraction
+    from allocsim.fitting.formulas.shapes import FAMILIES, Shape, parameters_of, shapes_of
+    from allocsim.fitting.formulas.sizes import (
+        KNOWN_TYPES,
+        DecoderSizes,
+        Latent,
+        ModelSizes,
+        sizes_of,
+    )
+    from allocsim.fitting.formulas.stored import (
+        StoredTensor,
+        read_safetensors,
+        unconverted_in,
+        weights_in,
+    )
+    from allocsim.fitting.formulas.vllm_server import vllm
+    from allocsim.fitting.formulas.weights import (
+        FORMATS,
+        Stored,
+        Weights,
+        format_in,
+        sizes_of_rank,
+        weights_of,
+        weights_of_rank,
+    )
 
 __all__ = [
     "AS_LOGGED", "BASES", "BLOCKS", "DEFAULTS", "DecoderSizes", "FAMILIES", "FORMATS", "Gguf",
     "KNOWN_TYPES", "KV_TYPES", "LARGE_WORKSPACE", "Largest", "Latent", "Logged",
     "MemoryPart", "ModelSizes", "NUMBERS", "Needs", "QuantBlock", "ServerOptions",
     "ServingWork", "Shape", "Stored", "StoredTensor", "WORKSPACE", "Weights", "bytes_a_token",
-    "bytes_in", "compute_buffer", "format_in", "gguf_sizes", "kind_of",
+    "bytes_in", "compute_buffer", "fits_in", "format_in", "gguf_sizes", "kind_of",
     "kv_range", "llama_cpp", "logged_in", "ollama", "options_in", "parameters_of", "read_gguf",
     "read_safetensors", "sglang", "shapes_of", "sizes_of", "sizes_of_rank", "static_fraction",
     "tensorrt_llm", "transformers", "unconverted_in", "version_of", "vllm", "weights_in",
     "weights_of", "weights_of_rank",
 ]  # fmt: skip
+
+_HOMES = {
+    "engines": "compute_buffer llama_cpp ollama tensorrt_llm transformers",
+    "ggml": "BASES BLOCKS NUMBERS QuantBlock bytes_in kind_of",
+    "gguf": "Gguf gguf_sizes read_gguf",
+    "logged": "Logged logged_in",
+    "needs": "AS_LOGGED Largest Needs ServingWork",
+    "parts": "KV_TYPES LARGE_WORKSPACE WORKSPACE MemoryPart bytes_a_token fits_in kv_range",
+    "server_options": "DEFAULTS ServerOptions options_in version_of",
+    "sglang_server": "sglang static_fraction",
+    "shapes": "FAMILIES Shape parameters_of shapes_of",
+    "sizes": "KNOWN_TYPES DecoderSizes Latent ModelSizes sizes_of",
+    "stored": "StoredTensor read_safetensors unconverted_in weights_in",
+    "vllm_server": "vllm",
+    "weights": "FORMATS Stored Weights format_in sizes_of_rank weights_of weights_of_rank",
+}
+
+__getattr__ = lazily(globals(), _HOMES)

@@ -18,20 +18,18 @@ from dataclasses import replace
 
 from allocsim.fitting.formulas.needs import (
     Largest,
-    MemoryPart,
     Needs,
     ServingWork,
     biggest_matrix,
-    bytes_a_token,
     cache_part,
     communication_parts,
     context_part,
     forward_bytes,
     known_or,
     room_of,
-    row_bytes,
     weights_part,
 )
+from allocsim.fitting.formulas.parts import MemoryPart, bytes_a_token, row_bytes
 from allocsim.fitting.formulas.server_options import options_again
 from allocsim.fitting.formulas.sizes import Encoder
 from allocsim.units import GIB, MIB, round_up

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from allocsim.core import FREE, MALLOC, ReplayAllocator
 from allocsim.errors import ConfigError
-from allocsim.fitting.formulas.needs import WORKSPACE
+from allocsim.fitting.formulas.parts import WORKSPACE
 from allocsim.fitting.formulas.sizes import ModelSizes
 from allocsim.fitting.formulas.weights import Weights
 from allocsim.units import TIB

@@ -1,80 +1,18 @@
-"""Memory that serving a model needs on a card: parts such as the KV cache, as ranges of bytes.
+"""Memory that serving a model needs on a card: its parts, as ranges of bytes."""
 
-In layers with a sliding window, some engines store the keys and values of all tokens, others only
-those of the window.  If this is unknown, the result is a range.
-"""
-
-# Sources: Pope et al., "Efficiently Scaling Transformer Inference" (2022), on the cache;
-# DeepSeek-V2's report (2024), on latent attention; for llama.cpp, the types of --cache-type-k and
-# --cache-type-v (tools/server/README.md). The ranges are those of public start-up logs, compared in
-# docs/evidence/serving.md.
+# Source: the ranges are those of public start-up logs, compared in docs/evidence/serving.md.
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from allocsim.errors import ConfigError
-from allocsim.fitting.formulas.ggml import BLOCKS
 from allocsim.fitting.formulas.logged import NOTHING_LOGGED, Logged
+from allocsim.fitting.formulas.parts import WORKSPACE, MemoryPart, bytes_a_token, kv_range
 from allocsim.fitting.formulas.server_options import DEFAULTS, ServerOptions
 from allocsim.fitting.formulas.sizes import ModelSizes
 from allocsim.fitting.formulas.weights import Weights
-from allocsim.units import MIB, round_up
-
-_PLAIN = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "f32": "F32", "f16": "F16", "fp8": "I8"}
-_BLOCKS = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
-WORKSPACE = 8_519_680
-"""Bytes of cuBLAS's workspace on cards below capability 9.0.
-
-From PyTorch 2.15 on, it is allocated and freed with each matrix product.
-"""
-LARGE_WORKSPACE = 32 * MIB
-KV_TYPES = ("fp32", "fp16", "bf16", "fp8", *_BLOCKS)
-"""Data types of keys and values that at least one engine supports, such as "fp8"."""
-
-
-def row_bytes(kept: Iterable[int], kind: str) -> int:
-    """Return the bytes that the KV cache of one layer takes for one token.
-
-    Raises ConfigError for an unknown type, or elements that are no multiple of the type's block.
-
-    kept: elements of keys and of values, as in `ModelSizes.kept`.
-    kind: type of the elements, one of `KV_TYPES`.
-    """
-    name = _PLAIN.get(kind, kind.upper())
-    if kind not in (*_PLAIN, *_BLOCKS):
-        raise ConfigError(f"{kind[:40]!r} is not a type of a cache; expected {', '.join(KV_TYPES)}")
-    block = BLOCKS[name]
-    for width in (widths := tuple(kept)):
-        if width % block.weights:
-            raise ConfigError(
-                f"keys of {width} elements of {kind} are not a multiple of {block.weights}"
-            )
-    return sum(widths) // block.weights * block.size
-
-
-def bytes_a_token(sizes: ModelSizes, kind: str) -> int:
-    """Return the bytes of one token in the KV cache of all layers; `kind` is in `KV_TYPES`."""
-    return sum(each.count * row_bytes(each.kept, kind) for each in sizes.cached)
-
-
-def kv_range(sizes: ModelSizes, tokens: int, kind: str, *, block: int = 1) -> tuple[int, int]:
-    """Return the range (low, high) of the size of one sequence's keys and values, in bytes.
-
-    The ends differ if the model has sliding windows, which an engine may or may not use.
-
-    kind: type of the elements, one of `KV_TYPES`.
-    block: tokens per block of a paged cache; a sequence takes whole blocks.
-    """
-    whole = round_up(tokens, block)
-    states = len(sizes.linear.layers) * sizes.linear.state_bytes if sizes.linear else 0
-    low = sum(
-        each.count * row_bytes(each.kept, kind) * min(whole, round_up(each.window or whole, block))
-        for each in sizes.cached
-    )
-    return low + states, whole * bytes_a_token(sizes, kind) + states
-
+from allocsim.units import MIB
 
 AS_LOGGED = "as the log says"
 """Value of `MemoryPart.why` if the engine's log gives the size."""
@@ -142,19 +80,6 @@ class ServingWork:
     def computed_in(self) -> str:
         """Data type of keys and values: `kv_type`, or by default the type of activations."""
         return self.kv_type or ("fp32" if self.number_size == 4 else "bf16")
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryPart:
-    """One use of memory, such as the KV cache, as a range of bytes from `low` to `high`.
-
-    why: reason why `low` and `high` differ, or source of the number.
-    """
-
-    name: str
-    low: int
-    high: int
-    why: str = ""
 
 
 def known_or(part: MemoryPart, logged: float | None) -> MemoryPart:

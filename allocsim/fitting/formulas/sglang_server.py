@@ -14,18 +14,16 @@ import math
 from allocsim.fitting.formulas.engines import GRAPHS
 from allocsim.fitting.formulas.needs import (
     Largest,
-    MemoryPart,
     Needs,
     ServingWork,
-    bytes_a_token,
     cache_part,
     communication_parts,
     context_part,
     forward_bytes,
     parallel_option,
-    row_bytes,
     weights_part,
 )
+from allocsim.fitting.formulas.parts import MemoryPart, bytes_a_token, row_bytes
 from allocsim.fitting.formulas.server_options import options_again
 from allocsim.units import MIB
 

@@ -22,7 +22,6 @@ from functools import cached_property
 
 from allocsim.fitting.formulas.needs import (
     Largest,
-    MemoryPart,
     Needs,
     ServingWork,
     cache_part,
@@ -31,9 +30,9 @@ from allocsim.fitting.formulas.needs import (
     forward_bytes,
     known_or,
     parallel_option,
-    row_bytes,
     weights_part,
 )
+from allocsim.fitting.formulas.parts import MemoryPart, row_bytes
 from allocsim.fitting.formulas.server_options import (
     OLD_MEMORY,
     WITH_GRAPHS,
