@@ -48,6 +48,10 @@ class Whose:
     stack: tuple[Frame, ...]
     silent: str = ""
 
+    def __hash__(self) -> int:
+        # The hash of a whole stack takes as long as all else that is done with an owner.
+        return hash((self.stack[:2], self.silent))
+
     def line(self, frames: int = 1) -> str:
         """Return the user's line that requested the block, followed by its callers, as text.
 
@@ -134,6 +138,7 @@ def whose_of(
     """
     blocks = scene.blocks
     python: dict[int, tuple[Frame, ...]] = {}
+    known: dict[int, Whose] = {}
     between: dict[tuple[int, ...], Whose] = {}
     nodes = _Nodes(scene, activations)
     found = []
@@ -143,7 +148,7 @@ def whose_of(
             python[number] = tuple(frame for frame in table.stack(number) if is_python(frame))
         stack = python[number]
         if stack and not scene.is_bare[row]:
-            found.append(Whose(stack))
+            found.append(known.setdefault(number, Whose(stack)))
         elif scene.is_before[row]:
             found.append(Whose((), BEFORE if number < 0 and scene.has_lives else NO_STACK))
         elif scene.is_bare[row] and nodes.sees_backward(row):
