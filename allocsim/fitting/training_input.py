@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import lru_cache
 from typing import Any
 
 from allocsim.errors import ConfigError
@@ -105,6 +106,12 @@ def shape_of(model: Model) -> TransformerShape:
             f"{model.name} is described by the formulas of serving, and not by those of training; "
             "use --parameters"
         )
+    has_dropout = sizes.family == "gpt2" and bool(model.config.get("resid_pdrop", 0.1))
+    return _whole_shape(sizes, has_dropout)
+
+
+@lru_cache(maxsize=8)
+def _whole_shape(sizes: ModelSizes, has_dropout: bool) -> TransformerShape:
     counts: dict[int | None, int] = {}
     for each in shapes_of(sizes):
         is_further = each.role not in ("token_embd", "output")
@@ -119,7 +126,7 @@ def shape_of(model: Model) -> TransformerShape:
         has_experts = layer >= len(sizes.dense)
         alike = own, is_linear, is_masked, crosses, has_experts, counts[layer]
         if alike not in known:
-            kind = replace(_shape(own, model.config), masked=is_masked, crosses=crosses)
+            kind = replace(_shape(own, has_dropout), masked=is_masked, crosses=crosses)
             kind = replace(kind, linear=sizes.linear) if is_linear else kind
             known[alike] = replace(kind, others=counts[layer] - kind.layer(layer))
         kinds.append(known[alike])
@@ -133,7 +140,7 @@ def shape_of(model: Model) -> TransformerShape:
     return replace(shape, further=counts[None] - usual)
 
 
-def _shape(sizes: ModelSizes, config: Mapping[str, Any]) -> TransformerShape:
+def _shape(sizes: ModelSizes, has_dropout: bool) -> TransformerShape:
     is_double = sizes.family == "gemma4_text" and sizes.experts > 0  # experts beside an MLP
     shared = {each.name: getattr(sizes, each.name) for each in fields(DecoderSizes)}
     return TransformerShape(
@@ -145,7 +152,7 @@ def _shape(sizes: ModelSizes, config: Mapping[str, Any]) -> TransformerShape:
         norms_at_once=sizes.family == "modernbert",
         views_values=sizes.family == "modernbert",
         query_bias=sizes.attention_bias,
-        dropout=sizes.family == "gpt2" and bool(config.get("resid_pdrop", 0.1)),
+        dropout=has_dropout,
         dense_layers=len(sizes.dense),
         encoder=sizes.encoder,
     )
