@@ -142,7 +142,7 @@ def _with_code(
 
     def known(block: BlockState) -> BlockState:
         frames = -1 if block.state == INACTIVE else code.get(block.address, -1)
-        return replace(block, frames=frames)
+        return block if frames == block.frames else replace(block, frames=frames)
 
     return tuple(replace(each, blocks=tuple(map(known, each.blocks))) for each in segments)
 
