@@ -2,16 +2,14 @@
 
 `load` reads a recording from any supported file, `find_defects` lists its defects, and
 `start_state` reconstructs the segments that existed before the first entry.  This package does not
-import allocsim.core, the model of PyTorch's allocator.  The regular expressions for logs are
-compiled on first use, because that takes long.
+import allocsim.core, the model of PyTorch's allocator.  Modules that read or write files, and the
+regular expressions for logs, are imported on first use.
 """
 
 from typing import TYPE_CHECKING
 
 from allocsim._lazy import lazily
-from allocsim.recording.export import dump_snapshot, packed_file, write_snapshot
 from allocsim.recording.frames import Frame, FrameInterner, FrameTable
-from allocsim.recording.load import HOST, load, load_host, read_snapshot
 from allocsim.recording.provenance import (
     Annotation,
     CardMemory,
@@ -22,6 +20,7 @@ from allocsim.recording.provenance import (
 )
 from allocsim.recording.recording import RELEASES, ROWS, Recording, layout_releases, options_read
 from allocsim.recording.segments import PoolColumn, RecordedSettings, WrongSum, pools_of
+from allocsim.recording.snapshot import read_snapshot
 from allocsim.recording.soundness import (
     Defect,
     find_defects,
@@ -29,18 +28,7 @@ from allocsim.recording.soundness import (
     refuse_overlaps,
     refuse_unsound,
 )
-from allocsim.recording.source import (
-    ENDINGS,
-    LONGEST_LOG,
-    TEXTS,
-    FileForm,
-    decoded,
-    form_of,
-    read_log,
-    recordings_in,
-)
 from allocsim.recording.start_state import Rewound, start_state, trimmed
-from allocsim.recording.store import dump_npz, write_npz
 from allocsim.recording.trace import (
     ACTION_CODES,
     BLOCK_ACTIONS,
@@ -52,8 +40,21 @@ from allocsim.recording.trace import (
 )
 
 if TYPE_CHECKING:
+    from allocsim.recording.export import dump_snapshot, packed_file, write_snapshot
+    from allocsim.recording.files import HOST, load, load_host
     from allocsim.recording.log_figures import LogFigure, LogFigures, figures_in
     from allocsim.recording.refusals import Refusal
+    from allocsim.recording.source import (
+        ENDINGS,
+        LONGEST_LOG,
+        TEXTS,
+        FileForm,
+        decoded,
+        form_of,
+        read_log,
+        recordings_in,
+    )
+    from allocsim.recording.store import dump_npz, write_npz
 
 __all__ = [
     "ACTION_CODES", "Action", "Annotation", "BLOCK_ACTIONS", "ENDINGS", "CardMemory", "Entry",
@@ -67,7 +68,13 @@ __all__ = [
     "write_snapshot",
 ]  # fmt: skip
 
-__getattr__ = lazily(
-    globals(),
-    {"log_figures": "LogFigure LogFigures figures_in", "refusals": "Refusal"},
-)
+_HOMES = {
+    "export": "dump_snapshot packed_file write_snapshot",
+    "files": "HOST load load_host",
+    "log_figures": "LogFigure LogFigures figures_in",
+    "refusals": "Refusal",
+    "source": "ENDINGS LONGEST_LOG TEXTS FileForm decoded form_of read_log recordings_in",
+    "store": "dump_npz write_npz",
+}
+
+__getattr__ = lazily(globals(), _HOMES)

@@ -27,8 +27,6 @@ from allocsim.recording import (
     Recording,
     Trace,
     read_snapshot,
-    write_npz,
-    write_snapshot,
 )
 from allocsim.simulation import fold
 from allocsim.state import DEFAULT_POOL, INACTIVE, BlockState, PoolId, SegmentState
@@ -291,5 +289,7 @@ def write_recording(recording: Recording, path: str | os.PathLike[str]) -> None:
     name = os.fspath(path)
     if not name.endswith(SUFFIXES):
         raise ValueError(f"{name} ends in none of {', '.join(SUFFIXES)}")
+    from allocsim.recording import write_npz, write_snapshot  # noqa: PLC0415  (slow)
+
     write = write_npz if name.endswith(".npz") else write_snapshot
     write(recording, name)

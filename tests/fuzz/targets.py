@@ -42,7 +42,7 @@ LONGEST = 800
 Target = Callable[[bytes], bool]
 """Function that returns True if an input is accepted, False if it is refused with a sentence."""
 
-_LOAD: Any = importlib.import_module("allocsim.recording.load")
+_LOAD: Any = importlib.import_module("allocsim.recording.files")
 _MEMORY = Path("/dev/shm")  # noqa: S108  (a file there is written a million times)
 _SHIELD = 10**6
 

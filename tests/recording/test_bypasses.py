@@ -46,7 +46,7 @@ def test_no_audit_event_of_code_files_or_networks(tmp_path: Path) -> None:
         import importlib, pathlib, sys
         from allocsim.errors import RecordingError
         from allocsim.recording import load
-        reader = importlib.import_module("allocsim.recording.load")
+        reader = importlib.import_module("allocsim.recording.files")
         reader._LARGE = 0  # both readers
         files = sorted(pathlib.Path({str(tmp_path)!r}).glob("*.pickle"))
         def read():

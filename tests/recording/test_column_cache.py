@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
 import time
 import zipfile
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 
 from allocsim.errors import RecordingError
 from allocsim.recording import Recording, load, store, write_npz
-from allocsim.recording.load import _load
+from allocsim.recording.files import _load
 from allocsim.workload import oom, streams, write_recording
 from tests.recording.history import training_step
 
@@ -56,8 +55,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
         found.append(path)
         return _load(path)
 
-    # allocsim.recording.load is the function, and hides its module.
-    monkeypatch.setattr(sys.modules["allocsim.recording.load"], "_load", read)
+    monkeypatch.setattr("allocsim.recording.files._load", read)
     return found
 
 

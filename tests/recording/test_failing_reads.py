@@ -17,7 +17,8 @@ from allocsim.errors import RecordingError
 from allocsim.recording import load, write_npz
 from tests.recording.history import training_step, write
 
-LOAD = importlib.import_module("allocsim.recording.load")
+LOAD = importlib.import_module("allocsim.recording.files")
+SNAPSHOT = importlib.import_module("allocsim.recording.snapshot")
 SOURCE = importlib.import_module("allocsim.recording.source")
 UNPICKLE = importlib.import_module("allocsim.recording.unpickle")
 
@@ -123,9 +124,9 @@ def test_load_reports_memory_that_runs_out_between_reads(
     for module, name, file in [
         (UNPICKLE, "scan", path),
         (UNPICKLE, "_PlainUnpickler", path),
-        (LOAD, "read_trace", path),
-        (LOAD, "read_trace", tmp_path / "a.json"),
-        (LOAD, "SegmentReader", path),
+        (SNAPSHOT, "read_trace", path),
+        (SNAPSHOT, "read_trace", tmp_path / "a.json"),
+        (SNAPSHOT, "SegmentReader", path),
     ]:
         with monkeypatch.context() as patch:
             patch.setattr(module, name, no_room)

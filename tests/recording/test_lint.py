@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from allocsim.recording import Defect, find_defects, load
-from allocsim.recording.load import read_snapshot
+from allocsim.recording.snapshot import read_snapshot
 from allocsim.units import MIB
 from tests.recording.history import BASE, History, training_step, write
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from allocsim.recording import RELEASES, layout_releases
-from allocsim.recording.load import read_snapshot
 from allocsim.recording.recording import LAYOUTS
+from allocsim.recording.snapshot import read_snapshot
 from tests.recording.history import History, training_step
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from allocsim.errors import RecordingError
 from allocsim.recording import Action, Trace, load
-from allocsim.recording.load import read_snapshot
+from allocsim.recording.snapshot import read_snapshot
 from allocsim.recording.start_state import start_state, trimmed
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import MIB

@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 
 from allocsim.errors import RecordingError
 from allocsim.recording import Recording, load, pickle_rows, straight
-from allocsim.recording.load import read_snapshot
 from allocsim.recording.packed import Packed
 from allocsim.recording.pickle_rows import OtherForm
+from allocsim.recording.snapshot import read_snapshot
 from allocsim.recording.straight import read_straight
 from allocsim.recording.unpickle import unpickle
 from tests.recording.alike import assert_alike
 from tests.recording.history import BASE, History, Plain, training_step
 
 ALL = 10**9
-LOAD = importlib.import_module("allocsim.recording.load")
+LOAD = importlib.import_module("allocsim.recording.files")
 TRACES = Path(__file__).parents[2] / "traces"
 SHARED = Path(__file__).parents[3] / "shared" / "recordings"
 FILES = [*sorted(TRACES.glob("*.pickle.gz")), *sorted(SHARED.glob("*.pickle"))]

@@ -11,7 +11,7 @@ from allocsim import replay
 from allocsim.core import CachingAllocator
 from allocsim.errors import RecordingError
 from allocsim.recording import Recording
-from allocsim.recording.load import read_snapshot
+from allocsim.recording.snapshot import read_snapshot
 from allocsim.replaying import prepare
 from allocsim.simulation import Observer
 from allocsim.units import MIB
