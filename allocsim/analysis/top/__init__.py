@@ -1,7 +1,7 @@
 """Memory of a device by owner: line, stack, module, category, stream or pool.
 
 The bytes of all owners add up exactly to the allocated bytes of the replay.  Names that are needed
-only for pinned host memory are imported when they are first used.
+only for flame graphs or pinned host memory are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -11,17 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from allocsim._lazy import lazily
-from allocsim.analysis.top.answer import (
-    Course,
-    FlameBox,
-    FlameGraph,
-    Holding,
-    StackAnswers,
-    Top,
-    TopRow,
-    course_of,
-    flame_of,
-)
+from allocsim.analysis.top.answer import Course, Holding, StackAnswers, Top, TopRow, course_of
 from allocsim.ownership import (
     BY,
     CATEGORIES,
@@ -44,6 +34,7 @@ from allocsim.simulation import DeviceRun, Progress, Run
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
+    from allocsim.analysis.top.flame import FlameBox, FlameGraph, flame_of
     from allocsim.analysis.top.of_host import top_host
     from allocsim.editing import Saving
     from allocsim.fitting import Fit
@@ -54,7 +45,7 @@ __all__ = [
     "top_host", "top_of_replay", "top_of_run", "top_of_spill", "tops_of_fit",
 ]  # fmt: skip
 
-__getattr__ = lazily(globals(), {"of_host": "top_host"})
+__getattr__ = lazily(globals(), {"flame": "FlameBox FlameGraph flame_of", "of_host": "top_host"})
 
 
 def top(
