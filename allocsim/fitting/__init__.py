@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         opening_at,
         page_laws,
     )
-    from allocsim.fitting.fit_result import Answered, Fit, ReadFront, read_answers, read_frontier
+    from allocsim.fitting.fit_result import Fit
     from allocsim.fitting.from_config import ReadConfig, read_config
     from allocsim.fitting.image_models import GENERATORS
     from allocsim.fitting.model import (
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         shard,
     )
     from allocsim.fitting.program import program_of
+    from allocsim.fitting.read_result import Answered, ReadFront, read_answers, read_frontier
     from allocsim.fitting.run_result import Ran, run_program
     from allocsim.fitting.search import (
         SIZES,
@@ -104,7 +105,7 @@ _HOMES = {
     "opening_at page_laws",
     "by_formula": "Estimate estimate",
     "by_engine": "fit fit_cards fit_command",
-    "fit_result": "Answered Fit ReadFront read_answers read_frontier",
+    "fit_result": "Fit",
     "from_config": "ReadConfig read_config",
     "search": "SIZES Fewest Frontier Largest TriedSize fewest frontier largest",
     "image_models": "GENERATORS",
@@ -112,6 +113,7 @@ _HOMES = {
     "notes": "BY_LAW CONVOLUTIONS_NOTE CUDNN_ATTENTION CUDNN_NOTE EXPERTS_NOTE MASK_NOTE",
     "parallel": "RESERVED_SEEN GpuCount Planned Sharded find_layouts precision_of shard",
     "program": "program_of",
+    "read_result": "Answered ReadFront read_answers read_frontier",
     "run_result": "Ran run_program",
     "serving": "Served held_of serve",
     "serving_program": "Phase Started start start_largest",
