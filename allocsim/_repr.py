@@ -5,7 +5,6 @@ Text from a recording is escaped, so that it cannot contain HTML tags or termina
 
 from __future__ import annotations
 
-import html
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
@@ -48,4 +47,6 @@ def printable(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return html.escape(printable(text))
+    from html import escape  # noqa: PLC0415  (slow; only for notebooks)
+
+    return escape(printable(text))

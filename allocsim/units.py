@@ -7,7 +7,6 @@ PyTorch's error messages do.
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 from typing import Final
 
 __all__ = [
@@ -88,6 +87,8 @@ def parse_size(text: str | int) -> int:
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
         raise ValueError(f"size {text[:80]!r} is not a number with a unit such as 24GiB or 5600MiB")
+    from fractions import Fraction  # noqa: PLC0415  (slow; most sizes are integers)
+
     size = Fraction(match[1]) * unit
     if size.denominator != 1 and unit == 1:
         raise ValueError(f"size {text[:80]!r} is not a whole number of bytes")
