@@ -13,8 +13,8 @@ from allocsim.cli.options import (
     add_command,
     add_shared,
     count,
+    device_size,
     fraction,
-    memory_size,
     share,
 )
 from allocsim.cli.output import ProgressBar, refuse_input, write_report, write_warnings, writing
@@ -43,7 +43,7 @@ def add_to(commands: Commands) -> None:
     add = parser.add_argument
     add_shared(parser, "file")
     for what, text in _PEAKS.items():
-        add(f"--max-{what}", metavar="SIZE", type=memory_size, help=text)
+        add(f"--max-{what}", metavar="SIZE", type=device_size, help=text)
     max_driver_calls = "limit of calls to the driver for memory"
     add("--max-driver-calls", metavar="N", type=count, help=max_driver_calls)
     fragments = "limit of the unallocated share of reserved memory, e.g. 10%% or 0.1"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-from allocsim.cli.options import Commands, UsageError, add_command, add_shared
+from allocsim.cli.options import Commands, UsageError, add_command, add_shared, is_conf
 from allocsim.cli.output import write_report
 
 _SUMMARY = "report problems of a recording or an option string"
@@ -44,6 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
     from allocsim.report import lint as report
 
     if arguments.file is not None:
+        if is_conf(arguments.file) and not Path(arguments.file).exists():
+            raise UsageError(f"{arguments.file} is no file; did you mean --conf {arguments.file}?")
         found = lint(load(arguments.file), arguments.conf, torch_version=arguments.torch)
     elif arguments.conf is not None:
         found = lint_conf(arguments.conf, arguments.torch)

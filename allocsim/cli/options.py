@@ -81,7 +81,7 @@ class Parser(argparse.ArgumentParser):
                 of_what = "" if name in message else f"; {name} is not an option"
                 near = _suggestion(name, options)
                 return f"{of_what}{near}" if near else ""
-            if "--conf" in options and _is_conf(word) and word in message:
+            if "--conf" in options and is_conf(word) and word in message:
                 return f"; did you mean --conf {word}?"
         return ""
 
@@ -99,7 +99,8 @@ else:
     Commands = argparse._SubParsersAction
 
 
-def _is_conf(word: str) -> bool:
+def is_conf(word: str) -> bool:
+    """Return True if `word` begins with an allocator option, such as "backend:native"."""
     from allocsim.core import OPTIONS
 
     return word.partition(":")[0] in OPTIONS

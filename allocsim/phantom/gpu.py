@@ -269,5 +269,6 @@ def find_gpu(name: str) -> Gpu:
     shorts = [short for each in near for short in CARDS if _comparable_name(short) == each][:3]
     meant = f"; did you mean {' or '.join(shorts)}?" if shorts else ""
     raise ConfigError(
-        f"GPU {name[:80]!r} is not known: expected a name of --list-gpus, or --device-memory{meant}"
+        f"GPU {name[:80]!r} is not known: expected a name of allocsim fit --list-gpus, or "
+        f"--device-memory{meant}"
     )

@@ -42,6 +42,8 @@ FITTED_NOTE = (
     "The value was fitted to the first half of this recording and also saves 5 % on the second "
     "half: use it for runs like this one."
 )
+_NOTED_SHARE = 0.05
+"""Share of a device above which memory outside PyTorch is named beside the device's size."""
 _TRIAL = (
     "conf oom_entry peak_reserved_bytes peak_allocated_bytes num_alloc_retries num_device_alloc "
     "num_device_free"
@@ -326,6 +328,9 @@ def memory(run: Run, device: DeviceRun) -> list[str]:
     name = device_prefix(run, device)
     memory = device.device_memory
     card = "a device of unknown size" if memory is None else f"a device of {format_size(memory)}"
+    outside = device.peak_device_bytes - device.peak_reserved_bytes
+    if memory is not None and outside > memory * _NOTED_SHARE:
+        card += f" ({format_size(outside)} outside PyTorch)"
     peaks = (
         f"{name}{format_size(device.peak_reserved_bytes)} reserved at the peak on {card}, "
         f"{format_size(device.peak_allocated_bytes)} allocated"

@@ -57,7 +57,8 @@ def _verdict(found: Ranks) -> list[str]:
     if found.failed:
         named = ", ".join(str(run.rank) for run in found.failed[:_ROWS])
         more = f" and {len(found.failed) - _ROWS} more" if len(found.failed) > _ROWS else ""
-        lines += row("Out of memory", f"rank {named}{more}")
+        ranks = "rank" if len(found.failed) == 1 else "ranks"
+        lines += row("Out of memory", f"{ranks} {named}{more}")
     return lines
 
 

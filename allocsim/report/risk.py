@@ -174,6 +174,7 @@ def _measures(found: Measures) -> list[str]:
 
 def document(risk: Risk) -> dict[str, Any]:
     device_run, worst = risk.device_run, risk.most_unusable
+    memory = device_run.device_memory
     return {
         **fields(risk, "file=run.path device=device_run.device conf=run.conf"),
         **fields(risk, "torch_version=run.torch_version device_memory=device_run.device_memory"),
@@ -181,13 +182,13 @@ def document(risk: Risk) -> dict[str, Any]:
         "parting": parting_document(device_run.parting),
         "fits": not device_run.ooms,
         "ooms": [asdict(oom) for oom in device_run.ooms],
-        "headroom": [_point(point) for point in risk.points],
-        "tightest": None if risk.tightest is None else _point(risk.tightest),
+        "headroom": [_point(point, memory) for point in risk.points],
+        "tightest": None if risk.tightest is None else _point(risk.tightest, memory),
         "tightest_code": None if risk.code is None else asdict(risk.code),
         "largest_request": {
             "entry": risk.largest_entry,
             "bytes": risk.largest_bytes,
-            "unusable": None if worst is None else _point(worst),
+            "unusable": None if worst is None else _point(worst, memory),
         },
         "spans": [asdict(span) for span in risk.spans],
         "settings": [_need(need) for need in risk.needs],
@@ -199,8 +200,11 @@ def document(risk: Risk) -> dict[str, Any]:
     }
 
 
-def _point(point: HeadroomPoint) -> dict[str, int]:
-    return {**asdict(point), "headroom_bytes": point.headroom_bytes}
+def _point(point: HeadroomPoint, device_memory: int | None) -> dict[str, int | None]:
+    document = {**asdict(point), "headroom_bytes": point.headroom_bytes}
+    if device_memory is None:
+        document |= {"free_bytes": None, "headroom_bytes": None}
+    return document
 
 
 def _need(need: Need) -> dict[str, Any]:

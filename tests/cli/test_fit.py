@@ -249,7 +249,10 @@ def test_a_search_says_that_another_release_ran(cli: Cli, pretend: Pretend) -> N
     [
         ("fit", "fit needs a model, or a program after --"),
         ("fit gpt2", 'fit needs a card: --gpu "RTX 4090", or --device-memory'),
-        ("fit gpt2 --gpu XTX", "GPU 'XTX' is not known: expected a name of --list-gpus"),
+        (
+            "fit gpt2 --gpu XTX",
+            "GPU 'XTX' is not known: expected a name of allocsim fit --list-gpus",
+        ),
         ("fit gpt22 --gpu L4", "'gpt22' is not a known model"),
         ("fit gpt2 --gpu L4 --batch 0", "batch 0 is not possible"),
         ("fit gpt2 --gpu L4 --seq 5000", "gpt2 has 1,024 positions; 5,000 tokens are too many"),

@@ -67,6 +67,7 @@ def test_limits_need_no_baseline(cli: Cli, traces: Path) -> None:
         (["--max-reserved", "2GiB", "--from", "day", "2"], "--from 'day'; expected one of step"),
         (["--max-reserved", "2GiB", "--from", "step", "77"], "there is no step 77; it has 1, 2"),
         (["--max-reserved", "much"], "size 'much' is not a number"),
+        (["--max-reserved", "20"], "'20' is 20 bytes; did you mean 20GiB?"),
         (["--max-fragmentation", "200%"], "'200%' is not a fraction"),
         (["--baseline", "x", "--tolerance=-1%"], "'-1%' is not a share; expected e.g. 1%"),
         (["--baseline", "x", "--tolerance", "nan"], "'nan' is not a share"),

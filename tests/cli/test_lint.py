@@ -37,6 +37,12 @@ def test_lint_passes_a_sound_recording(cli: Cli, traces: Path) -> None:
     assert done.out.splitlines()[0] == "Verdict         passed: nothing found"
 
 
+def test_lint_suggests_conf_for_an_option_string_without_it(cli: Cli) -> None:
+    done = cli("lint", "expandable_segments:True")
+    assert (done.code, done.out) == (2, "")
+    assert "did you mean --conf expandable_segments:True?" in done.err
+
+
 def test_lint_command_fails_with_entry_value_and_meaning(cli: Cli, late: Path) -> None:
     done = cli("lint", late)
     assert (done.code, done.err) == (1, "")

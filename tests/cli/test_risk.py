@@ -73,6 +73,13 @@ def test_risk_without_a_device_memory_has_no_closest_call(cli: Cli, loads: Path)
     assert "unknown: no limit" in done.out
 
 
+def test_risk_json_has_no_free_memory_if_the_device_is_unknown(cli: Cli, loads: Path) -> None:
+    found = json.loads(cli("risk", loads, "--try", "", "--json").out)
+    assert found["device_memory"] is None
+    points = [*found["headroom"], found["tightest"]]
+    assert {(each["free_bytes"], each["headroom_bytes"]) for each in points} == {(None, None)}
+
+
 def test_risk_refuses_an_unknown_setting_in_a_sentence(cli: Cli, loads: Path) -> None:
     done = cli("risk", loads, "--try", "max_split_size_mb:two")
     assert (done.code, done.out) == (2, "")

@@ -48,6 +48,17 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
+def test_replay_names_memory_outside_pytorch_if_it_is_much_of_the_device(
+    cli: Cli, shared: Path
+) -> None:
+    small, large = (
+        words(cli("replay", shared, "--device-memory", size, "--no-cure").out)
+        for size in ("24GiB", "1TiB")
+    )
+    assert "on a device of 24.00 GiB (20.49 GiB outside PyTorch)" in small
+    assert "outside PyTorch" not in large
+
+
 @pytest.mark.parametrize("command", ["replay", "explain", "risk", "replay -v", "explain -v"])
 def test_commands_begin_with_the_warning_of_a_shared_card(
     cli: Cli, shared: Path, command: str

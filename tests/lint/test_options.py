@@ -113,6 +113,12 @@ def test_refusal_of_an_equals_sign_suggests_a_colon() -> None:
     assert "; write max_split_size_mb:128; no release accepts it" in text
 
 
+def test_the_asynchronous_backend_is_accepted_by_pytorch_but_not_modelled() -> None:
+    finding = only(lint_conf("backend: cudaMallocAsync").findings)
+    assert (finding.check, finding.severity) == ("option_unmodelled", "warning")
+    assert finding.text == "backend cudaMallocAsync is not modelled; expected native"
+
+
 def test_expandable_segments_with_a_split_limit_are_unsafe() -> None:
     conf = "expandable_segments:True,max_split_size_mb:128"
     finding = only(lint_conf(conf).findings)

@@ -62,7 +62,9 @@ def test_find_gpu_finds_every_card_by_its_name() -> None:
 
 @pytest.mark.parametrize("name", ["RTX 4090 48GB", "RTX 6000", "A4", "MI9999", ""])
 def test_unknown_card_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"is not known: expected a name of --list-gpus"):
+    with pytest.raises(
+        ConfigError, match=r"is not known: expected a name of allocsim fit --list-gpus"
+    ):
         find_gpu(name)
 
 

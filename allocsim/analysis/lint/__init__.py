@@ -184,6 +184,7 @@ def _about_settings(recording: Recording, release: Release, conf: str | None) ->
 
 
 _ASSIGNED = re.compile(r"([A-Z][A-Z0-9_]*)=(\"[^\"]*\"|'[^']*'|\S*)")
+_ASYNC_BACKEND = "backend:cudaMallocAsync"
 _MEANT = re.compile(r"([a-z][a-z0-9_]*)=([^,\s]+)")
 _ALLOC_CONF = "ALLOC_CONF"
 _RESERVE = "expandable_segments_reserve"
@@ -251,6 +252,9 @@ def _about_string(shown: str, conf: str, release: Release, *, has_limit: bool) -
     try:
         config = parse_conf(conf, release)
     except ConfigError as error:
+        if _ASYNC_BACKEND in conf.replace(" ", ""):
+            yield found("option_unmodelled", str(error), value=shown)
+            return
         yield found("option_refused", f"{_refusal(error, conf)}; {_accepting(conf)}", value=shown)
         return
     refused = config.refused_handles()

@@ -105,6 +105,8 @@ CHECKS: dict[str, LintRule] = {
         "a replay uses the recorded requests, but the given release would request other "
         "workspaces"),
     "option_refused": LintRule(ERROR, "PyTorch stops with an error, and so does a replay"),
+    "option_unmodelled": LintRule(WARNING,
+        "PyTorch accepts it, but allocsim models only the native backend, so a replay refuses it"),
     "option_ignored": LintRule(WARNING, "it has no effect on the run or on a replay"),
     "option_unsafe": LintRule(WARNING,
         "a replay models both; tune and explain never propose them together"),

@@ -134,7 +134,8 @@ def _nothing_survives(search: Search, bounds: Bounds) -> str:
     context = max(part.prepared.context_memory for part in search.parts)
     why = "no setting tried answers every request"
     if memory is not None and live > memory - context:
-        why = f"the device has {format_size(memory - context)}"
+        beside = " beside the CUDA context" if context else ""
+        why = f"the device has {format_size(memory - context)}{beside}"
     return f"{format_size(live)} live at once, and {why}"
 
 
