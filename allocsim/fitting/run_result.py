@@ -29,7 +29,7 @@ from allocsim.phantom import (
     begin_to_find_torch,
     find_torch,
 )
-from allocsim.recording import MarkKind, Recording
+from allocsim.recording import Lives, MarkKind, Recording
 from allocsim.replaying import (
     Prepared,
     Trials,
@@ -39,7 +39,7 @@ from allocsim.replaying import (
     run_as_made,
     smallest_device,
 )
-from allocsim.simulation import DeviceRun, SimulatedOom
+from allocsim.simulation import Deferred, DeviceRun, SimulatedOom
 from allocsim.workload import Played
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class Ran:
     seconds: duration of the run, including imports.
     engine: "program" if the program ran, "laws" if formulas gave the requests.
     transformers: release of transformers that a law describes; None for a program.
+    lives: lifetimes of the blocks, if a law gave them; else None.
     """
 
     gpu: Gpu
@@ -92,6 +93,7 @@ class Ran:
     seconds: float
     engine: str
     transformers: str | None = None
+    lives: Deferred[Lives] | None = None
 
     @property
     def oom(self) -> SimulatedOom | None:
@@ -248,6 +250,7 @@ def ran_of(
             seconds=seconds,
             engine=engine,
             transformers=transformers,
+            lives=None if made is None else made.lives,
         )
     )
 

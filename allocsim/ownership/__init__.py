@@ -39,7 +39,7 @@ from allocsim.ownership.whose import (
     stream_name,
     whose_of,
 )
-from allocsim.recording import Action, Trace
+from allocsim.recording import Action, Lives, Trace
 from allocsim.simulation import DeviceRun, Timeline
 from allocsim.state import SegmentState
 
@@ -186,13 +186,17 @@ class Held:
         return namer(self.blocks, int(self.rows[index]))
 
 
-def scene_of_run(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline) -> Scene:
+def scene_of_run(
+    trace: Trace,
+    start: tuple[SegmentState, ...],
+    timeline: Timeline,
+    lives: Lives | None = None,
+) -> Scene:
     """Return the blocks of a recording, each with the phase and kind of code that requested it.
 
-    start: segments before the first entry.
-    timeline: memory during the replay under the recorded settings, for the sizes of blocks.
+    The arguments are those of `blocks_of`.
     """
-    return _scene(trace, blocks_of(trace, start, timeline), is_state_only=False)
+    return _scene(trace, blocks_of(trace, start, timeline, lives), is_state_only=False)
 
 
 def scene_of_state(trace: Trace) -> Scene:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from allocsim._fast_numpy import any_of, stable_order
 from allocsim.export import columns_of
-from allocsim.recording import BLOCK_ACTIONS, Action, Trace, pools_of
+from allocsim.recording import BLOCK_ACTIONS, Action, Lives, Trace, pools_of
 from allocsim.simulation import Timeline
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PoolId, SegmentState
 
@@ -66,29 +66,38 @@ class Blocks:
         return np.flatnonzero((self.freed <= entry) & (entry < self.completed))
 
 
-def blocks_of(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline) -> Blocks:
+def blocks_of(
+    trace: Trace,
+    start: tuple[SegmentState, ...],
+    timeline: Timeline,
+    lives: Lives | None = None,
+) -> Blocks:
+    """Return the blocks of a recording.
+
+    start: segments before the first entry.
+    timeline: memory during the replay under the recorded settings, for the sizes of blocks.
+    lives: lifetimes of the blocks, if they are known and `start` is empty; None to find them.
+    """
     pools = pools_of(trace)
-    rows = np.flatnonzero(any_of(trace.action, BLOCK_ACTIONS))
+    before, old = rows_of(start, pools.ids), np.zeros(0, dtype=np.intp)
+    if lives is None:
+        rows = np.flatnonzero(any_of(trace.action, BLOCK_ACTIONS))
+        action = np.concatenate((before[0], trace.action[rows]))
+        address = np.concatenate((before[1], trace.addr[rows]))
+        made, lives = _lives_of(action, address, np.concatenate((before[-1], rows)), len(trace))
+        old = made[: np.searchsorted(lives.born, 0)]
     held = sum(segment.allocated_size for segment in start)
     moved = np.zeros(len(trace), dtype=np.int64)
     np.add.at(moved, timeline.entry, np.diff(timeline.allocated, prepend=held))
-    before = rows_of(start, pools.ids)
-    action = np.concatenate((before[0], trace.action[rows]))
-    address = np.concatenate((before[1], trace.addr[rows]))
-    entry = np.concatenate((before[-1], rows, [len(trace)]))
-    lives = _lives_of(action, address)
-    # Only the rows of allocations are read from the other columns.
-    old, made = np.split(lives.made, [np.searchsorted(lives.made, len(before[0]))])
-    made = entry[made]
     then: tuple[NDArray[Any], ...] = (
         *(trace.addr, moved, trace.size, trace.stream),
         *(pools.number, trace.frames),
     )
     columns = [
-        np.concatenate((first[old], column[made]))
+        np.concatenate((first[old], column[lives.born[len(old) :]]))
         for first, column in zip(before[1:-1], then, strict=True)
     ]
-    return lives.blocks(columns, entry, pools.ids)
+    return _with_lives(columns, lives, len(trace), pools.ids)
 
 
 def paired(columns: Sequence[NDArray[Any]], n_entries: int, pools: tuple[PoolId, ...]) -> Blocks:
@@ -98,48 +107,33 @@ def paired(columns: Sequence[NDArray[Any]], n_entries: int, pools: tuple[PoolId,
         and free.
     """
     action, *others, entry = columns
-    lives = _lives_of(action, others[0])
-    entry = np.append(entry, n_entries)
-    return lives.blocks([column[lives.made] for column in others], entry, pools)
+    made, lives = _lives_of(action, others[0], entry, n_entries)
+    return _with_lives([column[made] for column in others], lives, n_entries, pools)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Lives:
-    """Rows of each block in a list of allocations and frees, in the order of the allocations.
-
-    made: row of the allocation.
-    freed, completed: row of the free and of its completion; -1 for a missing row.
-    """
-
-    made: NDArray[np.intp]
-    freed: NDArray[np.intp]
-    completed: NDArray[np.intp]
-
-    def blocks(
-        self, columns: Sequence[NDArray[Any]], entry: _Column, pools: tuple[PoolId, ...]
-    ) -> Blocks:
-        """Return the blocks.
-
-        columns: address, size, requested size, stream, pool and stack of each block.
-        entry: entry of each row, then the number of entries, which index -1 gives too.
-        """
-        address, size, requested, stream, pool, stack = columns
-        return Blocks(
-            address=address,
-            size=size,
-            requested=requested,
-            stream=stream,
-            pool=pool,
-            stack=stack,
-            born=entry[self.made],
-            freed=entry[self.freed],
-            completed=entry[self.completed],
-            n_entries=int(entry[-1]),
-            pools=pools,
-        )
+def _with_lives(
+    columns: Sequence[NDArray[Any]], lives: Lives, n_entries: int, pools: tuple[PoolId, ...]
+) -> Blocks:
+    address, size, requested, stream, pool, stack = columns
+    return Blocks(
+        address=address,
+        size=size,
+        requested=requested,
+        stream=stream,
+        pool=pool,
+        stack=stack,
+        born=lives.born,
+        freed=lives.freed,
+        completed=lives.completed,
+        n_entries=n_entries,
+        pools=pools,
+    )
 
 
-def _lives_of(action: NDArray[np.uint8], address: NDArray[np.uint64]) -> _Lives:
+def _lives_of(
+    action: NDArray[np.uint8], address: NDArray[np.uint64], entry: _Column, n_entries: int
+) -> tuple[NDArray[np.intp], Lives]:
+    # Also returns the row of each allocation.
     order = stable_order(address)
     at = np.flatnonzero(action[order] == Action.ALLOC)
     padded = np.append(order, [-1, -1])
@@ -153,7 +147,9 @@ def _lives_of(action: NDArray[np.uint8], address: NDArray[np.uint64]) -> _Lives:
     freed = np.where(is_freed, first, -1)
     completed = np.where(is_both, first, np.where(completes, second, -1))
     by_birth = stable_order(made)
-    return _Lives(made[by_birth], freed[by_birth], completed[by_birth])
+    made, freed, completed = made[by_birth], freed[by_birth], completed[by_birth]
+    never = np.append(entry, n_entries)
+    return made, Lives(entry[made], never[freed], never[completed])
 
 
 def blocks_of_state(trace: Trace) -> Blocks:

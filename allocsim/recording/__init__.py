@@ -34,6 +34,7 @@ from allocsim.recording.trace import (
     BLOCK_ACTIONS,
     Action,
     Entry,
+    Lives,
     Trace,
     Turn,
     completes_at_once,
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ACTION_CODES", "Action", "Annotation", "BLOCK_ACTIONS", "ENDINGS", "CardMemory", "Entry",
     "FileForm", "Defect", "Frame", "FrameInterner", "FrameTable", "HOST", "LONGEST_LOG",
-    "LogFigure", "LogFigures", "Mark", "MarkKind", "PoolColumn", "Provenance", "RELEASES",
+    "Lives", "LogFigure", "LogFigures", "Mark", "MarkKind", "PoolColumn", "Provenance", "RELEASES",
     "Refusal", "ROWS", "TEXTS", "RecordedSettings", "Recording", "Rewound", "Trace", "Turn",
     "WrongSum", "card_memory", "completes_at_once", "decoded", "dump_npz", "dump_snapshot",
     "figures_in", "form_of", "find_defects", "load", "load_host", "options_read", "packed_file",

@@ -74,6 +74,19 @@ def completes_at_once(action: NDArray[np.uint8], addr: NDArray[np.uint64]) -> ND
     return at_once
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Lives:
+    """Lifetimes of the blocks of a recording, in order of allocation.
+
+    born, freed, completed: entries of the allocation, of the free, and of the free's completion;
+        the number of all entries for a free or completion that does not occur.
+    """
+
+    born: NDArray[np.int64]
+    freed: NDArray[np.int64]
+    completed: NDArray[np.int64]
+
+
 @dataclass(frozen=True, slots=True)
 class ByAddress:
     """Allocations and frees sorted by address; at one address they keep the recorded order.

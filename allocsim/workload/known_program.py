@@ -35,6 +35,7 @@ from allocsim.recording import (
     ACTION_CODES,
     Action,
     FrameTable,
+    Lives,
     Mark,
     MarkKind,
     Provenance,
@@ -76,6 +77,7 @@ class Played:
     oom_text: text of the out-of-memory error that ended the program; "" without an error.
     n_before: for each of the program's rows (calls), the number of history entries before it; then
         the number of all entries.
+    lives: lifetimes of the blocks.
     period: longest sequence of equal periods of the program, whose steps are its calls.
     """
 
@@ -85,6 +87,7 @@ class Played:
     peak_device_bytes: int
     oom_text: str
     n_before: _Ints
+    lives: Deferred[Lives]
     period: Deferred[Period | None]
     _kept: KeptHistory
 
@@ -122,6 +125,15 @@ def play_known(program: KnownProgram, allocator: ReplayAllocator) -> Played:
     except OutOfMemoryError as error:
         player.oom_text = str(error)
     return player.result()
+
+
+def _lives_of(program: KnownProgram, n_before: _Ints) -> Lives:
+    # A request ends with the entry of its allocation, and a free begins with free_requested.
+    asks, frees, n_entries = program.kind == MALLOC, program.kind == FREE, int(n_before[-1])
+    born = n_before[1:][asks] - 1
+    freed = np.full(len(born), n_entries, dtype=np.int64)
+    freed[program.block[frees]] = n_before[:-1][frees]
+    return Lives(born, freed, np.minimum(freed + 1, n_entries))
 
 
 def peak_of_known(
@@ -372,6 +384,7 @@ class _Player:
             self._watch.device_bytes,
             self.oom_text,
             n_before,
+            Deferred(partial(_lives_of, program, n_before)),
             Deferred(partial(period_of, program)),
             kept,
         )

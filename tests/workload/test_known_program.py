@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from allocsim.core import FREE, IS_COMPILED, MALLOC, ReplayAllocator
+from allocsim.ownership.blocks import blocks_of
 from allocsim.recording import Action, FrameTable, MarkKind, Provenance, Recording
 from allocsim.replaying import prepare, prepare_made, replay_prepared, run_as_made
 from allocsim.simulation import DeviceRun, Period
@@ -213,6 +214,14 @@ def test_period_of_a_program_equals_that_of_its_recording() -> None:
     (prepared,) = prepare_made(recording)
     # The first three steps free the older blocks.
     assert prepared.period == found.period() == Period(first=129, length=42, count=6)
+
+
+@pytest.mark.parametrize("conf", CONFS)
+def test_lifetimes_of_blocks_equal_those_of_the_recording(conf: str) -> None:
+    found, recording, run = played(that_serves(3, cache=900 * KIB), conf)
+    assert run is not None
+    (trace,) = recording.devices
+    same(blocks_of(trace, (), run.timeline, found.lives()), blocks_of(trace, (), run.timeline))
 
 
 def test_marks_are_before_the_entries_of_their_rows() -> None:

@@ -269,7 +269,8 @@ def tops_of_fit(found: Fit) -> tuple[Top, Top | None, Top | None]:
     if it moved none), and the failed request (None if none failed).
     """
     ran, failure = found.ran, found.failure
-    scene = scene_of_run(ran.prepared.trace, ran.prepared.start, ran.device_run.timeline)
+    lives = None if ran.lives is None else ran.lives()
+    scene = scene_of_run(ran.prepared.trace, ran.prepared.start, ran.device_run.timeline, lives)
     top_at = partial(top_of_run, ran.prepared, ran.device_run, by="category", scene=scene)
     peak = top_at(ran.busiest)
     spilled = failed = None
