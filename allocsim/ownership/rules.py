@@ -225,7 +225,10 @@ def rules_of(scene: Scene) -> NDArray[np.int64]:
         known = Evidence(scene)
         found = np.full(len(scene.blocks), -1, dtype=np.int64)
         for number, rule in enumerate(RULES):
-            found[(found < 0) & rule.holds(known)] = number
+            is_open = found < 0
+            if not is_open.any():
+                break
+            found[is_open & rule.holds(known)] = number
         scene.rules.append(found)
     return scene.rules[0]
 

@@ -45,7 +45,7 @@ class Spans:
 
     def next_first(self, entry: _Column) -> _Column:
         starts = np.append(self.first, NEVER)
-        found: _Column = starts[np.searchsorted(self.first, entry, side="right")]
+        found: _Column = starts[self.of(entry) + 1]
         return found
 
     def previous_last(self, entry: _Column) -> _Column:
@@ -53,12 +53,14 @@ class Spans:
 
         The result is -1 for an item before the first span.
         """
-        at = np.searchsorted(self.first, entry, side="right") - 1
+        at = self.of(entry)
         found = np.where(at >= 0, np.minimum(np.append(self.last, 0)[at], entry), -1)
         return found.astype(np.int64)
 
     def of(self, entry: _Column) -> NDArray[np.intp]:
         """Return the index of the last span that begins at or before each entry; -1 if none."""
+        if not len(self):
+            return np.full(len(entry), -1)
         return np.searchsorted(self.first, entry, side="right") - 1
 
 

@@ -141,6 +141,8 @@ def blocks_of(  # noqa: PLR0917  (columns)
     return found
 
 
+_NOT_OWN = -1
+
 _NONE = 1 << 62
 """Number of younger blocks in `Links.older` that marks a free whose block does not exist."""
 
@@ -177,19 +179,19 @@ def links_of(
     """
     own: defaultdict[int, list[int]] = defaultdict(list)
     freed: defaultdict[int, list[int]] = defaultdict(list)
-    block, is_own = np.zeros(len(group), dtype=np.int64), np.zeros(len(group), dtype=bool)
+    block = [_NOT_OWN] * len(group)
     older, count = [], 0
     columns = (is_request, is_free, group, value)
     for i, (requests, frees, of, younger) in enumerate(
         zip(*(column.tolist() for column in columns), strict=True)
     ):
         if requests:
-            block[i], is_own[i] = count, True
+            block[i] = count
             own[of].append(count)
             count += 1
         elif frees and 0 <= younger < len(own[of]):
             # The block was requested within the part, so the link holds at every occurrence.
-            block[i], is_own[i] = own[of].pop(-1 - younger), True
+            block[i] = own[of].pop(-1 - younger)
         elif frees:
             depth = younger - len(own[of]) if younger >= 0 else _NONE
             # Shift the depth by the earlier blocks above it that this part has freed, ascending.
@@ -199,7 +201,9 @@ def links_of(
                 depth += 1
             insort(freed[of], depth)
             older.append((i, of, depth))
-    return Links(block, is_own, tuple(older), dict(own), count)
+    found = np.array(block, dtype=np.int64)
+    is_own = found != _NOT_OWN
+    return Links(np.where(is_own, found, 0), is_own, tuple(older), dict(own), count)
 
 
 class Alive:
