@@ -188,19 +188,19 @@ class Evidence:
     def of_forward(self) -> _Mask:
         """Blocks allocated in a forward pass, or between it and the backward pass, as a loss is."""
         scene = self.scene
-        program = scene.born_in(Phase.PROGRAM) & ~scene.is_before
-        born = self.blocks.born
+        program = np.flatnonzero(scene.born_in(Phase.PROGRAM) & ~scene.is_before)
+        born, following = self.blocks.born[program], self.next_backward[program]
         forward = scene.forwards.previous_last(born)
         others = np.maximum(
             scene.backwards.previous_last(born), scene.optimizers.previous_last(born)
         )
         # If no module is ever called, the program's own code is the forward pass.
         is_forward = (forward > others) | (not len(scene.forwards))
-        between = program & is_forward & (self.next_backward != NEVER)
-        between &= self.blocks.freed > self.next_backward
+        between = is_forward & (following != NEVER) & (self.blocks.freed[program] > following)
         # A batch created before the next forward pass does not belong to the previous one.
-        between &= ~(scene.forwards.next_first(born) < self.next_backward)
-        found: _Mask = (scene.born_in(Phase.FORWARD) & ~scene.is_engine_thread) | between
+        between &= ~(scene.forwards.next_first(born) < following)
+        found: _Mask = scene.born_in(Phase.FORWARD) & ~scene.is_engine_thread
+        found[program] |= between
         return found
 
     @cached_property
