@@ -44,7 +44,7 @@ from allocsim.fitting.run_result import (
 from allocsim.fitting.task import Task
 from allocsim.phantom import Gpu, UnavailableError, context_range, find_gpu
 from allocsim.recording import Action, completes_at_once
-from allocsim.replaying import Trials, effects_on
+from allocsim.replaying import effects_on
 from allocsim.units import TIB
 
 AT_ONCE = 2
@@ -286,6 +286,8 @@ def _answer(text: str, setup: _Setup) -> Fit:
     ran, unlimited = _runs(setup)
     recommendation = lent = least_room = None
     if unlimited is not None:
+        from allocsim.replaying import Trials  # noqa: PLC0415  (slow; not needed if it fits)
+
         prepared = unlimited.prepared
         trials = Trials(prepared, None, effects_on(prepared))
         # No setting helps if more is in use at once than the card has.

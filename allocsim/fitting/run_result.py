@@ -32,18 +32,17 @@ from allocsim.phantom import (
 from allocsim.recording import Lives, MarkKind, Recording
 from allocsim.replaying import (
     Prepared,
-    Trials,
     prepare,
     prepare_made,
     replay_prepared,
     run_as_made,
-    smallest_device,
 )
 from allocsim.simulation import Deferred, DeviceRun, SimulatedOom
 from allocsim.workload import Played
 
 if TYPE_CHECKING:
     from allocsim.phantom import Recorded
+    from allocsim.replaying import Trials
 
 _PROGRAM = "program.py"
 
@@ -317,6 +316,8 @@ def needed_room(unlimited: Ran, ran: Ran, trials: Trials) -> int | None:
     ran: run on the card on which the program fails.
     trials: replays of the unlimited run with other memory sizes.
     """
+    from allocsim.replaying import smallest_device  # noqa: PLC0415  (slow; not needed if it fits)
+
     prepared, gpu = unlimited.prepared, ran.gpu
     setting, context = prepared.recorded, prepared.context_memory
     if prepared.is_made and prepared.period is None:

@@ -1,5 +1,12 @@
-"""Replays of a recording, under its own settings and device and under others."""
+"""Replays of a recording, under its own settings and device and under others.
 
+Modules that only a search for a setting, for a smaller device or for a start state needs are
+imported on first use.
+"""
+
+from typing import TYPE_CHECKING
+
+from allocsim._lazy import lazily
 from allocsim.replaying.baseline import (
     device_of,
     difference_step_by_step,
@@ -20,7 +27,6 @@ from allocsim.replaying.equivalence import (
     sizes_in,
     sizes_present,
 )
-from allocsim.replaying.from_state import StateSource, state_source
 from allocsim.replaying.notes import provenance_notes, routing_text, workspace_note
 from allocsim.replaying.prepare import (
     can_be_of,
@@ -31,25 +37,28 @@ from allocsim.replaying.prepare import (
 )
 from allocsim.replaying.prepared import Prepared
 from allocsim.replaying.replay import OTHER_RELEASE, Walk, bytes_of, replay, replay_prepared
-from allocsim.replaying.smallest_device import (
-    Capacity,
-    Smallest,
-    find_smallest,
-    pages_needed,
-    smallest_device,
-    smallest_fraction,
-)
-from allocsim.replaying.trial import (
-    Point,
-    Standing,
-    Trial,
-    Trials,
-    Watch,
-    trial_of,
-    trial_of_run,
-    with_peaks,
-)
 from allocsim.replaying.uncertainty import with_range
+
+if TYPE_CHECKING:
+    from allocsim.replaying.capacity import (
+        Capacity,
+        Smallest,
+        find_smallest,
+        pages_needed,
+        smallest_device,
+        smallest_fraction,
+    )
+    from allocsim.replaying.from_state import StateSource, state_source
+    from allocsim.replaying.trial import (
+        Point,
+        Standing,
+        Trial,
+        Trials,
+        Watch,
+        trial_of,
+        trial_of_run,
+        with_peaks,
+    )
 
 __all__ = [
     "Capacity", "Effect", "OTHER_RELEASE", "Point", "Prepared", "RequestedSizes", "Smallest",
@@ -61,3 +70,11 @@ __all__ = [
     "smallest_device", "smallest_fraction", "state_source", "trial_of", "trial_of_run",
     "unstarted_drive", "with_peaks", "with_proof", "with_range", "workspace_note",
 ]  # fmt: skip
+
+_HOMES = {
+    "capacity": "Capacity Smallest find_smallest pages_needed smallest_device smallest_fraction",
+    "from_state": "StateSource state_source",
+    "trial": "Point Standing Trial Trials Watch trial_of trial_of_run with_peaks",
+}
+
+__getattr__ = lazily(globals(), _HOMES)

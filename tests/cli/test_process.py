@@ -122,7 +122,7 @@ def test_command_about_a_run_does_not_load_the_models_of_fit(
 @pytest.mark.parametrize(
     ("words", "others"),
     [
-        (["gpt2", "--gpu", "H100"], set()),
+        (["gpt2", "--gpu", "H100"], {"allocsim.replaying.capacity", "allocsim.replaying.trial"}),
         (["Llama-3-8B", "--gpu", "RTX 3090", "--lora", "16"], set()),
         (
             ["Llama-3.1-70B", "--gpu", "H100", "--serve"],

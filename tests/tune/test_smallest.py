@@ -10,7 +10,7 @@ import pytest
 from allocsim import CachingAllocator
 from allocsim.analysis.tune.worker import Job, Tricks, run_job
 from allocsim.replaying import Trial
-from allocsim.replaying.smallest_device import Smallest, find_smallest
+from allocsim.replaying.capacity import Smallest, find_smallest
 from allocsim.simulation import Setting
 from allocsim.units import MIB
 from tests.tune.conftest import ragged
