@@ -64,8 +64,10 @@ class LogFigure:
         return self.name.endswith("_bytes")
 
     def __str__(self) -> str:
-        shown = f"{self.value:,.10g}"
-        return format_size(int(self.value)) if self.is_bytes else shown
+        if not self.is_bytes:
+            return f"{self.value:,.10g}"
+        size = format_size(abs(int(self.value)))
+        return f"-{size}" if self.value < 0 else size
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -15,9 +15,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 _GIB = r"(\d{1,9}(?:\.\d{1,9})?) ?Gi?B"
+_SIGNED = r"(-?" + _GIB[1:]
 _N = r"(\d[\d,]{0,15})"
 _ROUNDED = 0.005
 """Largest rounding error of a size that is printed with two decimals, in the printed unit."""
+_BYTES = 1 << 30
+_DEFAULT_FRACTION = 0.9
+"""vLLM's gpu_memory_utilization if its log does not print it; 0.92 from 0.22 on."""
+_MOST_ACTIVATIONS = 6 * _BYTES
+"""Activations, in bytes, that a log is assumed to have at most if it does not print them.
+
+The largest in posted logs of models without an encoder are 5.58 GiB, for 1,024 sequences.
+"""
+_LESS = "weights of fewer bits, or a larger card"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +45,7 @@ class Refusal:
 
 
 _Figures = Mapping[str, float]
-_Answer = Callable[[re.Match[str], _Figures], tuple[str, str]]
+_Answer = Callable[[re.Match[str], _Figures], tuple[str, str] | None]
 
 
 def refusals_in(kind: str, text: str, figures: _Figures) -> tuple[Refusal, ...]:
@@ -47,8 +57,10 @@ def refusals_in(kind: str, text: str, figures: _Figures) -> tuple[Refusal, ...]:
     found: dict[str, Refusal] = {}
     for words, answer in _REFUSALS.get(kind, ()):
         for match in words.finditer(text):
-            what, helps = answer(match, figures)
-            found.setdefault(what, Refusal(what, helps, text.count("\n", 0, match.start()) + 1))
+            given = answer(match, figures)
+            if given is not None:
+                line = text.count("\n", 0, match.start()) + 1
+                found.setdefault(given[0], Refusal(*given, line))
     return tuple(sorted(found.values(), key=lambda each: each.line))
 
 
@@ -68,6 +80,8 @@ def _not_free(match: re.Match[str], _: _Figures) -> tuple[str, str]:
 
 def _cache_too_small(match: re.Match[str], figures: _Figures) -> tuple[str, str]:
     length, needed, there, longest = match.groups()
+    if float(there) <= 0:
+        return _no_cache(match, figures)
     what = f"one request of {_whole(length):,} tokens needs {float(needed):.2f} GiB of cache, and "
     what += f"{float(there):.2f} GiB are left"
     tokens = _whole(longest) if longest else 0
@@ -91,14 +105,23 @@ def _too_few_tokens(match: re.Match[str], _: _Figures) -> tuple[str, str]:
 
 def _no_cache(_: re.Match[str], figures: _Figures) -> tuple[str, str]:
     what = "weights and activations leave no memory for the cache"
-    total, fraction, left = (
-        figures.get(name) for name in ("total_bytes", "fraction", "kv_cache_bytes")
-    )
-    helps = "a smaller --max-num-batched-tokens or --max-num-seqs, or weights of fewer bits"
-    if total and fraction and left is not None and left <= 0:
-        larger = math.floor((fraction - left / total) * 100 + 1) / 100
-        helps = f"--gpu-memory-utilization {larger:.2f} or more, {helps}" if larger < 1 else helps
-    return what, helps
+    missing = max(-figures.get("kv_cache_bytes", 0), 0)
+    what += f"; {missing / _BYTES:.2f} GiB are missing" if missing else ""
+    helps = []
+    fraction, total = figures.get("fraction", _DEFAULT_FRACTION), figures.get("total_bytes")
+    activations = figures.get("activation_bytes", _MOST_ACTIVATIONS)
+    weights = figures.get("weights_bytes")
+    if total and "fraction" in figures:
+        larger = math.floor((fraction + missing / total) * 100 + 1) / 100
+        helps += (
+            [f"--gpu-memory-utilization {larger:.2f} or more"] if missing and larger < 1 else []
+        )
+    elif weights is None or missing < (weights - missing + activations) * (1 / fraction - 1):
+        more = f" by at least {missing / _BYTES:.2f} GiB of the card" if missing else ""
+        helps += [f"a --gpu-memory-utilization that is larger{more}"]
+    if missing < activations:
+        helps += ["a smaller --max-num-batched-tokens or --max-num-seqs"]
+    return what, ", ".join([*helps, f"more cards (--tensor-parallel-size), {_LESS}"])
 
 
 def _sampler(match: re.Match[str], _: _Figures) -> tuple[str, str]:
@@ -111,6 +134,38 @@ def _released(match: re.Match[str], _: _Figures) -> tuple[str, str]:
     before, after = match.groups()
     what = f"free memory grew from {before} to {after} GiB while vLLM measured its own use"
     return what, "start it again when no other process releases memory of the card"
+
+
+_LOADING = {
+    "vllm": (
+        ("Starting to load model",),
+        ("oading took", "weights took"),
+        "--tensor-parallel-size",
+    ),
+    "sglang": (("Load weight begin",), ("Load weight end",), "--tp-size"),
+}
+"""Words that an engine logs before and after it loads the weights, and its option for cards."""
+
+
+_LOAD_LETTERS = 1 << 18
+"""Largest number of letters of a log between the begin of loading and the failure."""
+
+
+def _while_loading(engine: str) -> _Answer:
+    begins, ends, option = _LOADING[engine]
+
+    def answer(match: re.Match[str], figures: _Figures) -> tuple[str, str] | None:
+        text, at = match.string, match.start()
+        near = max(at - _LOAD_LETTERS, 0)
+        begin, end = (max(text.rfind(each, near, at) for each in words) for words in (begins, ends))
+        if begin <= end:
+            return None
+        what = f"memory ran out while the weights were loaded, at a request of {match[1]}"
+        what += f" on a card of {match[2]}" if match[2] else ""
+        cards = f"{option} {2 * int(figures.get('tensor_parallel', 1))}"
+        return what, f"more cards ({cards}), {_LESS.replace(', or', ',')}, or a smaller model"
+
+    return answer
 
 
 def _static_too_small(_: re.Match[str], figures: _Figures) -> tuple[str, str]:
@@ -132,15 +187,30 @@ def _capture(_: re.Match[str], figures: _Figures) -> tuple[str, str]:
 
 
 _SMALLER = "fewer layers on the card (-ngl), a shorter context (-c), or -ctk q8_0 -ctv q8_0"
+_FEWER = "fewer layers on the card (-ngl), a quantization of fewer bits, or more cards (-ts)"
+_USES = {
+    "unable to allocate": ("the weights", _FEWER),
+    "buffer for kv cache": ("the KV cache", _SMALLER),
+    "allocate compute buffer": ("computation", f"-ub 256, {_SMALLER}"),
+}
+"""Use of a buffer of llama.cpp and options for less, by words that follow its failure."""
+_USE = re.compile("|".join(_USES))
+_NEAR = 1000
+"""Letters after a failure in which llama.cpp reports the use of the buffer."""
+
+
+def _without(card: str, mib: float, match: re.Match[str]) -> tuple[str, str]:
+    use = _USE.search(match.string, match.end(), match.end() + _NEAR)
+    name, helps = _USES[use[0]] if use else ("the next buffer", _SMALLER)
+    return f"card {card} has no {mib:,.2f} MiB for {name}", helps
 
 
 def _not_allocated(match: re.Match[str], _: _Figures) -> tuple[str, str]:
-    return f"card {match[2]} has no {float(match[1]):,.2f} MiB for the next buffer", _SMALLER
+    return _without(match[2], float(match[1]), match)
 
 
 def _no_buffer(match: re.Match[str], _: _Figures) -> tuple[str, str]:
-    size = int(match[2]) / (1 << 20)
-    return f"card {match[1]} has no {size:,.2f} MiB for the next buffer", _SMALLER
+    return _without(match[1], int(match[2]) / (1 << 20), match)
 
 
 def _ran_out(match: re.Match[str], _: _Figures) -> tuple[str, str]:
@@ -151,6 +221,11 @@ def _rules(*rows: tuple[str, _Answer]) -> tuple[tuple[re.Pattern[str], _Answer],
     return tuple((re.compile(words.replace(" ", r"\s+")), answer) for words, answer in rows)
 
 
+_OUT = (
+    r"out of memory\. Tried to allocate (\d{1,9}(?:\.\d{1,9})? [KMG]iB)\."
+    r"(?: GPU \d{1,4} has a total capacity of (\d{1,9}(?:\.\d{1,9})? [KMG]iB))?"
+)
+"""PyTorch's message: the size of the request, and the card's memory."""
 _REFUSALS = {
     "vllm": _rules(
         (r"Free memory on device (?:[\w:]{1,20} )?\((\d[\d.]{0,11})/(\d[\d.]{0,11}) GiB\) on "
@@ -158,7 +233,7 @@ _REFUSALS = {
          r"(\d[\d.]{0,11}) GiB\)",
          _not_free),
         (rf"max seq len \({_N}\), \({_GIB} KV cache is ?needed, which is larger than the "
-         rf"available KV [Cc]ache memory \({_GIB}\)\.?"
+         rf"available KV [Cc]ache memory \({_SIGNED}\)\.?"
          rf"(?: Based on the available memory, the estimated maximum model length is {_N})?",
          _cache_too_small),
         (rf"max seq len \({_N}\) is larger than the maximum number of tokens that can be stored "
@@ -169,11 +244,13 @@ _REFUSALS = {
          _sampler),
         (rf"Error in memory profiling\. Initial free memory {_GIB}, current free memory {_GIB}",
          _released),
+        (_OUT, _while_loading("vllm")),
     ),
     "sglang": _rules(
         (r"Not enough memory[.;] Please try (?:to increase|increasing) --mem-fraction-static",
          _static_too_small),
         (r"Capture (?:cuda|CUDA) graph failed: CUDA out of memory", _capture),
+        (_OUT, _while_loading("sglang")),
     ),
     "llama.cpp": _rules(
         (r"allocating (\d{1,9}(?:\.\d{1,3})?) MiB on device (\d{1,4}): \w{2,9}[mM]alloc failed: "

@@ -157,7 +157,8 @@ TEXTS = (
     ("vllm", "a start-up log of vLLM",
      rb"GPU KV cache size:|Available KV cache memory|[Mm]odel weights take"
      rb"|# (?:GPU|cuda) blocks:|[Mm]odel loading took|Loading model weights took"
-     rb"|Free memory on device|max seq len \(|memory for the cache blocks|warming up sampler"),
+     rb"|Free memory on device|max seq len \(|memory for the cache blocks|warming up sampler"
+     rb"|LLM engine \(v\d|Starting to load model "),
     ("sglang", "a start-up log of SGLang",
      rb"KV Cache is allocated|Load weight (?:begin|end)\b|max_total_num_tokens="
      rb"|--mem-fraction-static"),

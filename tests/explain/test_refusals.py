@@ -43,6 +43,24 @@ BUFFER = (
     "failed: out of memory\n"
 )
 
+NO_CACHE = (
+    "INFO [gpu_model_runner.py:9] Model loading took 27.5681 GiB and 5.12 seconds\n"
+    "INFO [gpu_worker.py:9] Available KV cache memory: {} GiB\n"
+    "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` "
+    "when initializing the engine.\n"
+)
+OUT = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 270.00 MiB. GPU 0 has a total "
+    "capacity of 23.52 GiB of which 148.81 MiB is free. Process 12345 has 23.37 GiB memory in use. "
+    "Of the allocated memory 22.95 GiB is allocated by PyTorch, and 17.66 MiB is reserved by "
+    "PyTorch but unallocated.\n"
+)
+LOADING = (
+    "INFO [core.py:76] Initializing a V1 LLM engine (v0.11.0) with config: model='a/b', "
+    "max_seq_len=32768, tensor_parallel_size=2, quantization=None\n"
+    "INFO [gpu_model_runner.py:9] Starting to load model a/b...\n"
+)
+
 
 def read(text: str) -> LogFigures:
     found = figures_in(text)
@@ -98,6 +116,54 @@ def test_no_cache_at_all_gets_the_utilization_that_leaves_some() -> None:
     assert helps(text).startswith("--gpu-memory-utilization 0.84 or more, ")
 
 
+def test_missing_memory_of_the_cache_is_a_negative_size() -> None:
+    """Activations of 6.97 GiB are impossible, and so is 27.57 GiB of weights in this share."""
+    found = read(NO_CACHE.format("-6.97"))
+    (refusal,) = found.refusals
+    assert refusal.what.endswith("; 6.97 GiB are missing")
+    assert refusal.helps == (
+        "more cards (--tensor-parallel-size), weights of fewer bits, or a larger card"
+    )
+    assert [str(each) for each in found.figures] == ["27.57 GiB", "-6.97 GiB"]
+
+
+def test_little_missing_memory_gets_a_larger_utilization_and_a_smaller_batch() -> None:
+    found = helps(NO_CACHE.format("-0.72"))
+    assert found.startswith(
+        "a --gpu-memory-utilization that is larger by at least 0.72 GiB of the card, a smaller "
+        "--max-num-batched-tokens or --max-num-seqs, more cards"
+    )
+
+
+def test_activations_below_the_missing_memory_get_no_smaller_batch() -> None:
+    text = "PyTorch activation peak memory takes 0.50GiB;\n" + NO_CACHE.format("-0.72")
+    assert "--max-num-seqs" not in helps(text)
+
+
+def test_a_request_without_any_cache_gets_the_missing_memory() -> None:
+    text = NO_CACHE.splitlines()[1].format("-0.72") + "\n"
+    (refusal,) = read(text + CACHE.format("").replace("(4.75", "(-0.72")).refusals
+    assert refusal.what.endswith("; 0.72 GiB are missing")
+
+
+def test_memory_that_runs_out_in_loading_gets_the_remedies_of_a_server() -> None:
+    (refusal,) = read(LOADING + OUT).refusals
+    assert refusal.what == (
+        "memory ran out while the weights were loaded, at a request of 270.00 MiB on a card of "
+        "23.52 GiB"
+    )
+    assert refusal.helps == (
+        "more cards (--tensor-parallel-size 4), weights of fewer bits, a larger card, or a "
+        "smaller model"
+    )
+    begins = "[TP0] Load weight begin. avail mem=23.10 GB\n"
+    assert helps(begins + OUT).startswith("more cards (--tp-size 2), ")
+
+
+def test_memory_that_runs_out_after_loading_is_an_error_of_pytorch() -> None:
+    assert read(LOADING + "Model loading took 14.2 GiB and 5.1 seconds\n" + OUT).refusals == ()
+
+
 def test_a_sampler_without_memory_gets_fewer_sequences() -> None:
     assert helps(SAMPLER).startswith("--max-num-seqs 512")
 
@@ -111,6 +177,23 @@ def test_a_buffer_that_llama_cpp_cannot_allocate_keeps_the_figures_before_it() -
     found = read(BUFFER)
     assert found.refusals[0].what == "card 0 has no 560.00 MiB for the next buffer"
     assert [figure.name for figure in found.figures] == ["weights_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("use", "name", "first"),
+    [
+        ("llama_model_load: error loading model: unable to allocate CUDA0 buffer", "weights",
+         "fewer layers on the card (-ngl), a quantization of fewer bits, or more cards (-ts)"),
+        ("llama_init_from_model: failed to allocate buffer for kv cache", "KV cache",
+         "fewer layers on the card (-ngl), a shorter context (-c), or -ctk q8_0 -ctv q8_0"),
+        ("graph_reserve: failed to allocate compute buffers", "computation", "-ub 256, "),
+    ],
+)  # fmt: skip
+def test_a_buffer_of_llama_cpp_gets_what_reduces_its_use(use: str, name: str, first: str) -> None:
+    size = "alloc_tensor_range: failed to allocate CUDA0 buffer of size 587202560\n"
+    (refusal,) = read(BUFFER + size + use + "\n").refusals
+    assert refusal.what.endswith(f"560.00 MiB for {'the ' * (name != 'computation')}{name}")
+    assert refusal.helps.startswith(first)
 
 
 def test_explain_reports_a_refusal_of_all_ranks_once() -> None:
