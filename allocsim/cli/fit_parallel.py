@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from allocsim.cli.options import OUT_OF_MEMORY, Parser, UsageError, count
-from allocsim.cli.output import write_report
+from allocsim.cli.output import say, write_report
 
 if TYPE_CHECKING:
     from allocsim.fitting.formulas.training import (
@@ -72,15 +72,19 @@ def run_by_formula(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
     """Answer `allocsim fit` by formulas, for one card or several; return the exit code."""
     if len(gpus) > 1:
         raise UsageError("formulas are for one kind of card; expected one --gpu")
-    from allocsim.fitting import find_layouts, shard
+    from allocsim.fitting import find_layouts, shard, unused_words
     from allocsim.report import fit_plan as report
 
     training, gpu = _training(arguments), gpus[0]
+    unused = tuple(unused_words(arguments.words[0])) if arguments.words else ()
     if arguments.plan:
+        for sentence in unused:
+            say(f"allocsim: {sentence}\n")
         planned = find_layouts(training, gpu, cards=arguments.cards, micro_batch=arguments.batch)
         write_report(arguments, report, training, gpu, planned)
         return 0 if planned.fewest is not None else OUT_OF_MEMORY
     found, assumed = shard(training, gpu), _assumptions_unlike_a_run(arguments, training)
+    assumed = "; ".join(filter(None, (assumed, *unused)))
     write_report(arguments, report, training, gpu, found, assumed)
     return 0 if found.fits else OUT_OF_MEMORY
 

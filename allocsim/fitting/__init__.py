@@ -27,13 +27,7 @@ if TYPE_CHECKING:
     from allocsim.fitting.fit_result import Fit
     from allocsim.fitting.from_config import ReadConfig, read_config
     from allocsim.fitting.image_models import GENERATORS
-    from allocsim.fitting.model import (
-        CONFIGURATIONS,
-        TORCHVISION,
-        Configured,
-        model_of,
-        most_positions,
-    )
+    from allocsim.fitting.model import Configured, model_of, most_positions
     from allocsim.fitting.notes import (
         BY_LAW,
         CONVOLUTIONS_NOTE,
@@ -51,7 +45,9 @@ if TYPE_CHECKING:
         precision_of,
         shard,
     )
+    from allocsim.fitting.presets import CONFIGURATIONS, TORCHVISION
     from allocsim.fitting.program import program_of
+    from allocsim.fitting.published import unused_words
     from allocsim.fitting.read_result import Answered, ReadFront, read_answers, read_frontier
     from allocsim.fitting.run_result import Ran, run_program
     from allocsim.fitting.search import (
@@ -95,7 +91,7 @@ __all__ = [
     "law_cards", "law_families", "law_models", "law_programs", "lengths_of", "model_of",
     "most_positions", "opening_at", "page_laws", "precision_of", "program_of", "read_answers",
     "read_config", "read_frontier", "run_by_law", "run_program", "serve", "shape_of", "shard",
-    "start", "start_largest", "usual_attention", "usual_lengths", "usual_values",
+    "start", "start_largest", "unused_words", "usual_attention", "usual_lengths", "usual_values",
 ]  # fmt: skip
 
 _HOMES = {
@@ -109,10 +105,12 @@ _HOMES = {
     "from_config": "ReadConfig read_config",
     "search": "SIZES Fewest Frontier Largest TriedSize fewest frontier largest",
     "image_models": "GENERATORS",
-    "model": "CONFIGURATIONS TORCHVISION Configured model_of most_positions",
+    "model": "Configured model_of most_positions",
     "notes": "BY_LAW CONVOLUTIONS_NOTE CUDNN_ATTENTION CUDNN_NOTE EXPERTS_NOTE MASK_NOTE",
     "parallel": "RESERVED_SEEN GpuCount Planned Sharded find_layouts precision_of shard",
+    "presets": "CONFIGURATIONS TORCHVISION",
     "program": "program_of",
+    "published": "unused_words",
     "read_result": "Answered ReadFront read_answers read_frontier",
     "run_result": "Ran run_program",
     "serving": "Served held_of serve",

@@ -23,6 +23,7 @@ from allocsim.fitting.formulas import (
 )
 from allocsim.fitting.image_models import Generator
 from allocsim.fitting.model import Configured
+from allocsim.fitting.published import unused_words
 from allocsim.fitting.task import EAGER_NOTE, Task, usual_attention
 from allocsim.phantom import Gpu, context_seen
 from allocsim.units import format_range, format_size
@@ -194,6 +195,8 @@ def _held(task: Task) -> tuple[ModelSizes, Weights]:
 def _left_out(task: Task, gpu: Gpu, conf: str | None) -> Iterator[str]:
     if gpu.assumed:
         yield gpu.assumed
+    if isinstance(task.model, Configured) and not task.quant:
+        yield from unused_words(task.model.said)
     if task.attention == usual_attention(task.model) == "eager":
         yield EAGER_NOTE
     if isinstance(task.model, Generator):

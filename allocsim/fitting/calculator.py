@@ -54,7 +54,8 @@ from allocsim.fitting.laws import (
     steps_of,
     variables_of,
 )
-from allocsim.fitting.model import CONFIGURATIONS, TORCHVISION, Model, model_of
+from allocsim.fitting.model import Model, model_of
+from allocsim.fitting.presets import CONFIGURATIONS, TORCHVISION
 from allocsim.fitting.task import Task
 from allocsim.ownership import purposes_of
 from allocsim.phantom import CARDS, Gpu

@@ -1,7 +1,6 @@
 """Models that `fit` accepts: a preset, a configuration on disk, or a user's function.
 
-`models.json` has the presets: the values that determine a tensor's shape or a kernel, under the
-keys of config.json.  An impossible configuration is refused before a program runs.
+An impossible configuration is refused before a program runs.
 """
 
 from __future__ import annotations
@@ -10,148 +9,18 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import SequenceMatcher, get_close_matches
-from functools import lru_cache
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from allocsim.errors import ConfigError
 from allocsim.fitting.image_models import GENERATORS, Generator, generator_of
-
-Configuration = Mapping[str, Any]
-
-PRESETS: dict[str, dict[str, Any]] = json.loads(
-    Path(__file__).with_name("models.json").read_text(encoding="utf-8")
+from allocsim.fitting.presets import (
+    CONFIGURATIONS,
+    TORCHVISION,
+    find_preset,
+    near_presets,
 )
-"""Presets: built-in models, described by rows of `models.json`, by name."""
-
-CONFIGURATIONS: dict[str, Configuration] = {name: row["config"] for name, row in PRESETS.items()}
-"""Configurations of the presets for Hugging Face transformers, by name."""
-
-TORCHVISION = {
-    "ViT-B/16": "vit_b_16",
-    "ViT-B/32": "vit_b_32",
-    "ViT-L/16": "vit_l_16",
-    "ResNet-18": "resnet18",
-    "ResNet-34": "resnet34",
-    "ResNet-50": "resnet50",
-    "ResNet-101": "resnet101",
-    "ResNet-152": "resnet152",
-    "ConvNeXt-Base": "convnext_base",
-    "EfficientNet-B0": "efficientnet_b0",
-    "Swin-B": "swin_b",
-}
-"""Function of torchvision.models that builds each image classifier."""
-
-_IGNORED = frozenset(
-    (
-        *("4bit", "8bit", "awq", "base", "bf16", "block", "bnb", "chat", "dynamic", "fp8", "gguf"),
-        *("gptq", "hf", "instruct", "int4", "int8", "it", "meta", "mlx", "mxfp4", "nvfp4", "pt"),
-        *("quantized", "quantized.w4a16", "quantized.w8a8", "unsloth"),
-    )
-)
-"""Words in the name of a model that say nothing about its architecture."""
-_WORDS = re.compile(r"[\s_:-]+")
-_FAMILY = re.compile(r"[a-z]+")
-_ALIKE = 0.5
-_SUGGESTED = 3
-
-
-def find_preset(name: str) -> str | None:
-    """Return the preset (built-in model) that `name`, such as "qwen2.5:7b", means, or None."""
-    if name in CONFIGURATIONS or name in TORCHVISION or name in GENERATORS:
-        return name
-    known = _known()
-    whole = "".join(c for c in name.lower() if c.isalnum())
-    return known.get(_key(name), known.get(whole))
-
-
-def near_presets(name: str) -> tuple[str, ...]:
-    """Return up to three presets of the same family with similar names, most similar first."""
-    key = _key(name)
-    families: dict[str, list[str]] = {}
-    for other in _known():
-        if family := _FAMILY.match(other):
-            families.setdefault(family[0], []).append(other)
-    started = _FAMILY.match(key)
-    near = get_close_matches(started[0], families, n=1, cutoff=0.75) if started else []
-    ratios = {other: SequenceMatcher(None, key, other).ratio() for each in near
-              for other in families[each]}  # fmt: skip
-    best = sorted(ratios, key=lambda other: -ratios[other])
-    found = dict.fromkeys(_known()[other] for other in best if ratios[other] >= _ALIKE)
-    return tuple(found)[:_SUGGESTED]
-
-
-_QUANTISED: dict[str, dict[str, Any]] = {
-    "awq-int4": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True,
-                 "version": "gemm"},
-    "gptq-int4": {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False,
-                  "sym": True},
-    "gptq-int8": {"quant_method": "gptq", "bits": 8, "group_size": 128, "desc_act": False,
-                  "sym": True},
-    "fp8-blocks": {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3",
-                   "weight_block_size": [128, 128]},
-    "mxfp4": {"quant_method": "mxfp4"},
-}  # fmt: skip
-"""Value of `quantization_config` in the configuration of published weights, by their format."""
-
-
-def published_format(name: str) -> str | None:
-    """Return the format of the weights on the hub under `name`; None for 16 bits."""
-    words = set(_words(name.rsplit("/", 1)[-1]))
-    unsloth = "nf4-double" if name.lower().startswith("unsloth/") else "nf4"
-    for word, quantised in (("awq", "awq-int4"), ("bnb", unsloth), ("nvfp4", "nvfp4")):
-        if word in words:
-            return quantised
-    if "gptq" in words:
-        return "gptq-int8" if "int8" in words else "gptq-int4"
-    if "fp8" in words:  # Qwen and DeepSeek have a scale for each block of 128 x 128 elements
-        return "fp8-blocks" if name.lower().startswith(("qwen/", "deepseek-ai/")) else "fp8"
-    preset = find_preset(name)
-    kind = PRESETS[preset].get("weights") if preset in PRESETS else None
-    return str(kind) if kind and not words & {"bf16", "gguf"} else None
-
-
-def published_quantization(name: str) -> dict[str, Any]:
-    weights = published_format(name)
-    if weights is None:
-        return {}
-    if weights not in _QUANTISED:
-        raise ConfigError(
-            f"{name[:80]}: weights in {weights} cannot be described to an engine; expected 16 bits "
-            f"or one of {', '.join(_QUANTISED)}, or a config.json"
-        )
-    return {"quantization_config": _QUANTISED[weights]}
-
-
-def hub_name(preset: str) -> str:
-    return str(PRESETS[preset]["hub"]) if preset in PRESETS else preset
-
-
-def encoder_parameters(preset: str) -> int:
-    """Return the number of parameters of a preset's image encoder; 0 if the preset has none."""
-    return int(PRESETS.get(preset, {}).get("encoder", 0))
-
-
-@lru_cache(maxsize=1)
-def _known() -> dict[str, str]:
-    presets = PRESETS | GENERATORS
-    known = {_key(other): name for name, row in presets.items() for other in row.get("names", ())}
-    known |= {_key(row["hub"]): name for name, row in presets.items()}
-    known |= {"vit": "ViT-B/16"}
-    known |= {function.replace("_", ""): name for name, function in TORCHVISION.items()}
-    return known | {_key(name): name for name in (*presets, *TORCHVISION)}
-
-
-def _words(name: str) -> list[str]:
-    return _WORDS.split(name.lower())
-
-
-def _key(name: str) -> str:
-    plain = name if name in TORCHVISION else name.rsplit("/", 1)[-1]
-    kept = (word for word in _words(plain) if word not in _IGNORED)
-    return "".join(c for c in "".join(kept) if c.isalnum())
-
 
 _HEADS = {
     "ForCausalLM": "AutoModelForCausalLM",
@@ -207,12 +76,14 @@ class Configured:
     config: contents of the configuration file.
     head: class of transformers that builds the model.
     path: file of the configuration, or None for a preset.
+    said: name of the preset as the user gave it, such as that of a quantized copy; or "".
     """
 
     name: str
     config: Mapping[str, Any]
     head: str
     path: str | None = None
+    said: str = ""
 
     @property
     def sees(self) -> bool:
@@ -286,7 +157,7 @@ def model_of(text: str) -> Model:
         return generator_of(preset)
     if preset is not None:
         config = CONFIGURATIONS[preset]
-        return Configured(preset, config, _head_of(config))
+        return Configured(preset, config, _head_of(config), said=text)
     if _FUNCTION.fullmatch(text):
         module, _, function = text.partition(":")
         return UserModel(text, module, function)

@@ -11,6 +11,7 @@ from allocsim.core import find_release
 from allocsim.fitting.fit_result import Drift, drift_of_run
 from allocsim.fitting.laws import TRANSFORMERS, installed_transformers, numbers_of
 from allocsim.fitting.model import Classifier, Configured, UserModel
+from allocsim.fitting.published import unused_words
 from allocsim.fitting.run_result import Ran
 from allocsim.fitting.task import EAGER_NOTE, Task, usual_attention
 from allocsim.phantom import Gpu, context_range
@@ -69,6 +70,8 @@ def notes_of(
     if task is None:
         return
     model = task.model
+    if isinstance(model, Configured) and not task.quant:
+        yield from unused_words(model.said)
     if task.attention == usual_attention(model) == "eager":
         yield EAGER_NOTE
     if isinstance(model, Classifier) or model.sees:
@@ -184,6 +187,8 @@ def notes_of_routing(ran: Ran, skewed: Ran | None) -> Iterator[str]:
 def notes_of_search(
     ran: Ran, task: Task, gpu: Gpu, torch_version: str | None, transformers: str | None
 ) -> Iterator[str]:
+    if isinstance(task.model, Configured) and not task.quant:
+        yield from unused_words(task.model.said)
     yield from release_note(torch_version, ran.torch_version)
     yield from notes_of_law(ran, transformers)
     drift = drift_of_run(ran, task, torch_version, transformers)

@@ -43,13 +43,9 @@ from allocsim.fitting.formulas import (
     weights_of,
     weights_of_rank,
 )
-from allocsim.fitting.model import (
-    Configured,
-    encoder_parameters,
-    hub_name,
-    model_of,
-    published_format,
-)
+from allocsim.fitting.model import Configured, model_of
+from allocsim.fitting.presets import encoder_parameters, hub_name
+from allocsim.fitting.published import named_format, published_format
 from allocsim.fitting.task import DEFAULT_TOKENS, START_TOKENS
 from allocsim.phantom import CARDS, Gpu, context_seen
 from allocsim.units import GIB, MIB, format_range, format_size
@@ -84,6 +80,7 @@ class ServedMemory:
     source: origin of the sizes of the weights, such as "its configuration".
     encoder: number of parameters of an image encoder that is published with the model, or 0.
     address: file or name on the Hugging Face hub, as in the printed server command.
+    notes: assumptions about the weights, one sentence each.
     """
 
     name: str
@@ -92,6 +89,7 @@ class ServedMemory:
     source: str
     address: str = ""
     encoder: int = 0
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -174,14 +172,33 @@ def held_of(text: str, server: str, weights: str | None = None) -> ServedMemory:
             "--server transformers computes it"
         )
     kept: dict[str, Any] = {}
-    if weights is None and server not in _GGML_SERVERS:
-        weights = format_in(model.config) or (None if model.path else published_format(text))
+    notes: tuple[str, ...] = ()
+    if weights is None and model.path is None:
+        weights, notes = _named_weights(text, server)
+    elif weights is None and server not in _GGML_SERVERS:
+        weights = format_in(model.config)
         kept = {"is_unconverted": unconverted_in(model.config)}
     found = weights_of(shapes_of(sizes), _format(server, weights), sizes, **kept)
+    if found.name == "mxfp4" and not sizes.experts:
+        raise ConfigError(f"{text[:80]}: MXFP4 has a formula for experts only; give --weights")
     address = text if model.path or "/" in text else hub_name(model.name)
     encoder = encoder_parameters(model.name) if model.path is None else 0
     source = "its configuration" + ", without its encoder" * ("text_config" in model.config)
-    return ServedMemory(model.name, sizes, found, source, address, encoder)
+    return ServedMemory(model.name, sizes, found, source, address, encoder, notes)
+
+
+def _named_weights(text: str, server: str) -> tuple[str | None, tuple[str, ...]]:
+    named = named_format(text)
+    if server not in _GGML_SERVERS:
+        found = published_format(text, server)
+        guess = f"weights: {named.words!r} in the name is taken as {found}, groups of 128 elements"
+        return found, (f"{guess}; --weights gives another format",) * named.is_assumed
+    if named.is_gguf or not named.words:
+        return named.format or None, ()
+    return None, (
+        f"weights: {named.words!r} in the name is not used, as {server} reads GGUF files; "
+        "--weights gives another type than Q4_K_M",
+    )
 
 
 def _from_tensors(place: Path, server: str) -> ServedMemory:
@@ -271,7 +288,8 @@ def serve(
         drivers=_DRIVERS if is_named else (0, 0),
     )
     if logged is None:
-        return Served(held, gpu, work, SERVERS[server](work))
+        needs = SERVERS[server](work)
+        return Served(held, gpu, work, replace(needs, notes=(*held.notes, *needs.notes)))
     if not work.sizes.windowed and work.sizes.linear is None:
         kind = work.kv_type or ("fp16" if server in _GGML_SERVERS else work.computed_in)
         logged.refuse_other(bytes_a_token(work.sizes, kind), held.name)
@@ -281,7 +299,7 @@ def serve(
         drivers = low, high
     work = replace(work, logged=logged, drivers=drivers)
     needs = SERVERS[server](work)
-    needs = replace(needs, notes=(*needs.notes, _from_log(needs, logged)))
+    needs = replace(needs, notes=(*held.notes, *needs.notes, _from_log(needs, logged)))
     return Served(held, gpu, work, needs)
 
 

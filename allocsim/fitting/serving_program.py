@@ -20,7 +20,9 @@ from typing import Any
 
 from allocsim._repr import Shown
 from allocsim.errors import ConfigError
-from allocsim.fitting.model import Configured, hub_name, model_of, published_quantization
+from allocsim.fitting.model import Configured, model_of
+from allocsim.fitting.presets import hub_name
+from allocsim.fitting.published import published_quantization
 from allocsim.fitting.run_result import find_install, record_in, why_it_failed
 from allocsim.fitting.serving import held_of, serve
 from allocsim.phantom import (

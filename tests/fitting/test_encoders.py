@@ -14,7 +14,7 @@ from allocsim.errors import ConfigError
 from allocsim.fitting import Task, estimate, held_of, model_of, serve, shape_of
 from allocsim.fitting.formulas import sizes_of
 from allocsim.fitting.formulas.training import EAGER, ParallelLayout, Training, kept_of_layer
-from allocsim.fitting.model import CONFIGURATIONS
+from allocsim.fitting.presets import CONFIGURATIONS
 from allocsim.phantom import find_gpu
 from benchmarks.recent import CASES, Case, stored
 

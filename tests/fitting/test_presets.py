@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from allocsim.errors import ConfigError
-from allocsim.fitting import CONFIGURATIONS, TORCHVISION, held_of, model_of, serve, shape_of
+from allocsim.fitting import (
+    CONFIGURATIONS,
+    TORCHVISION,
+    Task,
+    estimate,
+    held_of,
+    model_of,
+    serve,
+    shape_of,
+)
 from allocsim.fitting.formulas import parameters_of, shapes_of, sizes_of, weights_of
-from allocsim.fitting.model import PRESETS, find_preset, near_presets, published_format
+from allocsim.fitting.notes import notes_of
+from allocsim.fitting.presets import PRESETS, find_preset, near_presets
+from allocsim.fitting.published import published_format
 from allocsim.fitting.serving import SERVERS
 from allocsim.phantom import find_gpu
 
@@ -276,6 +289,11 @@ def test_no_two_presets_have_a_name_in_common() -> None:
     ("said", "meant"),
     [
         ("llama3.2:1b", "Llama-3.2-1B"),
+        ("tinyllama", "TinyLlama-1.1B"),
+        ("smollm3", "SmolLM3-3B"),
+        ("qwen3 coder 30b", "Qwen3-30B-A3B-2507"),
+        ("gemma3 27b qat", "Gemma-3-27B"),
+        ("llama3.1:8b-instruct-q4_K_M", "Llama-3.1-8B"),
         ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", "Llama-3.1-8B"),
         ("TheBloke/Llama-2-7B-Chat-GPTQ", "Llama-2-7B"),
         ("lmsys/vicuna-13b-v1.5", "Llama-2-13B"),
@@ -304,11 +322,72 @@ def test_a_converted_or_tuned_model_means_the_preset_of_its_architecture(
         ("unsloth/gpt-oss-20b-BF16", None),
         ("Qwen/Qwen2.5-7B-Instruct", None),
         ("RedHatAI/gemma-4-26B-A4B-it-NVFP4", "nvfp4"),
+        ("RedHatAI/Llama-3.3-70B-Instruct-quantized.w4a16", "gptq-int4"),
+        ("RedHatAI/Llama-3.3-70B-Instruct-W4A16", "gptq-int4"),
+        ("RedHatAI/Llama-3.3-70B-Instruct-quantized.w8a8", "int8"),
+        ("RedHatAI/Llama-3.3-70B-Instruct-quantized.w8a16", "gptq-int8"),
+        ("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", "fp8-rows"),
+        ("RedHatAI/Llama-3.3-70B-Instruct-FP8-block", "fp8-blocks"),
+        ("poolside/Laguna-S-2.1-INT4", "gptq-int4"),
+        ("Intel/Qwen3-14B-int4-AutoRound", "gptq-int4"),
+        ("nvidia/Llama-3.3-70B-Instruct-FP4", "nvfp4"),
+        ("Qwen3-14B-gptq-4bit", "gptq-int4"),
+        ("TheBloke/Llama-2-7B-GPTQ-4bit-32g", "gptq-int4-g32"),
+        ("Qwen3-14B-4bit-AWQ", "awq-int4"),
+        ("google/gemma-3-27b-it-qat-q4_0-gguf", "Q4_0"),
+        ("google/gemma-3-27b-it-qat-q4_0-unquantized", None),
+        ("llama3.1:8b-instruct-q4_K_M", "Q4_K_M"),
         ("my/model", None),
     ],
 )
 def test_a_name_gives_the_format_of_its_weights(name: str, kind: str | None) -> None:
     assert published_format(name) == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "helps"),
+    [
+        ("mlx-community/Llama-3.3-70B-Instruct-4bit", "'4bit' .* --weights gptq-int4"),
+        ("bartowski/Llama-3.3-70B-Instruct-GGUF", "--weights Q4_K_M; --server llama.cpp"),
+        ("Qwen3-14B-4bit", "--weights gptq-int4 or nf4"),
+        ("turboderp/Llama-3.1-8B-exl2", "'exl2' in its name has no formula"),
+        ("Llama-3.1-8B-int3-gptq", "'int3-gptq' in its name"),
+        ("unsloth/Qwen3-14B-UD-Q4_K_XL", "'ud-q4-k-xl' in its name"),
+        ("Qwen3-14B-MXFP4", "MXFP4 has a formula for experts only"),
+    ],
+)
+def test_a_quantization_without_a_formula_is_refused(name: str, helps: str) -> None:
+    with pytest.raises(ConfigError, match=helps):
+        held_of(name, "vllm")
+
+
+def test_a_group_size_that_the_name_does_not_give_is_noted() -> None:
+    for name, count in (("Qwen3-14B-W4A16", 1), ("Qwen3-14B-W4A16-G64", 0), ("Qwen3-14B-GPTQ", 0)):
+        served = serve(held_of(name, "vllm"), "vllm", find_gpu("H200"))
+        assert sum("groups of 128" in note for note in served.needs.notes) == count
+
+
+def test_llama_cpp_names_the_words_that_it_does_not_use() -> None:
+    assert "'awq' in the name is not used" in held_of("Qwen3-14B-AWQ", "llama.cpp").notes[0]
+    held = held_of("gemma-3-27b-it-qat-q4_0-gguf", "llama.cpp")
+    assert held.weights.name == "Q4_0"
+    assert not held.notes
+
+
+def test_a_training_names_the_quantization_that_it_does_not_use() -> None:
+    task, gpu = Task(model=model_of("TheBloke/Mistral-7B-Instruct-v0.2-AWQ")), find_gpu("H100")
+    assert any("'awq' in the name is not used" in note for note in notes_of(task, gpu))
+    assert any("'awq' in the name is not used" in note for note in estimate(task, gpu).notes)
+    frozen = replace(task, lora=8, quant="nf4")
+    assert not any("in the name" in note for note in notes_of(frozen, gpu))
+    plain = replace(task, model=model_of("mistralai/Mistral-7B-Instruct-v0.2"))
+    assert not any("in the name" in note for note in notes_of(plain, gpu))
+
+
+def test_a_plus_is_a_part_of_the_name() -> None:
+    for name in ("command r+", "CohereForAI/c4ai-command-r-plus", "Command-R+"):
+        assert find_preset(name) is None
+    assert find_preset("command r") == "Command-R"
 
 
 def test_a_served_model_has_the_weights_that_its_name_gives() -> None:

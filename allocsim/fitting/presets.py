@@ -1,0 +1,116 @@
+"""Presets (built-in models) by name: names of the Hugging Face hub and of Ollama, or typed ones.
+
+`models.json` has the presets: the values that determine a tensor's shape or a kernel, under the
+keys of config.json.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from difflib import SequenceMatcher, get_close_matches
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from allocsim.fitting.image_models import GENERATORS
+
+Configuration = Mapping[str, Any]
+
+PRESETS: dict[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_name("models.json").read_text(encoding="utf-8")
+)
+"""Presets: built-in models, described by rows of `models.json`, by name."""
+
+CONFIGURATIONS: dict[str, Configuration] = {name: row["config"] for name, row in PRESETS.items()}
+"""Configurations of the presets for Hugging Face transformers, by name."""
+
+TORCHVISION = {
+    "ViT-B/16": "vit_b_16",
+    "ViT-B/32": "vit_b_32",
+    "ViT-L/16": "vit_l_16",
+    "ResNet-18": "resnet18",
+    "ResNet-34": "resnet34",
+    "ResNet-50": "resnet50",
+    "ResNet-101": "resnet101",
+    "ResNet-152": "resnet152",
+    "ConvNeXt-Base": "convnext_base",
+    "EfficientNet-B0": "efficientnet_b0",
+    "Swin-B": "swin_b",
+}
+"""Function of torchvision.models that builds each image classifier."""
+
+_IGNORED = frozenset(("base", "chat", "hf", "instruct", "it", "meta", "pt", "unsloth"))
+"""Words in the name of a model that say nothing about its architecture."""
+_WORDS = re.compile(r"[\s_:-]+")
+_FORMAT = re.compile(
+    r"-(i?q\d(?:-(?:0|1|k|s|m|l|xs|xl|xxs|nl))*|(?:quantized\.)?(?:w\da\d{1,2})|g\d{2,4}|\d{2,4}g"
+    r"|int\d|\dbit|[\d.]+bpw|n?v?fp4|mxfp4|fp8|fp16|bf16|f16|awq|gptq|auto-?round|bnb|gguf|mlx"
+    r"|exl[23]|hqq|aqlm|qat|ud|dynamic|block|quantized|unquantized)(?=-)"
+)
+"""Words in the name of a model that tell how its weights are stored."""
+_FAMILY = re.compile(r"[a-z]+")
+_ALIKE = 0.5
+_SUGGESTED = 3
+
+
+def find_preset(name: str) -> str | None:
+    """Return the preset (built-in model) that `name`, such as "qwen2.5:7b", means, or None."""
+    if name in CONFIGURATIONS or name in TORCHVISION or name in GENERATORS:
+        return name
+    known = _known()
+    whole = "".join(c for c in name.lower().replace("+", "plus") if c.isalnum())
+    return known.get(_key(name), known.get(whole))
+
+
+def near_presets(name: str) -> tuple[str, ...]:
+    """Return up to three presets of the same family with similar names, most similar first."""
+    key = _key(name)
+    families: dict[str, list[str]] = {}
+    for other in _known():
+        if family := _FAMILY.match(other):
+            families.setdefault(family[0], []).append(other)
+    started = _FAMILY.match(key)
+    near = get_close_matches(started[0], families, n=1, cutoff=0.75) if started else []
+    ratios = {other: SequenceMatcher(None, key, other).ratio() for each in near
+              for other in families[each]}  # fmt: skip
+    best = sorted(ratios, key=lambda other: -ratios[other])
+    found = dict.fromkeys(_known()[other] for other in best if ratios[other] >= _ALIKE)
+    return tuple(found)[:_SUGGESTED]
+
+
+def hub_name(preset: str) -> str:
+    return str(PRESETS[preset]["hub"]) if preset in PRESETS else preset
+
+
+def encoder_parameters(preset: str) -> int:
+    """Return the number of parameters of a preset's image encoder; 0 if the preset has none."""
+    return int(PRESETS.get(preset, {}).get("encoder", 0))
+
+
+@lru_cache(maxsize=1)
+def _known() -> dict[str, str]:
+    presets = PRESETS | GENERATORS
+    known = {_key(other): name for name, row in presets.items() for other in row.get("names", ())}
+    known |= {_key(row["hub"]): name for name, row in presets.items()}
+    known |= {"vit": "ViT-B/16"}
+    known |= {function.replace("_", ""): name for name, function in TORCHVISION.items()}
+    return known | {_key(name): name for name in (*presets, *TORCHVISION)}
+
+
+def format_words(name: str) -> list[str]:
+    """Return the words of a name that tell how the weights are stored, such as "awq"."""
+    words = [found.replace("quantized.", "") for found in _FORMAT.findall(_joined(name))]
+    return [word.replace("auto-round", "autoround") for word in words]
+
+
+def _joined(name: str) -> str:
+    plain = name if name in TORCHVISION else name.rsplit("/", 1)[-1]
+    return f"-{'-'.join(_WORDS.split(plain.lower()))}-"
+
+
+def _key(name: str) -> str:
+    words = _FORMAT.sub("", _joined(name)).split("-")
+    kept = "".join(word for word in words if word not in _IGNORED).replace("+", "plus")
+    return "".join(c for c in kept if c.isalnum())
