@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from allocsim.errors import ConfigError
@@ -15,6 +17,7 @@ from allocsim.fitting.formulas import (
     parameters_of,
     shapes_of,
     sizes_of,
+    unconverted_in,
     weights_of,
 )
 
@@ -114,6 +117,11 @@ def test_a_format_that_does_not_exist_is_refused() -> None:
         weights("gpt2", "gptq-int4-g0")
 
 
+def grouped(kind: str, bits: int, method: str = "compressed-tensors", **more: object) -> Any:
+    weights = {"num_bits": bits, "type": kind, **more}
+    return {"quant_method": method, "config_groups": {"group_0": {"weights": weights}}}
+
+
 @pytest.mark.parametrize(
     ("said", "name"),
     [
@@ -130,6 +138,18 @@ def test_a_format_that_does_not_exist_is_refused() -> None:
             },
             "nf4-double",
         ),
+        (grouped("int", 4, group_size=128, strategy="group"), "gptq-int4"),
+        (grouped("int", 4, group_size=32, strategy="group"), "gptq-int4-g32"),
+        (grouped("int", 8, group_size=None, strategy="channel"), "int8"),
+        (grouped("float", 8, strategy="tensor"), "fp8"),
+        (grouped("float", 8, group_size=None, strategy="channel"), "fp8-rows"),
+        (grouped("float", 8, strategy="block", block_structure=[128, 128]), "fp8-blocks"),
+        (grouped("float", 4, group_size=16, strategy="tensor_group"), "nvfp4"),
+        (grouped("float", 4, "modelopt", group_size=16), "nvfp4"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
+        ({"quant_method": "modelopt", "quantization": {"quant_algo": "NVFP4"}}, "nvfp4"),
+        ({"quant_method": "auto-round", "bits": 4, "group_size": 128}, "gptq-int4"),
+        ({"quant_method": "auto-round", "bits": 8, "group_size": 64}, "gptq-int8-g64"),
     ],
 )
 def test_a_configuration_says_how_its_weights_are_quantised(
@@ -143,3 +163,45 @@ def test_a_configuration_without_a_word_or_with_another_method() -> None:
     assert format_in({}) is None
     with pytest.raises(ConfigError, match="use --weights"):
         format_in({"quantization_config": {"quant_method": "hqq", "bits": 3}})
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        grouped("int", 3, group_size=128),
+        grouped("int", 4, group_size=None, strategy="channel"),
+        grouped("float", 8, strategy="block", block_structure=[64, 64]),
+        grouped("int", 4, group_size=128)
+        | {"config_groups": {"a": {"weights": {"num_bits": 4, "type": "int", "group_size": 128}},
+                             "b": {"weights": {"num_bits": 8, "type": "float"}}}},
+        {"quant_method": "compressed-tensors", "config_groups": [1]},
+        {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"},
+        {"quant_method": "auto-round", "bits": 4, "group_size": 16, "data_type": "nv_fp"},
+    ],
+)  # fmt: skip
+def test_groups_without_a_formula_are_refused(said: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="use --weights"):
+        format_in({"quantization_config": said})
+
+
+@pytest.mark.parametrize(
+    ("ignore", "count"),
+    [
+        (["lm_head"], 0),
+        (["re:.*lm_head", "re:.*self_attn.*"], 4 * 32),
+        (["model.layers.0*"], 7),
+        (["model.language_model.layers.1.self_attn.q_proj"], 1),
+        (["model.layers.31"], 7),
+        (5, 0),
+    ],
+)
+def test_ignored_modules_stay_in_16_bits(ignore: object, count: int) -> None:
+    sizes = sizes_of(CONFIGURATIONS["Llama-3.1-8B"])
+    for key in ("ignore", "exclude_modules"):
+        kept = unconverted_in({"quantization_config": {key: ignore}})
+        assert sum(map(kept, shapes_of(sizes))) == count
+
+
+def test_a_pattern_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a pattern of ignore"):
+        unconverted_in({"quantization_config": {"ignore": ["re:("]}})

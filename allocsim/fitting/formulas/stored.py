@@ -12,6 +12,7 @@ tensor is used only to find its role; a tensor with an unknown name is an ordina
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import math
 import re
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from allocsim.errors import RecordingError
+from allocsim.errors import ConfigError, RecordingError
 from allocsim.fitting.formulas.shapes import Shape
 from allocsim.fitting.formulas.weights import Stored, Weights
 
@@ -224,25 +225,42 @@ _PATHS = {
     if module.endswith("_proj") and module != "gate_up_proj"
 }
 """Path of a matrix's module in a transformers layer, such as "self_attn.q_proj", by its role."""
-_LISTS = ("modules_to_not_convert", "llm_int8_skip_modules", "ignored_layers")
+_LISTS = (
+    *("modules_to_not_convert", "llm_int8_skip_modules", "ignored_layers"),
+    *("ignore", "exclude_modules"),
+)
+_BEFORE_LAYERS = ("model", "model.language_model", "language_model.model")
 
 
 def unconverted_in(config: Mapping[str, Any]) -> Callable[[Shape], bool]:
     """Return a predicate for the tensors that a model's quantization_config leaves in 16 bits."""
     found = config.get("quantization_config")
+    lists = [found.get(key) for key in _LISTS] if isinstance(found, Mapping) else []
     names = {
         name
-        for key in _LISTS
-        for name in (found.get(key) if isinstance(found, Mapping) else None) or ()
+        for each in lists
+        for name in (each if isinstance(each, list) else ())
         if isinstance(name, str)
     }
+    # compressed-tensors has regular expressions after "re:", ModelOpt has wildcards.
+    regular = [name for name in names if name.startswith("re:")]
+    try:
+        patterns = [re.compile(name[3:]) for name in regular]
+    except re.error as error:
+        raise ConfigError(f"quantization_config: a pattern of ignore: {error}") from None
+    patterns += [
+        re.compile(fnmatch.translate(name)) for name in names - set(regular) if "*" in name
+    ]
 
     def is_unconverted(shape: Shape) -> bool:
         module = _PATHS.get(shape.role)
         if module is None or not names:
             return False
-        parts = f"model.layers.{shape.layer}.{module}".split(".")
-        within = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
+        paths = [f"{before}.layers.{shape.layer}.{module}" for before in _BEFORE_LAYERS]
+        if any(pattern.match(path) for pattern in patterns for path in paths):
+            return True
+        parts = paths[0].split(".")
+        within = {".".join(path.split(".")[:count]) for path in paths for count in range(1, 9)}
         return bool(names & (within | set(parts) | {module}))
 
     return is_unconverted

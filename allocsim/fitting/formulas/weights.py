@@ -11,7 +11,8 @@ other tensors in 16 bits.
 # FBGEMM's, as in transformers' `FbgemmFp8Linear`; by blocks: DeepSeek-V3's technical report (2024).
 # MXFP4, for the experts of gpt-oss: OCP Microscaling Formats (2023), 32 elements share an 8-bit
 # scale. NVFP4: compressed-tensors `nvfp4-pack-quantized`, 16 elements share an 8-bit scale, and a
-# matrix has two 32-bit scales. GGUF: `ggml.py`. Skipped layers: transformers'
+# matrix has two 32-bit scales. Configurations: compressed-tensors, `QuantizationArgs`; ModelOpt,
+# hf_quant_config.json; AutoRound. GGUF: `ggml.py`. Skipped layers: transformers'
 # `get_keys_to_not_convert`; GPTQ and AWQ quantise only the modules of the layers. Tensor
 # parallelism: Shoeybi et al., "Megatron-LM" (2019), section 3; vLLM,
 # model_executor/layers/linear.py (QKVParallelLinear) and vocab_parallel_embedding.py
@@ -23,7 +24,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, TypeGuard
 
 from allocsim.errors import ConfigError
 from allocsim.fitting.formulas.ggml import BASES, bytes_in, kind_of
@@ -124,10 +125,10 @@ def format_in(config: Mapping[str, Any]) -> str | None:
     if not isinstance(found, Mapping):
         return None
     method, bits, group = (found.get(key) for key in ("quant_method", "bits", "group_size"))
-    is_grouped = type(group) is int and 0 < group < 100_000
-    suffix = f"-g{group}" if is_grouped and group != _GROUP else ""
-    if (method, bits) in (("gptq", 4), ("gptq", 8), ("awq", 4)):
-        return f"{method}-int{bits}{suffix}"
+    if (method, bits) in (("gptq", 4), ("gptq", 8), ("awq", 4)) or _is_rounded(found):
+        return f"{'awq' if method == 'awq' else 'gptq'}-int{bits}{_suffix(group)}"
+    if method in ("compressed-tensors", "modelopt") and (kind := _format_of_groups(found)):
+        return kind
     if method == "bitsandbytes" and found.get("load_in_4bit"):
         return "nf4-double" if found.get("bnb_4bit_use_double_quant") else "nf4"
     if method == "bitsandbytes" and found.get("load_in_8bit"):
@@ -140,6 +141,57 @@ def format_in(config: Mapping[str, Any]) -> str | None:
     raise ConfigError(
         f"quantization_config {method!r:.40} with {bits!r:.20} bits has no formula; use --weights"
     )
+
+
+def _is_grouped(group: object) -> TypeGuard[int]:
+    return type(group) is int and 0 < group < 100_000
+
+
+def _is_rounded(found: Mapping[str, Any]) -> bool:
+    is_int = found.get("data_type", "int") == "int" and _is_grouped(found.get("group_size"))
+    return found.get("quant_method") == "auto-round" and found.get("bits") in (4, 8) and is_int
+
+
+def _suffix(group: object) -> str:
+    return f"-g{group}" if _is_grouped(group) and group != _GROUP else ""
+
+
+_ALGORITHMS = {
+    **{"FP8": "fp8", "FP8_PER_CHANNEL_PER_TOKEN": "fp8-rows", "FP8_PB_WO": "fp8-blocks"},
+    **{"NVFP4": "nvfp4", "W4A16_NVFP4": "nvfp4", "W4A16_AWQ": "awq-int4"},
+}
+"""Format by the value of quant_algo that NVIDIA's ModelOpt writes."""
+_BY_STRATEGY = {
+    **{("float", 8, "tensor"): "fp8", ("float", 8, "channel"): "fp8-rows"},
+    **{("float", 8, "block"): "fp8-blocks", ("float", 4, 16): "nvfp4"},
+    **{("int", 8, "tensor"): "int8", ("int", 8, "channel"): "int8"},
+}
+"""Format by type, bits and strategy (or group size) of the weights, as compressed-tensors has."""
+
+
+def _format_of_groups(found: Mapping[str, Any]) -> str | None:
+    within = found.get("quantization")
+    algorithm = (within if isinstance(within, Mapping) else found).get("quant_algo")
+    if algorithm is not None:
+        return _ALGORITHMS.get(str(algorithm))
+    groups = found.get("config_groups")
+    kinds = {
+        _format_of_group(each.get("weights") if isinstance(each, Mapping) else None)
+        for each in (groups.values() if isinstance(groups, Mapping) else ())
+    }
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _format_of_group(weights: object) -> str | None:
+    if not isinstance(weights, Mapping):
+        return None
+    kind, bits, group = (weights.get(key) for key in ("type", "num_bits", "group_size"))
+    if kind == "int" and bits in (4, 8) and _is_grouped(group):
+        return f"gptq-int{bits}{_suffix(group)}"
+    how = group if _is_grouped(group) else weights.get("strategy") or "tensor"
+    if how == "block" and weights.get("block_structure") != [_BLOCK, _BLOCK]:
+        return None
+    return _BY_STRATEGY.get((str(kind), bits if type(bits) is int else 0, how))
 
 
 def weights_of(
