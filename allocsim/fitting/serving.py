@@ -27,6 +27,7 @@ from allocsim.fitting.formulas import (
     bytes_a_token,
     format_in,
     gguf_sizes,
+    is_stored_as,
     llama_cpp,
     ollama,
     read_gguf,
@@ -287,9 +288,10 @@ def serve(
         encoder=(2 * held.encoder // cards, 2 * held.encoder),
         drivers=_DRIVERS if is_named else (0, 0),
     )
+    notes = (*held.notes, *_ignored(given))
     if logged is None:
         needs = SERVERS[server](work)
-        return Served(held, gpu, work, replace(needs, notes=(*held.notes, *needs.notes)))
+        return Served(held, gpu, work, replace(needs, notes=(*notes, *needs.notes)))
     if not work.sizes.windowed and work.sizes.linear is None:
         kind = work.kv_type or ("fp16" if server in _GGML_SERVERS else work.computed_in)
         logged.refuse_other(bytes_a_token(work.sizes, kind), held.name)
@@ -299,7 +301,7 @@ def serve(
         drivers = low, high
     work = replace(work, logged=logged, drivers=drivers)
     needs = SERVERS[server](work)
-    needs = replace(needs, notes=(*held.notes, *needs.notes, _from_log(needs, logged)))
+    needs = replace(needs, notes=(*notes, *needs.notes, _from_log(needs, logged)))
     return Served(held, gpu, work, needs)
 
 
@@ -316,6 +318,11 @@ def _refuse(
     if counts["tensor-parallel"] > 1 and server not in _PARALLEL_SERVERS:
         known = ", ".join(_PARALLEL_SERVERS)
         raise ConfigError(f"tensor parallelism is for {known}, not {server}")
+    if given.method and not is_stored_as(given.method, held.weights.name):
+        raise ConfigError(
+            f"--quantization {given.method} needs a model that is quantized so, and {held.name} is "
+            f"in {held.weights.name}; give the name or config.json of such a model, or --weights"
+        )
     tokens, longest = counts["prompt"] + counts["decode"], given.longest
     if held.sizes.encoder is not None and 0 < held.sizes.longest < tokens:
         raise ConfigError(
@@ -325,6 +332,11 @@ def _refuse(
         raise ConfigError(f"a request of {tokens:,} tokens exceeds the server's {longest:,}")
     if held.sizes.linear is not None and server not in ("vllm", *_GGML_SERVERS):
         raise ConfigError(f"the formula of {server} has no linear attention, which {held.name} has")
+
+
+def _ignored(given: ServerOptions) -> Iterator[str]:
+    if given.ignored:
+        yield f"{', '.join(given.ignored)}: ignored, without effect on the memory of the card"
 
 
 def _from_log(needs: Needs, logged: Logged) -> str:

@@ -37,7 +37,13 @@ def test_automatic_values_are_the_defaults() -> None:
         ("--max-model-len many", "vllm", "expected a whole number, 1 to"),
         ("--max-model-len 0", "vllm", "expected a whole number, 1 to"),
         ("--gpu-memory-utilization 1.5", "vllm", "expected a number above 0, at most 1"),
-        ("--quantization awq", "vllm", "'awq' has no formula; expected fp8"),
+        ("--quantization exl3", "vllm", "'exl3' has no formula; expected fp8"),
+        ("--dtype float32", "vllm", "'float32' has no formula; expected auto, half"),
+        (
+            "--enable-lora --port 1 --speculative-config {} --max-loras 4",
+            "vllm",
+            "'--enable-lora', '--speculative-config', '--max-loras' have no effect",
+        ),
         ("--enforce-eager=yes", "vllm", "--enforce-eager has no value"),
         ("--tp 2 --tp-size 4", "sglang", "--tp-size 4 contradicts an earlier option"),
         ("--max-model-len 'open", "vllm", "No closing quotation"),
@@ -50,6 +56,46 @@ def test_automatic_values_are_the_defaults() -> None:
 def test_anything_else_is_refused_with_a_sentence(text: str, server: str, said: str) -> None:
     with pytest.raises(ConfigError, match="(?s)" + said.replace("(", r"\(")):
         options_in(text, server)
+
+
+@pytest.mark.parametrize(
+    ("text", "server", "names"),
+    [
+        ("--port 8000 --trust_remote_code --served-model-name a b", "vllm", 3),
+        ("--dtype half --enable-auto-tool-choice --tool-call-parser=hermes", "vllm", 2),
+        ("--host 0.0.0.0 --random-seed 1", "sglang", 2),
+        ("-t 8 --alias a --jinja", "llama.cpp", 3),
+    ],
+)
+def test_options_without_effect_on_memory_are_named(text: str, server: str, names: int) -> None:
+    found = options_in(text, server)
+    assert found == ServerOptions(ignored=found.ignored)
+    assert found.ignored
+    assert len(found.ignored) == names
+    plain = serve(held_of("Qwen3-4B", server), server, find_gpu("H200"))
+    served = serve(held_of("Qwen3-4B", server), server, find_gpu("H200"), options=found)
+    assert (served.needs.low, served.needs.high) == (plain.needs.low, plain.needs.high)
+    assert served.needs.paste == plain.needs.paste
+    assert served.needs.notes[0].startswith(f"{', '.join(found.ignored)}: ignored")
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        ("awq_marlin", "Qwen3-14B-AWQ"),
+        ("gptq_marlin", "Qwen3-14B-GPTQ-Int8"),
+        ("compressed-tensors", "RedHatAI/Qwen3-14B-quantized.w4a16"),
+        ("modelopt", "nvidia/Qwen3-14B-FP8"),
+        ("modelopt_fp4", "nvidia/Qwen3-14B-FP4"),
+        ("mxfp4", "gpt-oss-20b"),
+    ],
+)
+def test_the_method_that_a_model_already_has_changes_nothing(method: str, name: str) -> None:
+    held, gpu = held_of(name, "vllm"), find_gpu("H200")
+    found = serve(held, "vllm", gpu, options=options_in(f"--quantization {method}", "vllm"))
+    assert found.needs == serve(held, "vllm", gpu).needs
+    with pytest.raises(ConfigError, match=f"{method} needs a model that is quantized so"):
+        serve(held_of("Qwen3-14B", "vllm"), "vllm", gpu, options=found.work.options)
 
 
 def test_the_line_to_paste_repeats_what_was_given() -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from allocsim.fitting.formulas.server_options import (
         DEFAULTS,
         ServerOptions,
+        is_stored_as,
         options_in,
         version_of,
     )
@@ -66,7 +67,7 @@ __all__ = [
     "KNOWN_TYPES", "KV_TYPES", "LARGE_WORKSPACE", "Largest", "Latent", "Logged",
     "MemoryPart", "ModelSizes", "NUMBERS", "Needs", "QuantBlock", "ServerOptions",
     "ServingWork", "Shape", "Stored", "StoredTensor", "WORKSPACE", "Weights", "bytes_a_token",
-    "bytes_in", "compute_buffer", "fits_in", "format_in", "gguf_sizes", "kind_of",
+    "bytes_in", "compute_buffer", "fits_in", "format_in", "gguf_sizes", "is_stored_as", "kind_of",
     "kv_range", "llama_cpp", "logged_in", "ollama", "options_in", "parameters_of", "read_gguf",
     "read_safetensors", "sglang", "shapes_of", "sizes_of", "sizes_of_rank", "static_fraction",
     "tensorrt_llm", "transformers", "unconverted_in", "version_of", "vllm", "weights_in",
@@ -80,7 +81,7 @@ _HOMES = {
     "logged": "Logged logged_in",
     "needs": "AS_LOGGED Largest Needs ServingWork",
     "parts": "KV_TYPES LARGE_WORKSPACE WORKSPACE MemoryPart bytes_a_token fits_in kv_range",
-    "server_options": "DEFAULTS ServerOptions options_in version_of",
+    "server_options": "DEFAULTS ServerOptions is_stored_as options_in version_of",
     "sglang_server": "sglang static_fraction",
     "shapes": "FAMILIES Shape parameters_of shapes_of",
     "sizes": "KNOWN_TYPES DecoderSizes Latent ModelSizes sizes_of",

@@ -1,6 +1,7 @@
 """Options of serving engines that change their memory, and vLLM's defaults by release and card.
 
-An option that no formula uses is refused, because an answer that ignored it could be wrong.
+Options that do not change the memory of the card are named in a note. Any other option that no
+formula uses is refused, because an answer that ignored it could be wrong.
 """
 
 # Sources: vLLM, `EngineArgs` and its defaults by usage context and card, and "Conserving Memory";
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 
 from allocsim.errors import ConfigError
@@ -49,6 +50,8 @@ class ServerOptions:
     has_text_only: True if the server loads no image encoder.
     has_flash: True with flash attention, False without it.
     weights: format to which the engine quantises 16-bit weights.
+    method: method of quantization that the weights already have, such as "awq_marlin".
+    ignored: options that do not change the memory of the card.
     window_share: SGLang's swa_full_tokens_ratio: tokens in the cache of layers with a sliding
         window, as a share of those in the cache of other layers.
     cards: number of cards that share each layer.
@@ -67,6 +70,8 @@ class ServerOptions:
     has_flash: bool | None = None
     kv_type: str | None = None
     weights: str | None = None
+    method: str | None = None
+    ignored: tuple[str, ...] | None = None
     window_share: float | None = None
     cards: int | None = None
     gpu_layers: int | None = None
@@ -92,7 +97,8 @@ def version_of(text: str) -> tuple[int, int]:
 def options_in(text: str, server: str) -> ServerOptions:
     """Parse the options of a server's command line.
 
-    Raises ConfigError for an option that the formulas do not use, and for a wrong value.
+    Raises ConfigError for options that may change the memory and have no formula, and for a wrong
+    value.
 
     text: options, such as "--max-model-len 8192".
     server: name of the engine, such as "vllm".
@@ -104,17 +110,30 @@ def options_in(text: str, server: str) -> ServerOptions:
         words = shlex.split(text)
     except ValueError as error:
         raise ConfigError(f"server options {text[:80]!r}: {error}") from None
+    given, others = _read(words, table, server)
+    _refuse([each for each in others if each not in _IGNORED[server]], server)
+    if others:
+        given["ignored"] = tuple(dict.fromkeys(others))
+    if len(both := [each for each in text.split() if each in _CACHE_TYPES]) == 1:
+        raise ConfigError(f"{both[0]} needs the same type for keys and values; give both options")
+    return ServerOptions(**given)  # type: ignore[arg-type]
+
+
+def _read(
+    words: list[str], table: Mapping[str, tuple[str, str]], server: str
+) -> tuple[dict[str, object], list[str]]:
+    # The second value has the options that are not in `table`, without their values.
     given: dict[str, object] = {}
+    others: list[str] = []
     while words:
         option, is_joined, value = words.pop(0).partition("=")
-        known = table.get(option.replace("_", "-") if option.startswith("--") else option)
-        if known is None:
-            used = ", ".join(name for name in table if name.startswith("--"))
-            raise ConfigError(
-                f"{option[:60]!r} has no effect on the formula of {server}; omit it, or expected "
-                f"one of {used}"
-            )
-        name, read = known
+        plain = option.replace("_", "-") if option.startswith("--") else option
+        if plain not in table:
+            others.append(plain[:60])
+            while words and not words[0].startswith("-"):
+                words.pop(0)
+            continue
+        name, read = table[plain]
         if read == _FLAG:
             if is_joined:
                 raise ConfigError(f"{option} has no value; omit {value[:40]!r}")
@@ -124,16 +143,32 @@ def options_in(text: str, server: str) -> ServerOptions:
                 if not words:
                     raise ConfigError(f"{option} of {server} needs a value")
                 value = words.pop(0)
+            if read == _FORMAT and value in _METHODS:
+                name, read = "method", _METHOD
             found = _value(option, value, read)
         if found is not None and given.setdefault(name, found) != found:
             raise ConfigError(f"{option} {value[:40]} contradicts an earlier option")
-    if len(both := [each for each in text.split() if each in _CACHE_TYPES]) == 1:
-        raise ConfigError(f"{both[0]} needs the same type for keys and values; give both options")
-    return ServerOptions(**given)  # type: ignore[arg-type]
+    return given, others
+
+
+def _refuse(unknown: Iterable[str], server: str) -> None:
+    names = ", ".join(map(repr, dict.fromkeys(unknown)))
+    if names:
+        used = ", ".join(name for name in _OPTIONS[server] if name.startswith("--"))
+        what, them = ("have", "them") if ", " in names else ("has", "it")
+        raise ConfigError(
+            f"{names} {what} no effect on the formula of {server}; omit {them}, or expected one of "
+            f"{used}"
+        )
+
+
+def is_stored_as(method: str, weights: str) -> bool:
+    """Return True if an engine's `method` of quantization reads weights of this format."""
+    return weights.startswith(_METHODS[method])
 
 
 _FLAG, _COUNT, _FRACTION = "flag", "count", "fraction"
-_KIND, _FORMAT, _SWITCH = "kind", "format", "switch"
+_KIND, _FORMAT, _SWITCH, _METHOD, _DTYPE = "kind", "format", "switch", "method", "dtype"
 _KINDS = {
     **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"), "fp8"),
     **{"auto": None, "bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "half": "fp16"},
@@ -143,13 +178,28 @@ _KINDS = {
 """Data type of the KV cache for each value of an engine's option; None for the model's type."""
 _FORMATS = {"fp8": "fp8", "bitsandbytes": "nf4", "w8a8_fp8": "fp8"}
 """Format to which an engine converts 16-bit weights at load, by the value of --quantization."""
+_METHODS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("awq", "awq_marlin"), ("awq-",)),
+    **dict.fromkeys(("gptq", "gptq_marlin", "auto-round", "inc"), ("gptq-",)),
+    "moe_wna16": ("awq-", "gptq-"),
+    "compressed-tensors": ("gptq-", "int8", "fp8", "nvfp4"),
+    "modelopt": ("fp8", "nvfp4", "awq-"),
+    **dict.fromkeys(("modelopt_fp4", "nvfp4"), ("nvfp4",)),
+    "mxfp4": ("mxfp4",),
+}
+"""Formats of weights that each method reads, by their beginning; the method converts no others."""
+_DTYPES = dict.fromkeys(("auto", "half", "float16", "bfloat16"))
+"""Values of --dtype with which activations, keys and values have 16 bits, as without it."""
 _CACHE_TYPES = ("--cache-type-k", "-ctk", "--cache-type-v", "-ctv")
 """Options of llama.cpp for the types of keys and values; the formula needs both to be equal."""
 _SWITCHES: dict[str, object] = {
     **dict.fromkeys(("on", "1", "true"), True),
     **dict.fromkeys(("off", "0", "false"), False),
 }
-_NAMES: dict[str, Mapping[str, object]] = {_KIND: _KINDS, _FORMAT: _FORMATS, _SWITCH: _SWITCHES}
+_NAMES: dict[str, Mapping[str, object]] = {
+    **{_KIND: _KINDS, _FORMAT: _FORMATS, _SWITCH: _SWITCHES, _DTYPE: _DTYPES},
+    _METHOD: {name: name for name in _METHODS},
+}
 """For each kind of option whose values are names, such as "on": the meaning of each name."""
 
 
@@ -185,6 +235,7 @@ _OPTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "--language-model-only": ("has_text_only", _FLAG),
         "--kv-cache-dtype": ("kv_type", _KIND),
         **dict.fromkeys(("--quantization", "-q"), ("weights", _FORMAT)),
+        "--dtype": ("kv_type", _DTYPE),
         **dict.fromkeys(("--tensor-parallel-size", "-tp"), ("cards", _COUNT)),
     },
     "sglang": {
@@ -196,6 +247,7 @@ _OPTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "--disable-cuda-graph": ("is_eager", _FLAG),
         "--kv-cache-dtype": ("kv_type", _KIND),
         "--quantization": ("weights", _FORMAT),
+        "--dtype": ("kv_type", _DTYPE),
         "--swa-full-tokens-ratio": ("window_share", _FRACTION),
         **dict.fromkeys(("--tp-size", "--tensor-parallel-size", "--tp"), ("cards", _COUNT)),
     },
@@ -214,6 +266,34 @@ _OPTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
 }
 """Options that the formulas use, by engine: pairs (field of `ServerOptions`, kind of value)."""
+
+_OF_WEB = (
+    *("--host", "--port", "--api-key", "--served-model-name", "--trust-remote-code", "--tokenizer"),
+    *("--chat-template", "--tool-call-parser", "--reasoning-parser", "--log-level"),
+)
+_OF_FILES = ("--revision", "--tokenizer-mode", "--tokenizer-revision", "--download-dir")
+_IGNORED: dict[str, frozenset[str]] = {
+    "vllm": frozenset((
+        *(*_OF_WEB, *_OF_FILES, "--code-revision", "--enable-auto-tool-choice", "--seed"),
+        *("--enable-reasoning", "--disable-log-requests", "--enable-log-requests", "--root-path"),
+        *("--disable-log-stats", "--swap-space", "--chat-template-content-format"),
+        *("--uvicorn-log-level", "--disable-uvicorn-access-log", "--allowed-origins"),
+        *("--ssl-keyfile", "--ssl-certfile", "--generation-config", "--response-role"),
+    )),
+    "sglang": frozenset((
+        *(*_OF_WEB, *_OF_FILES, "--tokenizer-path", "--random-seed", "--log-requests"),
+        *("--enable-metrics", "--show-time-cost", "--skip-server-warmup", "--watchdog-timeout"),
+    )),
+    "tensorrt-llm": frozenset((*_OF_WEB, "--tool-parser")),
+    "llama.cpp": frozenset((
+        *("--host", "--port", "--alias", "-a", "--api-key", "--threads", "-t", "--threads-batch"),
+        *("-tb", "--jinja", "--chat-template", "--chat-template-file", "--metrics", "--slots"),
+        *("--timeout", "-to", "--temp", "--top-k", "--top-p", "--min-p", "--seed", "-s"),
+        *("--no-webui", "--repeat-penalty", "--log-file", "--log-disable", "--verbose", "-v"),
+        *("--predict", "-n", "--reasoning-format", "--numa", "--prio"),
+    )),
+}  # fmt: skip
+"""Options of each engine that do not change the memory of the card."""
 
 
 def of_vllm(

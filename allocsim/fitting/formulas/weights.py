@@ -161,9 +161,9 @@ _ALGORITHMS = {
     **{"NVFP4": "nvfp4", "W4A16_NVFP4": "nvfp4", "W4A16_AWQ": "awq-int4"},
 }
 """Format by the value of quant_algo that NVIDIA's ModelOpt writes."""
-_BY_STRATEGY = {
+_BY_STRATEGY: dict[tuple[str, int, str], str] = {
     **{("float", 8, "tensor"): "fp8", ("float", 8, "channel"): "fp8-rows"},
-    **{("float", 8, "block"): "fp8-blocks", ("float", 4, 16): "nvfp4"},
+    **{("float", 8, "block"): "fp8-blocks", ("float", 4, "16"): "nvfp4"},
     **{("int", 8, "tensor"): "int8", ("int", 8, "channel"): "int8"},
 }
 """Format by type, bits and strategy (or group size) of the weights, as compressed-tensors has."""
@@ -191,7 +191,7 @@ def _format_of_group(weights: object) -> str | None:
     how = group if _is_grouped(group) else weights.get("strategy") or "tensor"
     if how == "block" and weights.get("block_structure") != [_BLOCK, _BLOCK]:
         return None
-    return _BY_STRATEGY.get((str(kind), bits if type(bits) is int else 0, how))
+    return _BY_STRATEGY.get((str(kind), bits if type(bits) is int else 0, str(how)))
 
 
 def weights_of(
