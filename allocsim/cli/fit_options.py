@@ -129,6 +129,8 @@ _BELONGS = {
 _BETWEEN_SERVERS = {
     "gpu_layers": "has an effect with llama.cpp and ollama only",
     "kv_cache_type": "has no effect with transformers, whose cache has the model's type",
+    "find": "needs --engine program, which starts vllm or sglang; by formula the row Largest safe "
+    "gives the longest request",
     "log": "has no effect with transformers, which prints no log",
     "server_args": "has no effect with transformers, which is no server",
     "server_version": "has an effect with vllm only",
@@ -285,7 +287,7 @@ def _refuse_beside_images(name: str, given: dict[str, Any]) -> None:
 
 
 def gpus_of(arguments: argparse.Namespace) -> list[Gpu]:
-    from allocsim.phantom import CARDS, Gpu, find_gpu
+    from allocsim.phantom import CARDS, Gpu, named_gpu
 
     names = arguments.gpus or []
     if arguments.device_memory is not None:
@@ -296,4 +298,4 @@ def gpus_of(arguments: argparse.Namespace) -> list[Gpu]:
         raise UsageError('fit needs a card: --gpu "RTX 4090", or --device-memory 24GiB')
     if "all" in names:
         return list(CARDS.values())
-    return list(dict.fromkeys(map(find_gpu, names)))
+    return list(dict.fromkeys(map(named_gpu, names)))

@@ -77,6 +77,7 @@ def run_by_formula(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
 
     training, gpu = _training(arguments), gpus[0]
     unused = tuple(unused_words(arguments.words[0])) if arguments.words else ()
+    unused += (gpu.chosen,) * bool(gpu.chosen)
     if arguments.plan:
         for sentence in unused:
             say(f"allocsim: {sentence}\n")

@@ -42,7 +42,7 @@ from allocsim.fitting.run_result import (
     run_program,
 )
 from allocsim.fitting.task import Task
-from allocsim.phantom import Gpu, UnavailableError, context_range, find_gpu
+from allocsim.phantom import Gpu, UnavailableError, context_range, named_gpu
 from allocsim.recording import Action, completes_at_once
 from allocsim.replaying import effects_on
 from allocsim.units import TIB
@@ -174,7 +174,7 @@ def fit(
     """
     (found,) = fit_cards(
         task,
-        [find_gpu(gpu) if isinstance(gpu, str) else gpu],
+        [named_gpu(gpu) if isinstance(gpu, str) else gpu],
         keep=keep,
         host_spill=host_spill,
         values=values,

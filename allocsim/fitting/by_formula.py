@@ -193,8 +193,7 @@ def _held(task: Task) -> tuple[ModelSizes, Weights]:
 
 
 def _left_out(task: Task, gpu: Gpu, conf: str | None) -> Iterator[str]:
-    if gpu.assumed:
-        yield gpu.assumed
+    yield from gpu.notes
     if isinstance(task.model, Configured) and not task.quant:
         yield from unused_words(task.model.said)
     if task.attention == usual_attention(task.model) == "eager":

@@ -65,8 +65,7 @@ def notes_of(
     is_computed: True if the run computed the values of small integer and boolean tensors.
     is_routed: True if there was a second run, where all tokens choose the same experts.
     """
-    if gpu.assumed:
-        yield gpu.assumed
+    yield from gpu.notes
     if task is None:
         return
     model = task.model
@@ -187,6 +186,7 @@ def notes_of_routing(ran: Ran, skewed: Ran | None) -> Iterator[str]:
 def notes_of_search(
     ran: Ran, task: Task, gpu: Gpu, torch_version: str | None, transformers: str | None
 ) -> Iterator[str]:
+    yield from filter(None, (gpu.chosen,))
     if isinstance(task.model, Configured) and not task.quant:
         yield from unused_words(task.model.said)
     yield from release_note(torch_version, ran.torch_version)

@@ -288,7 +288,7 @@ def serve(
         encoder=(2 * held.encoder // cards, 2 * held.encoder),
         drivers=_DRIVERS if is_named else (0, 0),
     )
-    notes = (*held.notes, *_ignored(given))
+    notes = (*gpu.notes, *held.notes, *_ignored(given))
     if logged is None:
         needs = SERVERS[server](work)
         return Served(held, gpu, work, replace(needs, notes=(*notes, *needs.notes)))

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         context_seen,
         find_gpu,
         limits_of,
+        named_gpu,
     )
     from allocsim.phantom.installs import TorchInstall, begin_to_find_torch, find_torch
     from allocsim.phantom.recorder import (
@@ -58,7 +59,7 @@ __all__ = [
     "begin_to_find_torch", "build_once", "build_stubs", "cached_wheel", "charges_of",
     "compile_source", "context_range", "context_seen", "described_model", "digest_of",
     "fetch_wheel", "find_compiler", "find_gpu", "find_torch", "full_version", "has_gpu",
-    "limits_of", "phantom_environment", "record", "starter_of",
+    "limits_of", "named_gpu", "phantom_environment", "record", "starter_of",
 ]  # fmt: skip
 
 _HOMES = {
@@ -67,7 +68,7 @@ _HOMES = {
     "engines": "DriverCharges Starter charges_of described_model starter_of",
     "errors": "PhantomError RefusedError ScriptError UnavailableError",
     "gpu": "CARDS CONTEXT_MEMORY_SEEN THREAD_STACK Gpu Limits context_range context_seen find_gpu "
-    "limits_of",
+    "limits_of named_gpu",
     "installs": "TorchInstall begin_to_find_torch find_torch",
     "recorder": "ProcessRecording Recorded RecordedProgram has_gpu phantom_environment record",
     "wheel": "Wheel cached_wheel fetch_wheel full_version",

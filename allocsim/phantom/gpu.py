@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import csv
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -99,6 +99,7 @@ class Gpu:
     context_chunks: address ranges of the CUDA context, as text such as "32:8 64:64 416:414 26".
         A pair is the size of a range and its used part, in MiB, highest address first.  The last
         number is the MiB that the first loaded kernels take.  "" if unknown.
+    chosen: sentence that names the card that was chosen for a name of several; "" for a full name.
     """
 
     name: str
@@ -109,6 +110,12 @@ class Gpu:
     limits: Limits = Limits()
     context_chunks: str = ""
     assumed: str = ""
+    chosen: str = field(default="", compare=False)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about the choice of this card and about its assumed properties."""
+        return tuple(filter(None, (self.chosen, self.assumed)))
 
     @property
     def room(self) -> int:
@@ -229,13 +236,16 @@ with Path(__file__).with_name("gpus.csv").open(encoding="utf-8", newline="") as 
 """GPUs by short name.  `find_gpu` returns the first match, so "A100" is the A100 with 40 GB."""
 
 _NOISE = re.compile(
-    r"nvidia|geforce|tesla|generation|blackwell|workstation|edition|sxm\d?|hbm\de?|[^a-z0-9]"
+    r"nvidia|geforce|tesla|jetson|generation|blackwell|workstation|server|edition|sxm\d?|hbm\de?"
+    r"|[^a-z0-9]"
 )
 _SIZE = re.compile(r" ?(\d+) ?gi?b")
 
 
 def _comparable_name(name: str) -> str:
-    return _NOISE.sub("", _SIZE.sub("", name.lower())).removeprefix("rtx")
+    plain = _NOISE.sub("", _SIZE.sub("", name.lower())).removeprefix("rtx").removeprefix("rx")
+    plain = re.sub(r"^(\d{4})pro$", r"pro\1", plain)  # "RTX 6000 PRO" is written, too
+    return re.sub(r"^(\d{4}(?:ti)?)s$", r"\1super", plain)
 
 
 def _key(name: str) -> str:
@@ -251,6 +261,42 @@ def _is_named(wanted: str, short: str, card: Gpu) -> bool:
     return size is not None and card.memory <= int(size[1]) * GIB <= card.memory / 0.9
 
 
+_FAMILY = re.compile(r"[a-z]+|\d\d")
+"""First letters or digits of a name without "RTX": cards of other families are not suggested."""
+_MANY = re.compile(
+    r"(?P<n>\d{1,3}) ?x ?(?P<name>\D.*|\d{4}.*)|(?P<of>.+?) ?[x:*] ?(?P<times>\d{1,3})"
+)
+
+
+def _refuse_many(name: str) -> None:
+    found = _MANY.fullmatch(name.strip().lower())
+    if found is None:
+        return
+    single, count = found["name"] or found["of"], found["n"] or found["times"]
+    try:
+        find_gpu(single)
+    except ConfigError:
+        return
+    raise ConfigError(
+        f"GPU {name[:80]!r} is {count} cards: give --gpu {single.strip()!r} and, to serve, "
+        f"--server ENGINE --tensor-parallel {count}; to train, --fsdp or --ddp with --ranks {count}"
+    )
+
+
+def named_gpu(name: str) -> Gpu:
+    """Return the GPU as `find_gpu` does; its `chosen` tells if others have the same name.
+
+    The sizes of memory tell them apart, as for the A100.
+    """
+    card, wanted = find_gpu(name), _key(name)
+    alike = [short for short in CARDS if _comparable_name(short) == wanted]
+    if len(alike) < 2 or any(_key(short) == wanted for short in alike):
+        return card
+    first, *others = alike
+    other = " or ".join(f'--gpu "{short}"' for short in others)
+    return replace(card, chosen=f"card: {name[:80]!r} is taken as {first}; {other} is another one")
+
+
 def find_gpu(name: str) -> Gpu:
     """Return the GPU with this name; case, spaces, dashes and "NVIDIA" are ignored.
 
@@ -263,9 +309,12 @@ def find_gpu(name: str) -> Gpu:
     for short, card in CARDS.items():
         if _is_named(wanted, short, card):
             return card
-    near = get_close_matches(
-        _comparable_name(name), {_comparable_name(short): short for short in CARDS}, n=3
-    )
+    _refuse_many(name)
+    plain = _comparable_name(name)
+    family = _FAMILY.match(plain)
+    comparable = map(_comparable_name, CARDS)
+    of_family = [each for each in comparable if family and each.startswith(family[0])]
+    near = get_close_matches(plain, dict.fromkeys(of_family), n=3)
     shorts = [short for each in near for short in CARDS if _comparable_name(short) == each][:3]
     meant = f"; did you mean {' or '.join(shorts)}?" if shorts else ""
     raise ConfigError(

@@ -47,6 +47,8 @@ def text(found: Started) -> str:
     if found.invented:
         lines += row("Invented", _kernel_names(found.invented))
     lines += row("Note", f"{_NOT_COUNTED}; {_WITHOUT}")
+    for note in found.gpu.notes:
+        lines += row("Note", note)
     return "\n".join(lines) + "\n"
 
 
@@ -140,7 +142,7 @@ def document(found: Started) -> dict[str, Any]:
         "process_bytes": [found.peak_bytes, found.peak_bytes],
         "engine": "program",
         **fields(found, "server=engine torch_version seconds"),
-        "notes": [f"{_NOT_COUNTED}.", f"{_WITHOUT}."],
+        "notes": [f"{_NOT_COUNTED}.", f"{_WITHOUT}.", *found.gpu.notes],
         "breakdown": parts,
         "ranges": {name: [size, size] for name, size in parts.items()},
         "reasons": {},

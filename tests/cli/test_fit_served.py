@@ -160,6 +160,24 @@ def test_server_options_without_effect_are_refused(
     assert said in done.err.replace("\n", " ")
 
 
+def test_a_search_with_a_formula_names_the_row_of_the_answer(cli: Cli) -> None:
+    for size in ("max-model-len", "batch"):
+        done = cli(*SERVE, "vllm", *ON, "--find", size)
+        assert (done.code, done.out) == (2, "")
+        said = " ".join(done.err.split())
+        assert "--find needs --engine program" in said
+        assert "row Largest safe gives the longest request" in said
+
+
+@pytest.mark.parametrize("gpu", ["a100", "v100"])
+def test_an_answer_tells_which_of_several_cards_it_is_for(cli: Cli, gpu: str) -> None:
+    said = f"card: '{gpu}' is taken as {gpu.upper()}"
+    for words in ((*SERVE, "vllm"), ("fit", "gpt2"), ("fit", "gpt2", "--engine", "formula")):
+        assert said in " ".join(cli(*words, "--gpu", gpu).out.split())
+        notes = json.loads(cli(*words, "--gpu", gpu, "--json").out)["notes"]
+        assert any(note.startswith(said) or f"; {said}" in note for note in notes)
+
+
 @pytest.mark.parametrize("words", [("--server-version", "0.5"), ("--offline",)])
 def test_options_of_vllm_are_refused_for_other_servers(cli: Cli, words: tuple[str, ...]) -> None:
     done = cli(*SERVE, "sglang", *ON, *words)

@@ -106,6 +106,8 @@ POPULAR = {
     "bigcode/starcoder2-7b": "StarCoder2-7B",
     "zai-org/GLM-4.5": "GLM-4.5",
     "zai-org/GLM-4.5-Air": "GLM-4.5-Air",
+    "zai-org/GLM-4.6-FP8": "GLM-4.6",
+    "mistralai/Ministral-8B-Instruct-2410": "Ministral-8B",
     "MiniMaxAI/MiniMax-M2": "MiniMax-M2",
     "deepseek-ai/DeepSeek-V3.2-Exp": "DeepSeek-V3.2",
     "Qwen/Qwen3-Next-80B-A3B-Instruct": "Qwen3-Next-80B-A3B",
@@ -200,6 +202,7 @@ IN_FILES = {
     "Qwen3.5-4B": (4_539_265_536, 333_514_240),
     "Qwen3.5-9B": (9_409_813_744, 456_010_480),
     "Mistral-Small-3.1-24B": (24_011_361_280, 438_958_080),
+    "Ministral-8B": (8_019_808_256, 0),
 }
 """Elements of the hub's files, and those of rotary buffers or of the image encoder.
 
@@ -291,6 +294,7 @@ def test_no_two_presets_have_a_name_in_common() -> None:
         ("llama3.2:1b", "Llama-3.2-1B"),
         ("tinyllama", "TinyLlama-1.1B"),
         ("smollm3", "SmolLM3-3B"),
+        ("ministral 8b", "Ministral-8B"),
         ("qwen3 coder 30b", "Qwen3-30B-A3B-2507"),
         ("gemma3 27b qat", "Gemma-3-27B"),
         ("llama3.1:8b-instruct-q4_K_M", "Llama-3.1-8B"),

@@ -18,6 +18,7 @@ from allocsim.phantom import (
     context_seen,
     find_gpu,
     limits_of,
+    named_gpu,
 )
 from allocsim.phantom.installs import find_torch
 from allocsim.phantom.recorder import phantom_environment
@@ -49,6 +50,12 @@ from tests.pythons import NEEDS_TORCH, PYTHONS
         ("RTX PRO 6000 Blackwell", "RTX PRO 6000"),
         ("B200 192GB", "B200"),
         ("NVIDIA GH200 480GB", "GH200"),
+        ("7900 xtx", "RX 7900 XTX"),
+        ("4070tis", "RTX 4070 Ti SUPER"),
+        ("4080s", "RTX 4080 SUPER"),
+        ("orin nano", "Jetson Orin Nano 8GB"),
+        ("RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000"),
+        ("rtx 6000 pro", "RTX PRO 6000"),
     ],
 )
 def test_find_gpu_accepts_many_names(name: str, card: str) -> None:
@@ -165,6 +172,42 @@ def test_card_of_another_kind_has_its_assumptions(name: str, gib: float, assumed
 def test_find_gpu_accepts_the_name_of_a_machine() -> None:
     assert find_gpu("DGX H100") is find_gpu("H100")
     assert not find_gpu("DGX A100").assumed
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "card"),
+    [("2x3090", 2, "3090"), ("8xH100", 8, "h100"), ("A100:8", 8, "a100"), ("h100 x 4", 4, "h100")],
+)
+def test_several_cards_are_refused_with_the_options(name: str, count: int, card: str) -> None:
+    helps = f"is {count} cards: give --gpu '{card}' .*--tensor-parallel {count}; .*--ranks {count}"
+    with pytest.raises(ConfigError, match=helps):
+        find_gpu(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "other"),
+    [("a100", "A100 40GB", "A100 80GB"), ("V100", "V100 16GB", "V100 32GB")],
+)
+def test_a_name_of_several_cards_tells_which_one_was_chosen(
+    name: str, first: str, other: str
+) -> None:
+    gpu = named_gpu(name)
+    assert gpu == CARDS[first]
+    assert gpu.notes == (f'card: {name!r} is taken as {first}; --gpu "{other}" is another one',)
+
+
+@pytest.mark.parametrize(
+    "name", ["A100 80GB", "A100 40GB", "RTX 3080", "H100", "NVIDIA A100-SXM4-40GB", "DGX A100"]
+)
+def test_a_name_of_one_card_has_no_note(name: str) -> None:
+    assert not named_gpu(name).chosen
+
+
+def test_suggestions_are_of_the_family_of_the_card() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean RTX 4090\?"):
+        find_gpu("RTX 4095")
+    with pytest.raises(ConfigError, match=r"or --device-memory$"):
+        find_gpu("RTX 7000")
 
 
 def test_unknown_card_error_names_similar_cards() -> None:

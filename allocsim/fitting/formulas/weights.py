@@ -11,8 +11,8 @@ other tensors in 16 bits.
 # FBGEMM's, as in transformers' `FbgemmFp8Linear`; by blocks: DeepSeek-V3's technical report (2024).
 # MXFP4, for the experts of gpt-oss: OCP Microscaling Formats (2023), 32 elements share an 8-bit
 # scale. NVFP4: compressed-tensors `nvfp4-pack-quantized`, 16 elements share an 8-bit scale, and a
-# matrix has two 32-bit scales. Configurations: compressed-tensors, `QuantizationArgs`; ModelOpt,
-# hf_quant_config.json; AutoRound. GGUF: `ggml.py`. Skipped layers: transformers'
+# matrix has two 32-bit scales. Configurations: compressed-tensors, `QuantizationArgs`; ModelOpt;
+# AutoRound. GGUF: `ggml.py`. Skipped layers: transformers'
 # `get_keys_to_not_convert`; GPTQ and AWQ quantise only the modules of the layers. Tensor
 # parallelism: Shoeybi et al., "Megatron-LM" (2019), section 3; vLLM,
 # model_executor/layers/linear.py (QKVParallelLinear) and vocab_parallel_embedding.py
