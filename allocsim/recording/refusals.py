@@ -196,7 +196,7 @@ _USES = {
 """Use of a buffer of llama.cpp and options for less, by words that follow its failure."""
 _USE = re.compile("|".join(_USES))
 _NEAR = 1000
-"""Letters after a failure in which llama.cpp reports the use of the buffer."""
+"""Number of characters after a failure that are searched for the use of the buffer."""
 
 
 def _without(card: str, mib: float, match: re.Match[str]) -> tuple[str, str]:

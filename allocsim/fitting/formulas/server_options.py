@@ -231,6 +231,7 @@ _OPTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "--max-num-seqs": ("sequences", _COUNT),
         "--max-num-batched-tokens": ("chunk", _COUNT),
         "--max-cudagraph-capture-size": ("captured", _COUNT),
+        "--cuda-graph-sizes": ("captured", _COUNT),  # up to 0.11
         "--enforce-eager": ("is_eager", _FLAG),
         "--language-model-only": ("has_text_only", _FLAG),
         "--kv-cache-dtype": ("kv_type", _KIND),
