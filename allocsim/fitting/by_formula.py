@@ -24,7 +24,7 @@ from allocsim.fitting.formulas import (
 from allocsim.fitting.image_models import Generator
 from allocsim.fitting.model import Configured
 from allocsim.fitting.published import unused_words
-from allocsim.fitting.task import EAGER_NOTE, Task, usual_attention
+from allocsim.fitting.task import EAGER_NOTE, Task, notes_of_quant, usual_attention
 from allocsim.phantom import Gpu, context_seen
 from allocsim.units import format_range, format_size
 
@@ -196,6 +196,7 @@ def _left_out(task: Task, gpu: Gpu, conf: str | None) -> Iterator[str]:
     yield from gpu.notes
     if isinstance(task.model, Configured) and not task.quant:
         yield from unused_words(task.model.said)
+    yield from notes_of_quant(task)
     if task.attention == usual_attention(task.model) == "eager":
         yield EAGER_NOTE
     if isinstance(task.model, Generator):

@@ -13,7 +13,7 @@ from allocsim.fitting.laws import TRANSFORMERS, installed_transformers, numbers_
 from allocsim.fitting.model import Classifier, Configured, UserModel
 from allocsim.fitting.published import unused_words
 from allocsim.fitting.run_result import Ran
-from allocsim.fitting.task import EAGER_NOTE, Task, usual_attention
+from allocsim.fitting.task import EAGER_NOTE, Task, notes_of_quant, usual_attention
 from allocsim.phantom import Gpu, context_range
 from allocsim.recording import Provenance
 from allocsim.replaying import workspace_note
@@ -71,6 +71,7 @@ def notes_of(
     model = task.model
     if isinstance(model, Configured) and not task.quant:
         yield from unused_words(model.said)
+    yield from notes_of_quant(task)
     if task.attention == usual_attention(model) == "eager":
         yield EAGER_NOTE
     if isinstance(model, Classifier) or model.sees:

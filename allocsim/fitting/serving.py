@@ -46,7 +46,7 @@ from allocsim.fitting.formulas import (
 )
 from allocsim.fitting.model import Configured, model_of
 from allocsim.fitting.presets import encoder_parameters, hub_name
-from allocsim.fitting.published import named_format, published_format
+from allocsim.fitting.published import UNSLOTH_NOTE, named_format, published_format
 from allocsim.fitting.task import DEFAULT_TOKENS, START_TOKENS
 from allocsim.phantom import CARDS, Gpu, context_seen
 from allocsim.units import GIB, MIB, format_range, format_size
@@ -192,6 +192,8 @@ def _named_weights(text: str, server: str) -> tuple[str | None, tuple[str, ...]]
     named = named_format(text)
     if server not in _GGML_SERVERS:
         found = published_format(text, server)
+        if "unsloth-bnb" in text.lower():
+            return found, (UNSLOTH_NOTE,)
         guess = f"weights: {named.words!r} in the name is taken as {found}, groups of 128 elements"
         return found, (f"{guess}; --weights gives another format",) * named.is_assumed
     if named.is_gguf or not named.words:

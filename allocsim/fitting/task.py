@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,12 @@ _EAGER = ("gemma2", "gpt_oss")
 """Values of model_type for which transformers refuses PyTorch's fused attention."""
 EAGER_NOTE = "attention is eager, because transformers runs this model with no fused kernel"
 """Note on a task whose model transformers runs only with eager attention."""
+EXPERTS_IN_32_BITS = (
+    "experts: transformers 5 stores them as tensors that are no linear modules, so bitsandbytes "
+    "does not quantize them, and peft's prepare_model_for_kbit_training makes them fp32"
+)
+"""Note on QLoRA of a mixture of experts, whose frozen weights are mostly those of the experts."""
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _COUNTS = (
     *("batch", "seq", "image", "accumulate", "steps", "prompt", "decode", "requests", "ranks"),
 )
@@ -281,6 +288,14 @@ def usual_attention(model: Model) -> str:
     """Return the attention implementation that transformers chooses by itself."""
     is_eager = isinstance(model, Configured) and model.config["model_type"] in _EAGER
     return "eager" if is_eager else "sdpa"
+
+
+def notes_of_quant(task: Task) -> Iterator[str]:
+    """Yield a note if QLoRA leaves most of the model in 32 bits: the experts."""
+    if task.quant and isinstance(task.model, Configured):
+        config = task.model.config.get("text_config", task.model.config)
+        if any(config.get(key) for key in _EXPERTS):
+            yield EXPERTS_IN_32_BITS
 
 
 def usual_lengths(model: Model, decode: int = 64) -> dict[str, int]:

@@ -20,8 +20,9 @@ from allocsim.fitting import (
 from allocsim.fitting.formulas import parameters_of, shapes_of, sizes_of, weights_of
 from allocsim.fitting.notes import notes_of
 from allocsim.fitting.presets import PRESETS, find_preset, near_presets
-from allocsim.fitting.published import published_format
+from allocsim.fitting.published import UNSLOTH_NOTE, published_format
 from allocsim.fitting.serving import SERVERS
+from allocsim.fitting.task import EXPERTS_IN_32_BITS
 from allocsim.phantom import find_gpu
 
 TYPES = {name: row["config"]["model_type"] for name, row in PRESETS.items()}
@@ -369,6 +370,26 @@ def test_a_group_size_that_the_name_does_not_give_is_noted() -> None:
     for name, count in (("Qwen3-14B-W4A16", 1), ("Qwen3-14B-W4A16-G64", 0), ("Qwen3-14B-GPTQ", 0)):
         served = serve(held_of(name, "vllm"), "vllm", find_gpu("H200"))
         assert sum("groups of 128" in note for note in served.needs.notes) == count
+
+
+def test_a_dynamic_checkpoint_of_unsloth_is_noted() -> None:
+    assert held_of("unsloth/Qwen3-4B-unsloth-bnb-4bit", "vllm").notes == (UNSLOTH_NOTE,)
+    assert not held_of("unsloth/Qwen3-4B-bnb-4bit", "vllm").notes
+
+
+def test_qlora_of_a_mixture_notes_that_its_experts_are_not_quantized() -> None:
+    gpu = find_gpu("B200")
+    task = Task(model=model_of("Qwen3-30B-A3B"), lora=16, quant="nf4-double", checkpointing=True)
+    found = estimate(task, gpu)
+    assert EXPERTS_IN_32_BITS in found.notes
+    assert EXPERTS_IN_32_BITS in notes_of(task, gpu)
+    sizes = sizes_of(CONFIGURATIONS["Qwen3-30B-A3B"])
+    experts = sum(each.elements for each in shapes_of(sizes) if len(each.dims) == 3)
+    assert experts == 48 * 128 * 3 * 2048 * 768
+    (weights,) = (part.low for part in found.parts if part.name == "weights")
+    assert 4 * experts < weights < 4 * experts + 4 * 2**30
+    dense = replace(task, model=model_of("Qwen3-14B"))
+    assert EXPERTS_IN_32_BITS not in (*estimate(dense, gpu).notes, *notes_of(dense, gpu))
 
 
 def test_llama_cpp_names_the_words_that_it_does_not_use() -> None:
