@@ -161,9 +161,11 @@ def try_edits(
 def _trials(
     devices: Sequence[Prepared], setting: Setting | None, device_memory: int | None
 ) -> Iterator[EditTrial]:
-    baselines = replay_prepared(devices, device_memory=device_memory).devices
-    peak = max(run.peak_allocated_bytes for run in baselines)
     recorded = [as_recorded(device) for device in devices]
+    # A replay on a smaller device may end before the peak.
+    baselines = [each.baseline for each in recorded]
+    baselines += replay_prepared(devices, device_memory=device_memory).devices
+    peak = max(run.peak_allocated_bytes for run in baselines)
     for text in (*_CANDIDATES, f"preallocate {-(-peak // MIB)}MiB"):
         try:
             edited = tuple(each.edited([parse_edit(text)]) for each in recorded)
@@ -221,19 +223,21 @@ class Saving:
 
 
 def savings_at(
-    prepared: Prepared, device_run: DeviceRun, entry: int, missing: int
+    prepared: Prepared, setting: Setting, device_memory: int | None, entry: int, missing: int
 ) -> tuple[Saving, ...]:
-    """Return changes of the program after which the request that failed at `entry` may succeed.
+    """Return changes of the program with which it may fit a device that is full at `entry`.
 
-    missing: bytes that the request lacks.
+    setting, device_memory: setting and device, in bytes, of the replay that failed.
+    missing: bytes that the device lacks.
     """
-    scene = scene_of_run(prepared.trace, prepared.start, device_run.timeline)
+    (recorded,) = replay_prepared((prepared,)).devices
+    scene = scene_of_run(prepared.trace, prepared.start, recorded.timeline)
     held = held_at(scene, prepared.trace, entry)
     categories: Counter[str] = Counter()
     for index, size in enumerate(held.sizes):
         categories[held.category(index)] += size
     estimates = savings_of(categories, scene.phase_at(entry).text, missing)
-    return (*_proved(prepared), *estimates)
+    return (*_proved(prepared, setting, device_memory), *estimates)
 
 
 def savings_of(
@@ -276,9 +280,9 @@ def _shares(size: int, shares: tuple[float, float]) -> tuple[float, float]:
     return shares[0] * size, shares[1] * size
 
 
-def _proved(prepared: Prepared) -> Iterator[Saving]:
+def _proved(prepared: Prepared, setting: Setting, device_memory: int | None) -> Iterator[Saving]:
     # Another order of the steps is left out: it fits only because the optimizer has no state yet.
-    for trial in try_edits([prepared]):
+    for trial in try_edits([prepared], setting, device_memory):
         edit = trial.devices[0].edits[0]
         if trial.is_whole and edit.text != "largest step first":
             yield Saving(edit.code, None, None, is_enough=True)

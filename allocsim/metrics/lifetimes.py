@@ -51,6 +51,12 @@ class Lifetimes:
         """Peak of the live bytes; no allocator needs less memory."""
         return self._peak_of(self.size)
 
+    @property
+    def peak_entry(self) -> int:
+        """Entry at which the live bytes reach their peak; -1 for the start of the recording."""
+        moved = np.concatenate((self.size, -self.size))[self.turns]
+        return int(self.moments[np.cumsum(moved).argmax()]) if len(moved) else -1
+
     def peak_bytes_among(self, is_one: NDArray[np.bool_]) -> int:
         return self._peak_of(np.where(is_one, self.size, 0))
 

@@ -23,11 +23,12 @@ from allocsim.recommend.rule import (
 )
 from allocsim.recommend.settings_to_try import (
     UNTRIED,
+    Overflow,
     allows_expandable,
     applicable_settings,
     candidates,
     is_fitted,
-    overflows,
+    overflow_of,
     proposals,
     rescues,
     usual_settings,
@@ -35,9 +36,9 @@ from allocsim.recommend.settings_to_try import (
 )
 
 __all__ = [
-    "Bar", "Case", "Cost", "Costs", "DriverTimes", "Offer", "Recommendation", "UNTRIED",
-    "MIN_SAVING_DIVISOR", "WhyNot", "allows_expandable", "applicable_settings", "candidates",
+    "Bar", "Case", "Cost", "Costs", "DriverTimes", "MIN_SAVING_DIVISOR", "Offer", "Overflow",
+    "Recommendation", "UNTRIED", "WhyNot", "allows_expandable", "applicable_settings", "candidates",
     "choose", "cost_of", "driver_time", "front", "is_fitted", "is_hopeless", "late_peak",
-    "overflows", "proposals", "read_costs", "recommend", "rescues", "usual_settings",
+    "overflow_of", "proposals", "read_costs", "recommend", "rescues", "usual_settings",
     "was_refused",
 ]  # fmt: skip

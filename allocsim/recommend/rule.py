@@ -28,7 +28,13 @@ import numpy as np
 
 from allocsim.core import RELEASES, Release
 from allocsim.recommend.offer import Costs, Offer, cost_of
-from allocsim.recommend.settings_to_try import is_fitted, overflows, proposals, rescues, was_refused
+from allocsim.recommend.settings_to_try import (
+    is_fitted,
+    overflow_of,
+    proposals,
+    rescues,
+    was_refused,
+)
 from allocsim.replaying import Prepared, Standing, Trials, trial_of_run
 from allocsim.simulation import DeviceRun, Setting, releases_needed
 
@@ -176,7 +182,7 @@ def _closed(case: Case) -> WhyNot | None:
         return WhyNot.REFUSED
     if any(oom.tried_bytes > oom.total_bytes for oom in ooms):
         return WhyNot.IMPOSSIBLE
-    if ooms and overflows(case.prepared, device_run.device_memory):
+    if ooms and overflow_of(case.prepared, device_run.device_memory) is not None:
         return WhyNot.FULL
     return None
 

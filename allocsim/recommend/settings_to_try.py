@@ -347,13 +347,27 @@ def _shared_peak(prepared: Prepared) -> int:
     return lives.peak_bytes_among(shares & (lives.start < len(prepared.trace) // 2))
 
 
-def overflows(prepared: Prepared, memory: int | None) -> bool:
-    """Return True if live blocks and failed requests ever need more than the device's `memory`."""
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """Peak of live memory that is more than a device has.
+
+    live_bytes: live blocks and the failed request at `entry`.
+    room_bytes: memory of the device without the CUDA context.
+    """
+
+    entry: int
+    live_bytes: int
+    room_bytes: int
+
+
+def overflow_of(prepared: Prepared, memory: int | None) -> Overflow | None:
+    """Return the peak of live blocks and failed requests, if the device's `memory` is less."""
     if memory is None:
-        return False
+        return None
     failed = np.flatnonzero(prepared.trace.action == Action.OOM).tolist()
     lives = lifetimes_of(prepared.trace, answered=failed, until=Action.FREE_REQUESTED)
-    return lives.peak_bytes > memory - prepared.context_memory
+    room = memory - prepared.context_memory
+    return Overflow(lives.peak_entry, lives.peak_bytes, room) if lives.peak_bytes > room else None
 
 
 def was_refused(prepared: Prepared, oom_entry: int | None) -> bool:

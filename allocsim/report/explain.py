@@ -316,15 +316,14 @@ def screen(run: Run, devices: Sequence[DeviceExplanation], top: Top | None = Non
     parts = [warnings_part(run), *verdict_of_run(run, devices)]
     owners = owners_part(top)
     paste = to_paste(devices[0].recommendation if devices else None, devices)
-    is_full = any(s.cause == "full" for d in devices for s in d.shortages[-1:])
+    is_full = any(device.missing_bytes is not None for device in devices)
     # On a full device, no setting helps: the code that holds the memory must be shown.
     savings = [_savings(device) for device in devices]
     return answer_of([*parts, owners, *savings, *paste] if is_full else [*parts, *paste, owners])
 
 
 def _savings(device: DeviceExplanation) -> Part:
-    missing = device.shortages[-1].missing_bytes if device.shortages else None
-    return savings_part(device.savings, missing)
+    return savings_part(device.savings, device.missing_bytes)
 
 
 def verdict_of_run(run: Run, devices: Sequence[DeviceExplanation]) -> list[Part]:

@@ -14,12 +14,12 @@ from allocsim._repr import Shown
 from allocsim.analysis.explain.advice import advice_on
 from allocsim.analysis.explain.message_search import OomMessage, Situation
 from allocsim.analysis.explain.message_words import text_release
-from allocsim.analysis.explain.shortage import OomWatch, Shortage, shortages_of
+from allocsim.analysis.explain.shortage import OomWatch, Shortage, shortages_of, too_small
 from allocsim.analysis.explain.verdict import Verdict, judge_text
 from allocsim.core import find_release, parse_conf
 from allocsim.editing import Saving, savings_at
 from allocsim.errors import ConfigError
-from allocsim.recommend import Case, Recommendation, WhyNot, recommend
+from allocsim.recommend import Case, Overflow, Recommendation, WhyNot, overflow_of, recommend
 from allocsim.recording import Recording
 from allocsim.replaying import (
     Prepared,
@@ -128,8 +128,10 @@ class DeviceExplanation(Shown):
     entries_left: number of entries after the last error; None if no error is recorded.
     advice: sentences for each error in `shortages`.
     recommendation: recommended setting for all devices of the program.
-    savings: changes of the program that would have reduced memory at the last error; empty unless
-        the device was full and no setting helps.
+    savings: changes of the program that would have reduced memory when most was missing; empty
+        unless the device was too small and no setting helps.
+    missing_bytes: most memory that the last failed request, or the live memory at any entry, lacks;
+        None if the device was not too small.
     """
 
     device_run: DeviceRun
@@ -140,6 +142,7 @@ class DeviceExplanation(Shown):
     advice: tuple[tuple[str, ...], ...]
     recommendation: Recommendation
     savings: tuple[Saving, ...] = ()
+    missing_bytes: int | None = None
 
     def headline(self) -> str:
         device = f"device {self.device_run.device}"
@@ -234,15 +237,20 @@ def explain_device(
         chosen = None if best is None else best.trials[index]
         remedies = _remedies(case, Setting(run.conf), tried, chosen)
     left = _entries_after(device_run, [shortage.oom for shortage in shortages])
+    memory, last = device_run.device_memory, shortages[-1] if shortages else None
+    is_full = recommendation.why_not is WhyNot.FULL
+    over = overflow_of(case.prepared, memory) if is_full else None
     advice = tuple(
-        _advice(run, device_run, shortage, remedies, recommendation) for shortage in shortages
+        _advice(run, device_run, each, remedies, recommendation, over=over) for each in shortages
     )
     savings: tuple[Saving, ...] = ()
-    missing = shortages[-1].missing_bytes if shortages else None
-    if missing and device_run.parting is None and recommendation.best is None:
-        savings = savings_at(case.prepared, device_run, shortages[-1].oom.entry, missing)
+    at, missing = (None, None) if last is None else (last.oom.entry, last.missing_bytes)
+    if over is not None and (lacked := over.live_bytes - over.room_bytes) > (missing or 0):
+        at, missing = over.entry, lacked
+    if at is not None and missing and device_run.parting is None and recommendation.best is None:
+        savings = savings_at(case.prepared, Setting(run.conf), memory, at, missing)
     return DeviceExplanation(
-        device_run, shortages, remedies, tried, left, advice, recommendation, savings
+        device_run, shortages, remedies, tried, left, advice, recommendation, savings, missing
     )
 
 
@@ -276,6 +284,8 @@ def _advice(
     shortage: Shortage,
     remedies: Sequence[Remedy],
     recommendation: Recommendation,
+    *,
+    over: Overflow | None,
 ) -> tuple[str, ...]:
     if shortage.cause == "free_above_request":
         return (
@@ -295,8 +305,10 @@ def _advice(
         found.append(f"Set {line}: a replay under it answers every recorded request{needs}.")
     elif device_run.parting is not None:
         found.append("No setting was tried, since the replay differs from the recorded run.")
-    elif shortage.cause not in _BY_FIGURES:
+    elif over is None and shortage.cause not in _BY_FIGURES:
         found.append("No setting tried answers every recorded request.")
+    if over is not None and over.entry != shortage.oom.entry:
+        found.insert(0, too_small(over, shortage.oom.entry))
     for each in remedies:
         if each.kind == "device_memory" and each.conf == run.conf:
             text = f"With these settings a device of {format_size(each.device_memory)} is the "

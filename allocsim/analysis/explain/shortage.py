@@ -23,10 +23,12 @@ from allocsim.analysis.explain.cause import MESSAGE_CAUSES, Figures, cause_of
 from allocsim.analysis.explain.state_at_error import Blockers, StateAtError, blockers_of, kinds_of
 from allocsim.core import Block, CachingAllocator
 from allocsim.metrics import Code, code_at
+from allocsim.recommend import Overflow
 from allocsim.recording import Action, Trace
 from allocsim.replaying import Prepared
 from allocsim.simulation import DeviceRun, Observer, SimulatedOom
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE
+from allocsim.units import format_size
 
 CAUSES = (*MESSAGE_CAUSES[:-1], "pending_free", "private_pool", MESSAGE_CAUSES[-1])
 
@@ -190,6 +192,16 @@ def _shortage(
         blockers = _resolved(findings, findings.blockers, trace, oom.entry)
     code = None if trace is None else code_at(trace, oom.entry)
     return Shortage(oom, most_specific_cause(figures, findings), figures, findings, blockers, code)
+
+
+def too_small(over: Overflow, entry: int) -> str:
+    """Return a sentence on live memory that is too much for a device, for an error at `entry`."""
+    when = "later" if over.entry > entry else "earlier"
+    return (
+        f"The device is too small for the whole recording: {when}, at entry {over.entry:,}, "
+        f"{format_size(over.live_bytes)} are needed at once, and the device has "
+        f"{format_size(over.room_bytes)} for PyTorch."
+    )
 
 
 def most_specific_cause(figures: Figures, findings: Findings | None) -> str:

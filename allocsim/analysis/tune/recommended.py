@@ -21,7 +21,7 @@ from allocsim.recommend import (
     choose,
     is_fitted,
     late_peak,
-    overflows,
+    overflow_of,
     proposals,
     rescues,
     was_refused,
@@ -60,7 +60,7 @@ def recommendation_of(
         for part, trial in zip(parts, baseline.parts, strict=True)
     ):
         return Recommendation(base, why_not=WhyNot.REFUSED)
-    if not baseline.survives and any(overflows(part.prepared, part.memory) for part in parts):
+    if not baseline.survives and any(overflow_of(part.prepared, part.memory) for part in parts):
         return Recommendation(base, why_not=WhyNot.FULL)
     rows = [search.rows[each] for each in proposed if each in search.rows]
     offers = [
