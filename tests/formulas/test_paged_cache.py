@@ -8,7 +8,7 @@ import pytest
 
 from allocsim.fitting import CONFIGURATIONS
 from allocsim.fitting.formulas import sizes_of, sizes_of_rank
-from allocsim.fitting.formulas.vllm_server import PagedCache
+from allocsim.fitting.formulas.paged_cache import PagedCache
 from allocsim.units import GIB
 
 NEWEST = (0, 33)
