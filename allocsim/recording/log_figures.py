@@ -78,6 +78,7 @@ class LogFigures(Shown):
     what: description of the kind, for people.
     version: release of the engine, "" if the log does not print it.
     refusals: reasons for which the engine did not start.
+    file: file of the model, as llama.cpp names it; "" if the log does not print it.
     """
 
     kind: str
@@ -85,6 +86,7 @@ class LogFigures(Shown):
     figures: tuple[LogFigure, ...]
     version: str = ""
     refusals: tuple[Refusal, ...] = ()
+    file: str = ""
 
     def headline(self) -> str:
         return self.what
@@ -231,6 +233,7 @@ _PATTERNS = {
         ("gpu_layers", "layers on the card", rf"\boffloaded {_COUNT}/\d{{1,5}} layers to GPU"),
     ),
 }  # fmt: skip
+_FILE = re.compile(r"(?:tensors from|model) '?(\S{1,1000}\.gguf)\b")
 _WINDOWS = re.compile(r"creating\s+SWA KV cache|creating\s+(non-SWA) KV cache")
 """Lines that llama.cpp prints before each of its two KV caches, if a model has sliding windows."""
 
@@ -244,7 +247,15 @@ def figures_in(text: str) -> LogFigures | None:
             refusals = refusals_in(kind, text, {each.name: each.value for each in found})
             if found or refusals:
                 version = _VERSIONS[kind].search(text) if kind in _VERSIONS else None
-                return LogFigures(kind, what, found, version[1] if version else "", refusals)
+                file = _FILE.search(text) if kind == "llama.cpp" else None
+                return LogFigures(
+                    kind,
+                    what,
+                    found,
+                    version[1] if version else "",
+                    refusals,
+                    file[1] if file else "",
+                )
     return None
 
 

@@ -6,6 +6,7 @@ An uncertain size is shown as a range; where the JSON has one number, it is the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from allocsim.report.answer import Answer, Part, Tone, answer_of
@@ -25,7 +26,7 @@ NO_RUN: dict[str, Any] = {
 COMMANDS = {
     "vllm": "vllm serve {} ",
     "sglang": "python -m sglang.launch_server --model-path {} ",
-    "llama.cpp": "llama-server -m {} ",
+    "llama.cpp": "llama-server {} ",
 }
 """Command that starts each engine; {} is the model, and options follow."""
 
@@ -69,7 +70,7 @@ def _parts(found: Served) -> list[Part]:
     if host:
         parts.append(Part(row("Host", ", ".join(host))))
     if needs.paste:
-        command = COMMANDS.get(needs.engine, "").format(found.held.address)
+        command = COMMANDS.get(needs.engine, "").format(_source(found))
         parts.append(Part(row("To paste", command + needs.paste), Tone.PASTE))
     elif needs.largest is not None:
         parts.append(Part(row("To paste", "nothing: this work does not fit for certain")))
@@ -78,6 +79,18 @@ def _parts(found: Served) -> list[Part]:
     parts.append(Part([*row("Model", _model(found)), *row("Work", _work(found))], starts=True))
     parts.append(Part([line for note in needs.notes for line in row("Note", note)], rank=1))
     return parts
+
+
+def _source(found: Served) -> str:
+    """Return the model in the words of the engine's command."""
+    address, weights, file = found.held.address, found.held.weights.name, found.work.logged.file
+    if found.needs.engine != "llama.cpp":
+        return address
+    if not file and address.endswith(".gguf"):
+        file = address
+    if not file and "gguf" in address.lower():
+        return f"-hf {address}:{weights}"
+    return f"-m {quote(file or f'{found.held.name}-{weights}.gguf')}"
 
 
 def tokens_of(room: tuple[int, int]) -> str:

@@ -144,6 +144,32 @@ def test_work_that_does_not_fit_for_certain_has_no_line_to_paste(cli: Cli) -> No
 
 
 @pytest.mark.parametrize(
+    ("model", "source"),
+    [
+        ("bartowski/Meta-Llama-3.1-8B-Instruct-GGUF", "-hf {}:Q5_K_M"),
+        ("Qwen2.5-7B", "-m Qwen2.5-7B-Q5_K_M.gguf"),
+    ],
+)
+def test_llama_server_is_given_a_file_or_a_repository_of_gguf_files(
+    cli: Cli, model: str, source: str
+) -> None:
+    done = cli("fit", model, "--server", "llama.cpp", "--weights", "Q5_K_M", *ON)
+    assert f"To paste llama-server {source.format(model)} -ngl" in " ".join(done.out.split())
+
+
+def test_llama_server_is_given_the_file_of_the_log(cli: Cli, tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(
+        "load_tensors:        CUDA0 model buffer size =  4403.50 MiB\n"
+        "common_init_from_params: failed to create context with model '/models/a b.gguf'\n"
+        "llama_model_loader: loaded meta data with 35 key-value pairs and 579 tensors from "
+        "/models/llama.gguf (version GGUF V3 (latest))\n"
+    )
+    done = cli("fit", "Llama-3-8B", "--server", "llama.cpp", *ON, "--log", str(log))
+    assert "To paste llama-server -m /models/llama.gguf -ngl" in " ".join(done.out.split())
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (("--server-args", "--enable-lora"), "'--enable-lora' has no effect on the formula"),

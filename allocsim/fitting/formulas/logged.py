@@ -74,6 +74,7 @@ class Logged:
     room: range (low, high) of the tokens that the KV cache holds; None if `pool` is None, or if the
         log has no number of tokens.
     options: options with which the logged server started.
+    file: file of the model, as llama.cpp names it, or "".
     """
 
     weights: float | None = None
@@ -89,6 +90,7 @@ class Logged:
     pool: tuple[int, int] | None = None
     room: tuple[int, int] | None = None
     options: ServerOptions = DEFAULTS
+    file: str = ""
 
     def refuse_other(self, a_token: int, name: str) -> None:
         """Raise ConfigError if the log is of a model with other cache bytes per token.
@@ -183,7 +185,7 @@ def logged_in(figures: LogFigures | None, engine: str) -> Logged:
     options = _options(values, figures.version, kind)
     if options.cards is None and ranks:
         options = replace(options, cards=len(ranks))
-    return Logged(options=options, **parts)  # type: ignore[arg-type]
+    return Logged(options=options, file=figures.file, **parts)  # type: ignore[arg-type]
 
 
 def _options(values: dict[str, list[float]], version: str, kind: str) -> ServerOptions:
