@@ -109,13 +109,18 @@ class Served(Shown):
 
     @property
     def fits(self) -> bool:
-        """True if the upper end of the range of memory fits the card."""
-        return self.needs.high <= self.gpu.memory
+        """True if the upper end of the memory fits the card, and nothing speaks against a start."""
+        return self.needs.high <= self.gpu.memory and not self.needs.doubt and not self.refusal
 
     @property
     def may_fit(self) -> bool:
-        """True if the lower end of the range of memory fits the card."""
-        return self.needs.low <= self.gpu.memory
+        """True if the lower end of the memory fits the card, and the log has no failed start."""
+        return self.needs.low <= self.gpu.memory and not self.refusal
+
+    @property
+    def refusal(self) -> str:
+        """Reason for which the engine of the log did not start with the same options, or ""."""
+        return self.work.logged.refusal
 
     def headline(self) -> str:
         name, memory = self.gpu.name, self.gpu.memory
@@ -124,6 +129,10 @@ class Served(Shown):
         if self.fits:
             spare = format_range(memory - self.needs.high, memory - self.needs.low)
             return f"fits {name} with {spare} to spare{self._each}"
+        if self.refusal and self.needs.low <= memory:
+            return f"did not start with the options of the log: {self.refusal}"
+        if self.needs.doubt and self.needs.high <= memory:
+            return f"may not fit {name}: {self.needs.doubt}"
         needed = format_range(self.needs.low, self.needs.high)
         of = f"{needed} of {format_size(memory)}{self._each}"
         return f"may not fit {name}: {of}" if self.may_fit else f"does not fit {name}: {of}"

@@ -63,8 +63,12 @@ def _parts(found: Served) -> list[Part]:
     if needs.largest is not None:
         largest = needs.largest
         room = tokens_of(largest.room)
-        text = f"{largest.option} {largest.value:g}, with room for {room} tokens; "
-        text += f"one request: {largest.length} {largest.longest}"
+        text = f"{largest.option} {largest.value:g}"
+        text += f" with {largest.beside}:" if largest.beside else ", with"
+        text += f" room for {room} tokens"
+        if largest.longest:
+            text += "; needs" if largest.has_to_be_set else "; one request:"
+            text += f" {largest.length} {largest.longest}" + " or less" * largest.has_to_be_set
         parts.append(Part(row("Largest safe", text)))
     host = [f"{format_range(each.low, each.high)} {each.name}" for each in needs.host if each.high]
     if host:
@@ -140,7 +144,7 @@ def _document(found: Served) -> dict[str, Any]:
     context = next(part for part in needs.parts if part.name == "CUDA context")
     largest = None
     if needs.largest is not None:
-        keys = "option value room_tokens=room longest_request=longest"
+        keys = "option value room_tokens=room longest_request=longest beside has_to_be_set"
         largest = fields(needs.largest, keys)
     return NO_RUN | {
         **fields(found, "fits may_fit gpu=gpu.name device_memory=gpu.memory"),

@@ -213,3 +213,117 @@ def test_the_ranks_of_a_log_are_the_cards_of_the_answer(cli: Cli, log: Path) -> 
     assert found["tensor_parallel"] == 2
     assert found["ranges"]["weights"] == [int(7.51 * GIB)] * 2
     assert found["room_tokens"][0] <= 59 * GIB / 65_536 <= found["room_tokens"][1]
+
+
+CONFIG = "LLM engine (v{}) with config: model='a/b', max_seq_len=131072, tensor_parallel_size=1\n"
+TOO_LONG = (
+    CONFIG.format("0.8.5")
+    + "Model loading took 14.9889 GiB and 5.12 seconds\n"
+    + "ValueError: To serve at least one request with the models's max seq len (131072), (16.00 "
+    "GiB KV cache is needed, which is larger than the available KV cache memory (4.75 GiB). Based "
+    "on the available memory,  the estimated maximum model length is 38912. Try increasing\n"
+)
+"""Llama 3.1 8B: 38,912 tokens of 131,072 bytes are 4.75 GiB."""
+TOO_MANY = (
+    CONFIG.format("0.6.6")
+    + """\
+Loading model weights took 14.2487 GB
+the current vLLM instance can use total_gpu_memory (23.69GiB) x gpu_memory_utilization (0.90) = \
+21.32GiB
+model weights take 14.25GiB; non_torch_memory takes 0.12GiB; PyTorch activation peak memory takes \
+4.31GiB; the rest of the memory reserved for KV Cache is 2.64GiB.
+# GPU blocks: 3089, # CPU blocks: 4681
+ValueError: The model's max seq len (131072) is larger than the maximum number of tokens that can \
+be stored in KV cache (49424). Try increasing `gpu_memory_utilization`
+"""
+)
+"""Qwen2.5 7B: activations that exceed those of the formula."""
+
+
+def test_a_failed_start_is_the_verdict_and_its_length_is_pasted(cli: Cli, log: Path) -> None:
+    words = ("Llama-3.1-8B", "--server", "vllm", "--gpu", "L4")
+    found = answer(cli, log, TOO_LONG, *words)
+    assert (found["fits"], found["may_fit"]) == (False, False)
+    assert found["room_tokens"] == [38_912, 38_912]
+    assert found["paste"] == "--gpu-memory-utilization 0.90 --max-model-len 38912 --max-num-seqs 1"
+    done = cli("fit", *words, "--log", str(log))
+    assert "did not start with the options of the log: one request of" in done.out.replace(
+        "\n", " "
+    )
+    assert done.code == 3
+    other = answer(cli, log, TOO_LONG, *words, "--server-args", "--max-model-len 8192")
+    assert other["fits"]
+
+
+def test_the_largest_safe_fraction_has_the_activations_of_the_log(cli: Cli, log: Path) -> None:
+    """0.06 of 23.69 GiB are 1.42 GiB more than the 2.64 GiB of 49,424 tokens."""
+    words = ("Qwen2.5-7B", "--server", "vllm", "--gpu", "3090")
+    found = answer(cli, log, TOO_MANY, *words)
+    assert found["paste"] == "--gpu-memory-utilization 0.90 --max-model-len 49424 --max-num-seqs 1"
+    largest = found["largest"]
+    assert (largest["value"], largest["has_to_be_set"]) == (0.96, True)
+    measured = 49_424 + 0.06 * 23.69 * GIB / 57_344
+    assert largest["room_tokens"][0] == pytest.approx(measured, rel=0.01)
+    followed = f"--gpu-memory-utilization 0.96 {largest['beside']} --max-model-len "
+    followed += str(largest["longest_request"])
+    again = answer(cli, log, TOO_MANY, *words, "--server-args", followed)
+    assert again["room_tokens"] == largest["room_tokens"]
+    assert again["paste"] == followed.replace(" --max-num-seqs 1", "") + " --max-num-seqs 1"
+
+
+def test_a_start_that_other_processes_prevent_gets_a_fraction_of_the_free_memory(
+    cli: Cli, log: Path
+) -> None:
+    """18.20 of 23.52 GiB are 0.774."""
+    text = CONFIG.format("0.22.0") + (
+        "ValueError: Free memory on device cuda:0 (18.20/23.52 GiB) on startup is less than "
+        "desired GPU memory utilization (0.92, 21.64 GiB). Decrease GPU memory utilization\n"
+    )
+    found = answer(cli, log, text, "Qwen3-8B", "--server", "vllm", "--gpu", "4090")
+    assert found["paste"].startswith("--gpu-memory-utilization 0.77 ")
+    assert not found["fits"]
+
+
+def test_a_log_that_ends_while_weights_load_is_answered_by_formula(cli: Cli, log: Path) -> None:
+    text = CONFIG.format("0.11.0") + (
+        "Starting to load model a/b...\n"
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 270.00 MiB. GPU 0 has a "
+        "total capacity of 23.52 GiB of which 148.81 MiB is free.\n"
+    )
+    found = answer(cli, log, text, "Qwen2.5-32B", "--server", "vllm", "--gpu", "4090")
+    assert not found["may_fit"]
+    assert found["paste"] is None
+    assert "defaults of vllm serve 0.11" in found["notes"][0]
+
+
+STARTED = """\
+server_args=ServerArgs(model_path='a/b', mem_fraction_static={fraction}, tp_size=1)
+Load weight begin. avail mem=23.20 GB
+Load weight end. type=X, dtype=torch.bfloat16, avail mem=7.88 GB, mem usage=15.32 GB.
+KV Cache is allocated. #tokens: 32012, K size: 2.20 GB, V size: 2.20 GB
+Memory pool end. avail mem={free} GB
+Capture cuda graph end. Time elapsed: 3.50 s. mem usage=0.30 GB. avail mem={end} GB.
+max_total_num_tokens=32012, context_len=40960, available_gpu_mem={end} GB
+"""
+
+
+@pytest.mark.parametrize(
+    ("fraction", "end", "largest"),
+    [
+        (0.85, 2.9, 0.85),  # above SGLang's default of 0.845, and proved
+        (0.8, 5.9, 0.909),  # SGLang leaves 3,728 MiB of 24 GiB, so 2.56 of 23.20 GiB are spare
+        (0.6, 3.0, 0.845),
+    ],
+)
+def test_a_start_of_sglang_proves_its_fraction(
+    cli: Cli, log: Path, fraction: float, end: float, largest: float
+) -> None:
+    text = STARTED.format(fraction=fraction, free=end + 0.3, end=end)
+    found = answer(cli, log, text, "Qwen3-8B", "--server", "sglang", "--gpu", "3090")
+    assert found["largest"]["value"] == pytest.approx(largest, abs=0.0011)
+    assert f"--mem-fraction-static {fraction:g} " in found["paste"]
+    assert found["fits"]
+    high = found["ranges"]["activations and CUDA graphs"][1]
+    assert high == pytest.approx((end + 0.3) * GIB)
+    if fraction == largest:
+        assert found["largest"]["room_tokens"] == found["room_tokens"]

@@ -138,6 +138,41 @@ def test_the_largest_safe_fraction_and_a_command_are_named(cli: Cli) -> None:
     assert answer["largest"]["longest_request"] <= low
 
 
+@pytest.mark.parametrize(
+    ("server", "option", "model"),
+    [("vllm", "--gpu-memory-utilization 0.98", "Qwen3-8B"),
+     ("sglang", "--mem-fraction-static 0.9 --quantization fp8", "Qwen3-8B")],
+)  # fmt: skip
+def test_fraction_above_the_largest_safe_one_is_neither_certain_nor_pasted(
+    cli: Cli, server: str, option: str, model: str
+) -> None:
+    words = ("fit", model, "--server", server, "--gpu", "3090", "--server-args", option)
+    found = json.loads(cli(*words, "--json").out)
+    name, given = option.split()[:2]
+    assert found["largest"]["value"] < float(given)
+    assert found["paste"].startswith(f"{name} {found['largest']['value']:g} ")
+    assert (found["fits"], found["may_fit"]) == (False, True)
+    done = cli(*words)
+    assert done.code == 3
+    assert "is above the largest safe value" in " ".join(done.out.split())
+
+
+@pytest.mark.parametrize("model", ["gpt-oss-20b", "gemma-3-12b", "Qwen2.5-7B"])
+def test_the_largest_safe_fraction_has_no_less_room_than_a_smaller_one(
+    cli: Cli, model: str
+) -> None:
+    found = json.loads(cli("fit", model, "--server", "vllm", "--gpu", "5090", "--json").out)
+    largest = found["largest"]
+    assert largest["value"] > 0.92
+    assert all(
+        before <= after
+        for before, after in zip(found["room_tokens"], largest["room_tokens"], strict=True)
+    )
+    args = f"--gpu-memory-utilization {largest['value']} {largest['beside']}"
+    words = ("fit", model, "--server", "vllm", "--gpu", "5090", "--server-args", args)
+    assert json.loads(cli(*words, "--json").out)["room_tokens"] == largest["room_tokens"]
+
+
 def test_work_that_does_not_fit_for_certain_has_no_line_to_paste(cli: Cli) -> None:
     done = cli(*SERVE, "vllm", "--gpu", "T4")
     assert "To paste        nothing: this work does not fit for certain" in done.out

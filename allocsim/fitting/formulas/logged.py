@@ -31,8 +31,11 @@ _PARTS = {
     "kv_cache_tokens": "cache_tokens",
     "context_tokens": "cache_tokens",
     "compute_bytes": "compute_buffer",
+    "longest_tokens": "longest",
+    "free_before_bytes": "free_before",
+    "free_end_bytes": "free_end",
 }
-_SMALLEST = ("cache", "cache_tokens")
+_SMALLEST = ("cache", "cache_tokens", "longest", "free_before", "free_end")
 _OPTIONS = {
     "max_model_len": "longest",
     "max_num_seqs": "sequences",
@@ -47,7 +50,7 @@ _ROUNDED = 0.02
 
 It arises because caches consist of whole blocks, and because some layers keep states that do not
 grow with the tokens."""
-_DECIMALS = 0.011 * GIB
+DECIMALS = 0.011 * GIB
 """Largest rounding error of a number in GiB with two decimals, or of the sum of two, in bytes."""
 _BLOCK = 16
 """Tokens of a block of the KV cache; older releases of vLLM print its blocks, not its tokens."""
@@ -69,6 +72,10 @@ class Logged:
     cache: memory of the KV cache.
     cache_tokens: number of tokens that the KV cache holds.
     compute_buffer: llama.cpp's compute buffer.
+    longest: tokens of the longest request that vLLM says the cache can hold, if it did not start.
+    free: free memory of the card before vLLM took any, if it did not start.
+    free_before, free_end: SGLang's free memory before the weights and after the start.
+    refusal: reason for which the engine did not start with `options`, or "".
     pool: range (low, high) of the bytes of the KV cache; None unless the method `applied` was
         called with options that equal the logged ones.
     room: range (low, high) of the tokens that the KV cache holds; None if `pool` is None, or if the
@@ -87,6 +94,11 @@ class Logged:
     cache: float | None = None
     cache_tokens: float | None = None
     compute_buffer: float | None = None
+    longest: float | None = None
+    free: float | None = None
+    free_before: float | None = None
+    free_end: float | None = None
+    refusal: str = ""
     pool: tuple[int, int] | None = None
     room: tuple[int, int] | None = None
     options: ServerOptions = DEFAULTS
@@ -100,7 +112,7 @@ class Logged:
         found, is_part = self.bytes_a_token, self.compute_buffer is not None
         if found is None or not self.cache_tokens:
             return
-        if abs(found - a_token) <= _ROUNDED * a_token + _DECIMALS / self.cache_tokens:
+        if abs(found - a_token) <= _ROUNDED * a_token + DECIMALS / self.cache_tokens:
             return
         if not is_part or found > a_token:
             raise ConfigError(
@@ -116,7 +128,8 @@ class Logged:
     def applied(self, given: ServerOptions) -> tuple[Logged, ServerOptions]:
         """Return the logged sizes, and `given` with each None replaced by the option in the log.
 
-        The fields `pool` and `room` of the sizes are set only if no option differs from the log.
+        The fields `pool` and `room` of the sizes are set, and `refusal` is kept, only if no option
+        differs from the log.
         Raises ConfigError if `given.cards` is not the number of cards in the log.
         """
         known = self.options.cards or 1
@@ -126,7 +139,12 @@ class Logged:
         given = given.over(self.options)
         # A log does not print the types; `refuse_other` compares the bytes of a token.
         own, asked = (replace(each, kv_type=None, weights=None) for each in (self.options, given))
-        return (self._of_this_start() if own == asked else self), given
+        return (self._of_this_start() if own == asked else replace(self, refusal="")), given
+
+    @property
+    def has_started(self) -> bool:
+        """True if the log shows that the engine started and captured its CUDA graphs."""
+        return not self.refusal and self.graphs is not None and self.cache is not None
 
     def _of_this_start(self) -> Logged:
         if self.cache is not None and self.cache <= 0:
@@ -143,7 +161,7 @@ class Logged:
         """Range (low, high) of KV cache bytes that round to the logged size; None if not logged."""
         if self.cache is None:
             return None
-        return round(self.cache - _DECIMALS), round(self.cache + _DECIMALS)
+        return round(self.cache - DECIMALS), round(self.cache + DECIMALS)
 
 
 NOTHING_LOGGED = Logged()
@@ -185,7 +203,11 @@ def logged_in(figures: LogFigures | None, engine: str) -> Logged:
     options = _options(values, figures.version, kind)
     if options.cards is None and ranks:
         options = replace(options, cards=len(ranks))
-    return Logged(options=options, file=figures.file, **parts)  # type: ignore[arg-type]
+    if kind == "vllm" and "free_bytes" in values:
+        parts["free"] = min(values["free_bytes"])
+    reasons = () if kind == "llama.cpp" else figures.refusals
+    refusal = reasons[0].what if reasons else ""
+    return Logged(options=options, file=figures.file, refusal=refusal, **parts)  # type: ignore[arg-type]
 
 
 def _options(values: dict[str, list[float]], version: str, kind: str) -> ServerOptions:

@@ -98,6 +98,8 @@ class Largest:
     room: range (low, high) of the tokens that the KV cache holds with this value.
     longest: tokens of the longest request that is certain to fit this cache.
     length: name of the server's option for the longest request, such as "--max-model-len".
+    beside: further options for which this is computed, such as "--max-num-seqs 1", or "".
+    has_to_be_set: True if the server starts only with `length` at `longest` or less.
     """
 
     option: str
@@ -105,6 +107,8 @@ class Largest:
     room: tuple[int, int]
     longest: int
     length: str
+    beside: str = ""
+    has_to_be_set: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +128,7 @@ class Needs:
     paste: command-line options with which the server can do the work, or "".
     least: options with the smallest KV cache that suffices for the work, or "".
     notes: assumptions, one sentence each.
+    doubt: reason for which the engine may not start with the given options, or "".
     """
 
     engine: str
@@ -138,6 +143,7 @@ class Needs:
     paste: str = ""
     least: str = ""
     notes: tuple[str, ...] = ()
+    doubt: str = ""
 
     @property
     def low(self) -> int:
@@ -156,6 +162,14 @@ def biggest_matrix(weights: Weights) -> int:
         if each.is_quantised
     )
     return max(found, default=0)
+
+
+def doubt_of(work: ServingWork, largest: Largest) -> str:
+    """Return a sentence if the given share of the card is above the largest safe one, or ""."""
+    given = work.options.fraction
+    if given in (None, work.logged.options.fraction) or given <= largest.value:
+        return ""
+    return f"{largest.option} {given:g} is above the largest safe value, {largest.value:g}"
 
 
 _COMMUNICATION = 30 * MIB, 310 * MIB

@@ -71,6 +71,11 @@ class PagedCache:
         linear = self.sizes.linear
         return [each.count for each in self.sizes.cached] + ([len(linear.layers)] if linear else [])
 
+    @property
+    def is_uniform(self) -> bool:
+        """True if each layer keeps every token, so that the tokens are proportional to the size."""
+        return len(self._counts) == 1 and not self.sizes.windowed
+
     @cached_property
     def _size(self) -> int:
         few, many = min(self._counts), max(self._counts)
@@ -100,7 +105,7 @@ class PagedCache:
     def tokens(self, low: int, high: int) -> tuple[int, int]:
         """Return the range of the number of tokens that vLLM logs for `low` to `high` bytes."""
         length = self._lengths[0]
-        if len(self._counts) == 1 and not self.sizes.windowed:
+        if self.is_uniform:
             return self._pool(low) * length, self._pool(high) * length
         found = []
         if self.version < _FIRST_BY_REQUEST:

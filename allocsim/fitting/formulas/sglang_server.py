@@ -19,6 +19,7 @@ from allocsim.fitting.formulas.needs import (
     cache_part,
     communication_parts,
     context_part,
+    doubt_of,
     forward_bytes,
     parallel_option,
     weights_part,
@@ -77,15 +78,20 @@ def sglang(work: ServingWork) -> Needs:
     """Estimate the memory of an SGLang server."""
     options = work.options
     usual, left = static_fraction(work.memory, work.cards, options.chunk, options.captured)
-    fraction = options.fraction or usual
+    fraction, spare = options.fraction or usual, left
     if options.fraction:
         left = round(work.memory * (1 - fraction))
     weights, context = weights_part(work), context_part(work)
     chunk = options.chunk or 2048
     graphs = 0 if options.is_eager else GRAPHS[0]
+    logged, end = work.logged, work.logged.free_end
     low = min(forward_bytes(work, chunk)[0] + graphs, left)
     why = "to what SGLang leaves for them by card; its graphs share one pool"
     rest = MemoryPart("activations and CUDA graphs", low, max(left, low), why)
+    if logged.pool is not None and logged.graphs is not None and end is not None:
+        high = round(logged.graphs + end)
+        low = min(forward_bytes(work, chunk)[0] + round(logged.graphs), high)
+        rest = MemoryPart(rest.name, low, high, "to what the log shows free before the graphs")
     parts = (context, weights, cache_part(work, 1), rest, *communication_parts(work))
     needed = parts[2].high
     # SGLang: KV pool = free memory after loading - free memory before x (1 - fraction).
@@ -99,18 +105,33 @@ def sglang(work: ServingWork) -> Needs:
         copies = (work.cards - 1) * (work.sizes.family in _WHOLE_EMBEDDINGS)
         whole = copies * work.weights.of_role("token_embd")
         made = whole + work.encoder[0], whole + work.encoder[1] + _MADE_AT_LOAD
+    safe = max(usual, _proved(work, spare))
     pools = {
         each: (
             math.floor(free[0] * each) - weights.high - made[1],
             math.floor(free[1] * each) - weights.low - made[0],
         )
-        for each in (fraction, usual)
+        for each in (fraction, safe)
     }
     least = math.ceil((weights.high + made[1] + needed) / max(free[0], 1) * 100) / 100
     cards = parallel_option(work, "--tp-size")
     length = options.longest or work.tokens
-    pool, largest = work.logged.pool or pools[fraction], pools[usual]
+    pool, largest = logged.pool or pools[fraction], pools[safe]
+    if logged.pool is not None and safe >= fraction and logged.free_before is not None:
+        # The log gives the cache at its own fraction; a larger one adds budget.
+        more = (safe - fraction) * logged.free_before
+        largest = round(logged.pool[0] + more), round(logged.pool[1] + more)
     room = _sglang_room(work, largest)
+    if safe == fraction and logged.room is not None:
+        room = logged.room
+    advice = Largest(
+        "--mem-fraction-static",
+        safe,
+        room,
+        min(room[0], work.sizes.longest or room[0]),
+        "--context-length",
+    )
+    proposed = min(fraction, safe)
     return Needs(
         engine="sglang",
         parts=parts,
@@ -119,20 +140,29 @@ def sglang(work: ServingWork) -> Needs:
         loaded_beside=made,
         pool=pool,
         room=work.logged.room or _sglang_room(work, pool),
-        largest=Largest(
-            "--mem-fraction-static",
-            usual,
-            room,
-            min(room[0], work.sizes.longest or room[0]),
-            "--context-length",
-        ),
-        paste=f"{cards}--mem-fraction-static {fraction:g} --context-length {length} "
+        largest=advice,
+        paste=f"{cards}--mem-fraction-static {proposed:g} --context-length {length} "
         f"--max-running-requests {options.sequences or work.batch}"
         f"{options_again(options, 'sglang')}"
-        if pool[0] >= needed
+        if (largest if proposed < fraction else pool)[0] >= needed
         else "",
         least=f"--mem-fraction-static {least:.2f}" if least < 1 else "",
         notes=()
         if options.fraction
         else (f"mem_fraction_static is {usual} on this card by default",),
+        doubt=doubt_of(work, advice),
     )
+
+
+def _proved(work: ServingWork, left: int) -> float:
+    """Return the largest mem_fraction_static that the log of a start proves, or 0.
+
+    left: bytes that SGLang by default leaves for activations and CUDA graphs.
+    """
+    logged = work.logged
+    if not logged.has_started or logged.options.fraction is None:
+        return 0
+    if logged.free_before is None or logged.free_end is None or logged.graphs is None:
+        return logged.options.fraction
+    spare = max(logged.graphs + logged.free_end - left, 0)
+    return logged.options.fraction + math.floor(spare / logged.free_before * 1000) / 1000

@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from allocsim.fitting.formulas.logged import DECIMALS
 from allocsim.fitting.formulas.needs import (
     Largest,
     Needs,
@@ -20,6 +21,7 @@ from allocsim.fitting.formulas.needs import (
     cache_part,
     communication_parts,
     context_part,
+    doubt_of,
     forward_bytes,
     known_or,
     parallel_option,
@@ -67,12 +69,10 @@ class _Start:
     """Uses of the card's memory when a vLLM server starts, and the size of its KV cache.
 
     options: all options, with vLLM's defaults filled in.
-    is_logged: True if the logged server had the same options, so the logged sizes are used as is.
     """
 
     work: ServingWork
     options: ServerOptions
-    is_logged: bool
 
     @property
     def has_graphs_inside(self) -> bool:
@@ -114,8 +114,16 @@ class _Start:
 
     @cached_property
     def activations(self) -> MemoryPart:
-        rows, sequences = self.options.chunk or 1, self.options.sequences or 1
-        version = self.options.version or (0, 0)
+        part, logged = self._activations(self.options), self.work.logged.activations
+        if logged is not None and self._loads[0] != self._loads[1]:
+            expected = self._activations(self._full(self.work.logged.options))
+            if logged > expected.high:  # the formula gives too little for this model
+                return replace(part, low=min(part.low, round(logged)), high=round(logged))
+        return self._as_logged(part, logged)
+
+    def _activations(self, options: ServerOptions) -> MemoryPart:
+        rows, sequences = options.chunk or 1, options.sequences or 1
+        version = options.version or (0, 0)
         kernel = _KERNEL if self.work.capability >= _FLASHINFER else _OTHER_KERNEL
         low_each = (_SORTED if version < _FIRST_KERNEL else kernel)[0]
         high_each = (_SORTED if version <= _LAST_SORTED else kernel)[1]
@@ -125,8 +133,7 @@ class _Start:
         low = max(low, logits * low_each + hidden)
         high = max(high, logits * high_each + hidden)
         why = f"{rows:,} tokens at a time, or sampling for {sequences:,} sequences"
-        part = MemoryPart("activations", low, high, why)
-        return self._as_logged(part, self.work.logged.activations)
+        return MemoryPart("activations", low, high, why)
 
     @cached_property
     def graphs(self) -> MemoryPart:
@@ -146,8 +153,11 @@ class _Start:
 
     def _as_logged(self, part: MemoryPart, logged: float | None) -> MemoryPart:
         # A start with fewer requests than the logged one needs at most the logged size.
-        if self.is_logged or logged is None:
+        now, was = self._loads
+        if now == was or logged is None:
             return known_or(part, logged)
+        if not self._needs_no_more:
+            return replace(part, high=max(part.high, round(logged)))
         return replace(part, low=min(part.low, round(logged)), high=min(part.high, round(logged)))
 
     @cached_property
@@ -174,34 +184,68 @@ class _Start:
 
     @property
     def pool(self) -> tuple[int, int]:
-        if self.is_logged and self.work.logged.pool is not None:
-            return self.work.logged.pool
+        logged = self.work.logged
+        if logged.pool is not None and self.options == self._full(self.work.options):
+            return self._printed_pool or logged.pool
         low, high = self.budget[0] - self.inside[1], self.budget[1] - self.inside[0]
         measured = self._measured_pool
         if measured is None:
             return low, high
-        was, now = self._load(self.work.logged.options), self._load(self.options)
+        now, was = self._loads
         if was == now:
             return measured
-        if all(each <= before for each, before in zip(now, was, strict=True)):
+        if self._needs_no_more:
             return max(low, measured[0]), max(high, measured[1])
         return low, high
 
     @property
+    def _printed_pool(self) -> tuple[int, int] | None:
+        pool, longest = self.work.logged.printed_pool, self.work.logged.longest
+        if pool is None or longest is None:
+            return pool
+        return min(max(pool[0], self.cache.bytes_of(int(longest))), pool[1]), pool[1]
+
+    @property
     def _measured_pool(self) -> tuple[int, int] | None:
         # The log gives the cache at its own fraction; another fraction adds or removes budget.
-        pool, was = self.work.logged.printed_pool, self.work.logged.options.fraction
-        if pool is None or was is None:
+        pool, was = self._printed_pool, self._full(self.work.logged.options).fraction or 0
+        if pool is None:
             return None
         more = [((self.options.fraction or was) - was) * each for each in self.work.capacity]
         return round(pool[0] + min(more)), round(pool[1] + max(more))
 
-    def _load(self, options: ServerOptions) -> tuple[int, int, int]:
-        # These numbers determine the memory of activations and CUDA graphs.
+    def _full(self, options: ServerOptions) -> ServerOptions:
         work = self.work
-        full = of_vllm(options, work.memory, work.card, work.capability)
-        captured = 0 if full.is_eager else full.captured or 0
-        return full.chunk or 0, full.sequences or 0, captured
+        return of_vllm(options, work.memory, work.card, work.capability)
+
+    @property
+    def _loads(self) -> tuple[tuple[int, int, int], ...]:
+        # These numbers determine the memory of activations and CUDA graphs, here and in the log.
+        both = self.options, self._full(self.work.logged.options)
+        return tuple(
+            (each.chunk or 0, each.sequences or 0, 0 if each.is_eager else each.captured or 0)
+            for each in both
+        )
+
+    @property
+    def _needs_no_more(self) -> bool:
+        """True if activations and CUDA graphs are at most those of the logged start."""
+        return all(each <= before for each, before in zip(*self._loads, strict=True))
+
+    def with_options(self, **given: float | None) -> _Start:
+        """Return the start with the same options but for those `given`."""
+        options = replace(self.work.options, **given)  # type: ignore[arg-type]
+        return replace(self, options=self._full(options))
+
+    def fitted(self, longest: int) -> _Start:
+        """Return this start with the longest requests, at most `longest`, that its cache holds."""
+        given = {"fraction": self.options.fraction, "sequences": self.options.sequences}
+        start = self.with_options(longest=longest, **given)
+        while 0 < (held := start.cache.longest_in(start.pool[0])) < longest:
+            # In older releases the length of requests determines the activations.
+            longest = held
+            start = self.with_options(longest=longest, **given)
+        return start
 
     @property
     def cache(self) -> PagedCache:
@@ -211,33 +255,61 @@ class _Start:
         return PagedCache(sizes, self.work.computed_in, longest, self.options.chunk or 1, version)
 
     @property
+    def room(self) -> tuple[int, int]:
+        logged = self.work.logged
+        if logged.room is not None:
+            return logged.room
+        if logged.pool is not None and logged.longest is not None and self.cache.is_uniform:
+            return int(logged.longest), int(logged.longest)
+        return self.cache.tokens(*self.pool)
+
+    @property
     def safe_fraction(self) -> float:
         # The estimate of the graphs in the budget may be smaller than the graphs.
         outside = [self.parts[0], self.graphs, *self.parts[6:]]
-        low = self.work.capacity[0]
-        return max(math.floor((1 - sum(part.high for part in outside) / low) * 100), 0) / 100
+        low, logged = self.work.capacity[0], self.work.logged
+        safe = 1 - sum(part.high for part in outside) / low
+        if logged.free is not None:  # of a start that other processes prevented
+            safe = min(safe, (logged.free - DECIMALS - self.graphs.high) / low)
+        safe = max(math.floor(safe * 100), 0) / 100
+        is_proved = logged.has_started and self._needs_no_more
+        return max(safe, logged.options.fraction or 0) if is_proved else safe
 
 
 def vllm(work: ServingWork) -> Needs:
     """Estimate the memory of a vLLM server."""
     options, card = work.options, (work.memory, work.card, work.capability)
-    asked = _Start(work, of_vllm(options, *card), is_logged=True)
-    # The line to paste limits requests and their length, and so activations and graphs.
-    limits = ServerOptions(sequences=work.batch, longest=work.tokens)
-    limited = _Start(work, of_vllm(options.over(limits), *card), is_logged=False)
-    largest = limited.safe_fraction
-    fraction = options.fraction or largest
-    at_largest, pasted = (
-        replace(limited, options=replace(limited.options, fraction=each))
-        for each in (largest, fraction)
-    )
-    needed = max(asked.parts[3].high, pasted.cache.bytes_of(pasted.options.longest or 1))
-    least = math.ceil((limited.inside[1] + needed) / work.capacity[0] * 100) / 100
+    asked = _Start(work, of_vllm(options, *card))
+    # The advice limits the number of requests, and so activations and graphs.
+    few = {"sequences": options.sequences or work.batch}
+    largest = asked.with_options(**few).safe_fraction
+    at_largest = asked.with_options(fraction=largest, **few)
+    model = work.sizes.longest or work.tokens
+    held = at_largest.fitted(model)
+    longest = held.cache.longest_in(held.pool[0])
+    proposed, logged = options.fraction, work.logged
+    if logged.refusal:
+        proposed = asked.options.fraction if (logged.cache or 0) > 0 else None
+    fraction = min(proposed or largest, largest)
+    pasted = asked.with_options(fraction=fraction, longest=options.longest or work.tokens, **few)
+    if options.longest is not None:
+        pasted = pasted.fitted(options.longest)
+    length = max(pasted.options.longest or 1, work.tokens)
+    pasted = replace(pasted, options=replace(pasted.options, longest=length))
+    needed = max(asked.parts[3].high, pasted.cache.bytes_of(length))
+    least = math.ceil((pasted.inside[1] + needed) / work.capacity[0] * 100) / 100
     outside = (0, 0) if asked.has_graphs_inside else (asked.graphs.low, asked.graphs.high)
-    free = replace(at_largest.cache, longest=work.sizes.longest or work.tokens)
-    pool = at_largest.pool
     cards = parallel_option(work, "--tensor-parallel-size")
-    length = f"--max-model-len {pasted.options.longest} --max-num-seqs {pasted.options.sequences}"
+    limits = f"--max-model-len {length} --max-num-seqs {pasted.options.sequences}"
+    advice = Largest(
+        "--gpu-memory-utilization",
+        largest,
+        at_largest.cache.tokens(*at_largest.pool),
+        longest,
+        "--max-model-len",
+        beside="" if options.sequences else f"--max-num-seqs {work.batch}",
+        has_to_be_set=longest < (options.longest or model),
+    )
     return Needs(
         engine="vllm",
         parts=asked.parts,
@@ -245,15 +317,9 @@ def vllm(work: ServingWork) -> Needs:
         taken=(asked.budget[0] + outside[0], asked.budget[1] + outside[1]),
         loaded_beside=asked.loaded_beside,
         pool=asked.pool,
-        room=work.logged.room or asked.cache.tokens(*asked.pool),
-        largest=Largest(
-            "--gpu-memory-utilization",
-            largest,
-            pasted.cache.tokens(*pool),
-            free.longest_in(pool[0]),
-            "--max-model-len",
-        ),
-        paste=f"{cards}--gpu-memory-utilization {fraction:.2f} {length}"
+        room=asked.room,
+        largest=advice,
+        paste=f"{cards}--gpu-memory-utilization {fraction:.2f} {limits}"
         f"{options_again(options, 'vllm')}"
         if pasted.pool[0] >= needed
         else "",
@@ -261,6 +327,7 @@ def vllm(work: ServingWork) -> Needs:
         if least < 1
         else "",
         notes=_notes(asked),
+        doubt=doubt_of(work, advice),
     )
 
 
