@@ -191,12 +191,15 @@ def _apply_config(arguments: argparse.Namespace) -> None:
     from allocsim.fitting import read_config
 
     found = read_config(arguments.config)
-    arguments.config_notes = found.sentences
+    overridden = []
     for name, value in found.values.items():
         if name == "model":
             arguments.words = arguments.words or [value]
         elif getattr(arguments, name) is None:
             setattr(arguments, name, value)
+        else:
+            overridden.append(name)
+    arguments.config_notes = found.sentences(overridden)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         page_laws,
     )
     from allocsim.fitting.fit_result import Fit
-    from allocsim.fitting.from_config import ReadConfig, read_config
+    from allocsim.fitting.from_config import WARNING, ReadConfig, read_config
     from allocsim.fitting.image_models import GENERATORS
     from allocsim.fitting.model import Configured, model_of, most_positions
     from allocsim.fitting.notes import (
@@ -86,7 +86,8 @@ __all__ = [
     "Largest", "LawModel", "MASK_NOTE",
     "OPTIMIZERS", "Opening", "PARALLEL", "PageLaws", "Phase", "Planned", "QUANTS", "RESERVED_SEEN",
     "Ran", "ReadConfig", "ReadFront", "SIZES", "STARTS", "Served", "Sharded", "Started",
-    "TORCHVISION", "Task", "TriedSize", "advise", "estimate", "fewest", "fewest_checkpointed",
+    "TORCHVISION", "Task", "TriedSize", "WARNING", "advise", "estimate", "fewest",
+    "fewest_checkpointed",
     "find_layouts", "fit", "fit_cards", "fit_command", "frontier", "held_of", "largest",
     "law_cards", "law_families", "law_models", "law_programs", "lengths_of", "model_of",
     "most_positions", "opening_at", "page_laws", "precision_of", "program_of", "read_answers",
@@ -102,7 +103,7 @@ _HOMES = {
     "by_formula": "Estimate estimate",
     "by_engine": "fit fit_cards fit_command",
     "fit_result": "Fit",
-    "from_config": "ReadConfig read_config",
+    "from_config": "ReadConfig WARNING read_config",
     "search": "SIZES Fewest Frontier Largest TriedSize fewest frontier largest",
     "image_models": "GENERATORS",
     "model": "Configured model_of most_positions",

@@ -1,65 +1,43 @@
 """Convert the configuration of a training tool, such as axolotl, to options of `fit`.
 
 A key is recognised by its name, whichever tool the file is for, because the tools share most names.
+The tool decides the defaults of absent keys and what `bf16: true` means.
 """
-
-# Sources: the documented configuration keys of TrainingArguments of Hugging Face, TRL, axolotl,
-# LLaMA-Factory, torchtune, accelerate, DeepSpeed and peft.
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from allocsim.errors import ConfigError
+from allocsim.fitting.config_keys import (
+    ALONE,
+    ATTENTION,
+    AUTO,
+    DEFAULTS,
+    DISABLED,
+    DOUBLE,
+    FACTORY,
+    FILES,
+    IN_WORDS,
+    KEYS,
+    METHODS,
+    OFFLOADS,
+    OPTIMIZERS,
+    RANKS,
+    REFERRING,
+    TOOLS,
+    TYPES,
+    UNCOUNTED,
+    WHOLE,
+)
 from allocsim.fitting.model import bytes_of_config, flattened
 
-_KEYS: dict[str, tuple[str, ...]] = {
-    "model": ("model_name_or_path", "base_model", "pretrained_model_name_or_path", "model"),
-    "batch": (
-        *("per_device_train_batch_size", "micro_batch_size", "train_micro_batch_size_per_gpu"),
-        "batch_size",
-    ),
-    "accumulate": ("gradient_accumulation_steps",),
-    "seq": ("max_length", "max_seq_length", "sequence_len", "cutoff_len", "tokenizer.max_seq_len"),
-    "lora": ("lora_r", "lora_rank", "model.lora_rank", "r", "peft_config.r"),
-    "lora_targets": ("lora_target_modules", "lora_target", "target_modules"),
-    "optimizer": ("optim", "optimizer", "optimizer._component_"),
-    "checkpointing": (
-        *("gradient_checkpointing", "enable_activation_checkpointing"),
-        "fsdp_config.fsdp_activation_checkpointing",
-    ),
-    "attention": ("attn_implementation", "flash_attn", "flash_attention"),
-    "compiles": ("torch_compile", "compile"),
-}
-"""Configuration keys for each option of `fit`; the first that is present counts.
-
-A dot separates nested keys."""
-_OPTIMIZERS = {
-    **dict.fromkeys(("adamw_torch", "adamw", "adamw_hf", "torch.optim.adamw"), "adamw"),
-    "adamw_torch_fused": "adamw-fused",
-    **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit", "bitsandbytes.optim.adamw8bit"), "adamw8bit"),
-    **dict.fromkeys(("paged_adamw_8bit", "bitsandbytes.optim.pagedadamw8bit"), "paged-adamw8bit"),
-    "bitsandbytes.optim.adam8bit": "adam8bit",
-    **dict.fromkeys(("adafactor", "torch.optim.adafactor"), "adafactor"),
-    **dict.fromkeys(("sgd", "torch.optim.sgd"), "sgd"),
-}
-_ATTENTION = {
-    **{"sdpa": "sdpa", "eager": "eager", "flash_attention_2": "flash", "fa2": "flash"},
-    "true": "flash",
-    "disabled": "eager",
-}
-_HALF = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16"}
-_TYPES = ("torch_dtype", "dtype", "model_dtype")
-_MASTERLESS = ("base_model", "tokenizer._component_", "pure_bf16")
-"""Keys whose presence shows that `bf16: true` means 16-bit weights, and not autocast.
-
-base_model is a key of axolotl, tokenizer._component_ of torchtune."""
-_RANKS = ("num_processes", "world_size")
-_AUTO = (None, "auto", "", "none", False)
+WARNING = "warning: "
+"""First word of a sentence that the answer to a configuration is too low."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +48,10 @@ class ReadConfig:
     values: values of the options, by names such as "batch".
     used, ignored: keys of the configuration that became options, and all other keys.
     notes: differences between the configuration and what `fit` computes, one sentence each.
+    tool: name of the tool that the configuration is for, or "" if it is not known.
+    assumed: defaults and habits of the tool that decide memory, in words, by option; text after a
+        dot tells several of an option apart.
+    warnings: reasons why the answer is too low, one sentence each.
     """
 
     path: str
@@ -77,11 +59,22 @@ class ReadConfig:
     used: tuple[str, ...]
     ignored: tuple[str, ...]
     notes: tuple[str, ...]
+    tool: str = ""
+    assumed: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
-    @property
-    def sentences(self) -> tuple[str, ...]:
+    def sentences(self, overridden: Collection[str] = ()) -> tuple[str, ...]:
+        """Return all sentences about the configuration; warnings come first.
+
+        overridden: options that the user gives beside the file.
+        """
         rest = ", ".join(self.ignored) or "nothing"
-        return (f"{self.path}: read {', '.join(self.used)}; ignored {rest}", *self.notes)
+        assumed = [
+            text for name, text in self.assumed.items() if name.partition(".")[0] not in overridden
+        ]
+        said = f"; assumed{self.tool and ' of '}{self.tool}: {', '.join(assumed)}"
+        read = f"{self.path}: read {', '.join(self.used)}{said * bool(assumed)}; ignored {rest}"
+        return (*(f"{WARNING}{each}" for each in self.warnings), read, *self.notes)
 
 
 def read_config(path: str | Path) -> ReadConfig:
@@ -92,12 +85,19 @@ def read_config(path: str | Path) -> ReadConfig:
     file = Path(path)
     flat = dict(flattened(_parsed(file)))
     reader = _Reader(flat)
+    for key, before in FILES.items():
+        reader.read_further(file, key, before)
     values = dict(reader.values())
     if not values:
         why = "; ".join(reader.notes) or "no key of a training's configuration that decides memory"
         raise ConfigError(f"{file}: {why}")
     ignored = tuple(key for key in flat if key not in reader.used)
-    return ReadConfig(str(path), values, tuple(reader.used), ignored, tuple(reader.notes))
+    return ReadConfig(
+        *(str(path), values, tuple(reader.used), ignored, tuple(reader.notes)),
+        tool=reader.tool,
+        assumed=reader.assumed,
+        warnings=tuple(reader.warnings),
+    )
 
 
 def _parsed(file: Path) -> Mapping[str, Any]:
@@ -132,20 +132,36 @@ class _Reader:
     """Converter of a configuration's keys to options of `fit`.
 
     flat: values by key; a dot separates nested keys.
-    used: keys that became options.
-    notes: differences between the configuration and what `fit` computes, one sentence each.
+    used, notes, tool, assumed, warnings: as in `ReadConfig`.
     """
 
-    def __init__(self, flat: Mapping[str, Any]) -> None:
+    def __init__(self, flat: dict[str, Any]) -> None:
         self.flat = flat
         self.used: list[str] = []
         self.notes: list[str] = []
+        self.assumed: dict[str, str] = {}
+        self.warnings: list[str] = []
+        self.tool = next((name for name, keys in TOOLS.items() if flat.keys() & set(keys)), "")
+
+    def read_further(self, file: Path, key: str, before: str) -> None:
+        """Add the keys of the file that `key` names, relative to `file` or a folder above it."""
+        name = self.flat.get(key)
+        if not isinstance(name, str) or name in AUTO:
+            return
+        places = [folder / name for folder in file.absolute().parents]
+        try:
+            found = next((each for each in places if each.is_file()), Path(name))
+            self.flat |= flattened(_parsed(found), before)
+        except ConfigError as error:
+            self.warnings.append(f"{key}: {error}, so what it decides is not counted")
+        else:
+            self.used.append(key)
 
     def take(self, *keys: str) -> Any:
-        for key in keys:
-            if self.flat.get(key) not in _AUTO:
-                self.used.append(key)
-                return self.flat[key]
+        for name in (name for key in keys for name in (key, f"deepspeed.{key}")):
+            if self.flat.get(name) not in AUTO:
+                self.used.append(name)
+                return self.flat[name]
         return None
 
     def values(self) -> Iterator[tuple[str, Any]]:
@@ -157,26 +173,56 @@ class _Reader:
             "compiles": bool,
             "model": str,
         }
-        has_adapters = self.take("finetuning_type", "adapter") or "lora"
+        has_lora = self.has_lora()
+        sequences = self.sequences(has_lora)
         self.take("lora_target_linear")
-        for name, keys in _KEYS.items():
-            if name.startswith("lora") and has_adapters not in ("lora", "qlora"):
+        for name, keys in KEYS.items():
+            if name.startswith("lora") and not has_lora:
                 continue
             value = self.take(*keys)
             if value is None:
-                continue
-            made = converted[name](value) if name in converted else self.count(name, value)
+                made = self.default(name, keys)
+            else:
+                made = converted[name](value) if name in converted else self.count(name, value)
             if made is not None:
-                yield name, made
-        if (dtype := self.dtype()) is not None:
+                yield name, made * sequences if name == "batch" else made
+        stage = self.take("zero_optimization.stage", "deepspeed_config.zero_stage")
+        if (dtype := self.dtype(stage, has_lora=has_lora)) is not None:
             yield "dtype", dtype
-        if (parallel := self.parallel()) is not None:
+        if (parallel := self.parallel(stage)) is not None:
             yield "parallel", parallel
-            yield "ranks", self.count("ranks", self.take(*_RANKS) or 1)
-        if self.take("load_in_4bit") or self.take("quantization_bit") == 4:
-            yield "quant", "nf4-double" if self.take("bnb_4bit_use_double_quant") else "nf4"
-        if self.take("load_in_8bit", "quantization_bit") not in (None, 4):
-            self.notes.append("weights in 8 bits are not computed; 16 bits are counted")
+            ranks = self.take(*RANKS)
+            if ranks is None:
+                self.assumed["ranks"] = "1 GPU, as the file names no number (--ranks N)"
+            yield "ranks", self.count("ranks", ranks or 1)
+        if (quant := self.quant()) is not None:
+            yield "quant", quant
+
+    def has_lora(self) -> bool:
+        kind = self.take("finetuning_type", "adapter")
+        is_named = bool(self.flat.keys() & set(KEYS["lora"]))
+        if self.tool == "TRL":
+            asked = self.take("use_peft")
+            if is_named and asked is None:
+                self.warnings.append("TRL trains all weights, not LoRA, without use_peft: true")
+            return bool(asked) or is_named
+        if kind not in (None, "lora", "qlora", "full"):
+            self.notes.append(f"{kind} is computed as training of all weights, which needs more")
+        is_usual = self.tool == FACTORY or (is_named and self.tool != "axolotl")
+        return kind in ("lora", "qlora") or (kind is None and is_usual)
+
+    def default(self, name: str, keys: Iterable[str]) -> Any:
+        value = DEFAULTS.get(self.tool, {}).get(name)
+        if name == "checkpointing" and self.tool == FACTORY:
+            refused = [key for key in DISABLED if self.flat.get(key) is True]
+        else:
+            refused = [key for key in keys if self.flat.get(key) is False]
+        if value is not None and refused:
+            self.used += refused
+            return False
+        if value is not None:
+            self.assumed[name] = IN_WORDS[name](value)
+        return value
 
     def count(self, name: str, value: Any) -> int | None:
         if isinstance(value, int) and value > 0:
@@ -187,7 +233,7 @@ class _Reader:
         return None
 
     def optimizer(self, value: Any) -> str | None:
-        name = _OPTIMIZERS.get(str(value).lower())
+        name = OPTIMIZERS.get(str(value).lower())
         if name == "adamw" and self.take("optimizer.fused") is True:
             name = "adamw-fused"
         if name is None:
@@ -195,7 +241,7 @@ class _Reader:
         return name
 
     def attention(self, value: Any) -> str | None:
-        name = _ATTENTION.get(str(value).lower())
+        name = ATTENTION.get(str(value).lower())
         if name != "flash":
             return name
         self.notes.append("flash attention is computed by PyTorch's own, which saves the same")
@@ -205,19 +251,81 @@ class _Reader:
         names = ",".join(value) if isinstance(value, list) else str(value)
         return None if names in ("all", "all-linear") else names
 
-    def dtype(self) -> str | None:
-        half = _HALF.get(str(self.take(*_TYPES)).removeprefix("torch."))
+    def dtype(self, stage: Any, *, has_lora: bool) -> str | None:
+        whole = WHOLE.get(str(self.take(*TYPES)).removeprefix("torch."))
+        is_pure = self.take("pure_bf16") is not None
+        half = "bf16" if is_pure else self.half()
+        if whole in ("bf16", "fp16"):
+            half = whole
+        is_factory, is_trl = self.tool == FACTORY, self.tool == "TRL"
+        if half is None:
+            usual = ("bf16" if has_lora else "fp32") if is_factory else None
+            whole = whole or usual
+        elif stage is not None and not has_lora:
+            # DeepSpeed keeps 32-bit weights and states, whatever the type of the model.
+            self.assumed["dtype"] = "fp32 master weights of DeepSpeed"
+            if stage == 3:
+                self.warnings.append(
+                    "the answer is too low by the 16-bit weights and gradients of ZeRO 3, 4 "
+                    "bytes a parameter over all GPUs; --zero 3 --data-parallel N without --config "
+                    "counts them"
+                )
+            return f"autocast-{half}"
+        elif self.tool in ("axolotl", "torchtune") or is_pure or (is_factory and has_lora):
+            whole = whole or half
+        elif whole is None and (is_factory or is_trl):
+            self.assumed["dtype"] = "weights in fp32"
+        if whole is not None and self.tool and not self.flat.keys() & set(TYPES):
+            self.assumed["dtype"] = f"{'frozen ' * has_lora}weights in {whole}"
+        if half is not None and whole in (None, "fp32"):
+            return f"autocast-{half}"
+        return whole
+
+    def half(self) -> str | None:
+        # The type of --bf16, --fp16 and autocast.
         mixed = str(self.take("mixed_precision"))
         for name in ("bf16", "fp16"):
-            is_on = self.take(name, f"{name}.enabled", f"pure_{name}") is not None
-            if half is None and (is_on or mixed == name):
-                is_whole = any(key in self.flat for key in _MASTERLESS)
-                return name if is_whole else f"autocast-{name}"
-        return half
+            if self.take(name, f"{name}.enabled") is not None or mixed == name:
+                filled = f"deepspeed.{name}.enabled"
+                self.used += [filled] * (self.flat.get(filled) in ("auto", True))
+                return name
+        for name in ("bf16", "fp16"):
+            # In a file of DeepSpeed alone, the options of the trainer decide, which are not there.
+            if self.flat.get(f"{name}.enabled") == "auto":
+                self.used.append(f"{name}.enabled")
+                self.assumed["dtype.half"] = (
+                    f'{name} for "auto", as the trainer passes with --{name}'
+                )
+                return name
+        if self.tool in ("axolotl", "TRL") and self.flat.get("bf16") is not False:
+            self.used += ["bf16"] * ("bf16" in self.flat)
+            self.assumed["dtype.half"] = "bf16: true"
+            return "bf16"
+        return None
 
-    def parallel(self) -> str | None:
+    def quant(self) -> str | None:
+        is_torchtune = "qlora" in str(self.flat.get("model._component_"))
+        if self.take("load_in_4bit") or self.take("quantization_bit") == 4 or is_torchtune:
+            if self.tool in ("axolotl", FACTORY):
+                self.assumed.pop("dtype", None)
+                self.notes.append(
+                    "embeddings, norms and logits are counted in 32 bits, as peft prepares "
+                    f"weights in 4 bits; {self.tool} keeps 16 bits, which need less"
+                )
+            named = self.take(*DOUBLE)
+            is_refused = any(self.flat.get(key) is False for key in DOUBLE)
+            if named is None and self.tool in ("axolotl", FACTORY, "torchtune") and not is_refused:
+                self.assumed["quant"] = "4-bit scales quantized"
+                return "nf4-double"
+            return "nf4-double" if named else "nf4"
+        if self.take("load_in_8bit", "quantization_bit") not in (None, 4):
+            self.notes.append("weights in 8 bits are not computed; 16 bits are counted")
+        return None
+
+    def parallel(self, stage: Any) -> str | None:
         kind = str(self.take("distributed_type")).lower()
-        stage = self.take("zero_optimization.stage", "deepspeed_config.zero_stage")
+        if self.take(*OFFLOADS) is not None:
+            self.notes.append("offloading to host memory is not computed, which needs less")
         if stage in (1, 2):
             self.notes.append(
                 f"ZeRO {stage} is computed as DistributedDataParallel, which needs more"
@@ -225,3 +333,45 @@ class _Reader:
         if self.take("fsdp", "fsdp_config.fsdp_version") or kind == "fsdp" or stage == 3:
             return "fsdp"
         return "ddp" if kind == "multi_gpu" or stage in (1, 2) else None
+
+    def method(self) -> str:
+        """Return the kind of training in lower case, such as "dpo"; "" for supervised training."""
+        named = str(self.take("stage", "rl") or "").lower()
+        if named == "dpo" and self.flat.get("pref_loss") in ALONE:
+            named = str(self.take("pref_loss"))
+        if named not in ("", "sft", "pt"):
+            return named
+        if self.take("reward_model") is True:
+            return "reward"
+        if "DPOLoss" in str(self.flat.get("loss._component_")):
+            self.take("loss._component_")
+            return "dpo"
+        for name, keys in METHODS.items():
+            if self.tool in ("TRL", "torchtune", "") and self.take(*keys) is not None:
+                return name
+        return ""
+
+    def sequences(self, has_lora: bool) -> int:
+        """Return the number of sequences of an example, and warn of what is not counted."""
+        method = self.method()
+        if not method:
+            return 1
+        if method not in (*REFERRING, *ALONE):
+            self.warnings.append(
+                f"{method.upper()} is answered as supervised training, which is too low: "
+                f"{UNCOUNTED.get(method, 'generation, and reference and reward models are')} "
+                "not counted"
+            )
+            return 1
+        pairs = f"{method.upper()} is answered as supervised training on pairs, two sequences each"
+        has_reference = self.take("ref_model", "rl_adapter_ref_model") or not has_lora
+        if method in ALONE:
+            self.notes.append(pairs)
+        elif self.take("precompute_ref_log_probs"):
+            self.notes.append(f"{pairs}; the reference is computed before")
+        else:
+            weights = "the weights of a frozen reference model and " if has_reference else ""
+            self.warnings.append(
+                f"{pairs}, which is too low: {weights}the reference's logits are not counted"
+            )
+        return 2

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from allocsim.analysis.top import Top
-from allocsim.fitting import BY_LAW, Advice, Change, Estimate, Fit, Ran
+from allocsim.fitting import BY_LAW, WARNING, Advice, Change, Estimate, Fit, Ran
 from allocsim.report.answer import Part, answer_of, paste_line
 from allocsim.report.fit_served import NO_RUN
 from allocsim.report.layout import LABEL, WIDTH, exact_size, fields, plural, row, rows, table
@@ -20,7 +20,9 @@ _BAR = WIDTH - LABEL - 26
 _VISIBLE = 100
 """Divisor: parts below 1/100 of the memory are not shown."""
 _READ = "; ignored "
-"""Text by which a note on the ignored fields of a model's configuration is recognised."""
+"""Text by which the note on the keys of a configuration is recognised; it is always shown."""
+_MOST_READ = 8
+"""Largest number of lines of that note; JSON has all."""
 _RELEASE = "transformers "
 """Start of a note that the laws (formulas) are for another version of transformers.
 
@@ -48,7 +50,8 @@ def text(
         return _text_of_cards(fits)
     (fit,) = fits
     stored = "" if advice is None else _stored(advice)
-    parts = [Part(row("Verdict", fit.headline() + stored))]
+    warnings = note_rows(fit.notes, is_warning=True)
+    parts = [Part(warnings), Part(row("Verdict", fit.headline() + stored))]
     changes = Part([] if advice is None else _changes(advice), starts=True)
     if isinstance(fit, Estimate):
         parts += [*_estimated(fit), changes, *_remarks(fit.notes)]
@@ -92,11 +95,17 @@ def _changes(advice: Advice) -> list[str]:
 
 
 def _remarks(notes: Sequence[str]) -> list[Part]:
-    shown = (note for note in notes if not note.startswith(BY_LAW))
-    return [
-        Part(row("Note", note), rank=2 if note.startswith(_RELEASE) or _READ in note else 4 + i)
-        for i, note in enumerate(shown)
-    ]
+    shown = (note for note in notes if not note.startswith((BY_LAW, WARNING)))
+    parts = []
+    for i, note in enumerate(shown):
+        lines = row("Note", note)
+        if _READ in note:
+            if len(lines) > _MOST_READ:
+                lines[_MOST_READ - 1 :] = row("", "... and more (--json)")
+            parts.append(Part(lines))
+        else:
+            parts.append(Part(lines, rank=2 if note.startswith(_RELEASE) else 4 + i))
+    return parts
 
 
 def _estimated(found: Estimate) -> list[Part]:
@@ -107,14 +116,17 @@ def _estimated(found: Estimate) -> list[Part]:
             lines.append(f"{format_range(each.low, each.high):>{LABEL + 24}}  {each.name}")
     return [
         Part(lines),
-        Part(row("Program", found.task.text), rank=1, starts=True),
+        Part(row("Program", found.task.text), starts=True),
         Part(row("Computed by", f"formula: {found.source}"), rank=2),
-        Part(row("Why", found.reason) if found.reason else ()),
+        Part(row("Why", found.reason) if found.reason else (), rank=1),
     ]
 
 
-def note_rows(notes: Sequence[str]) -> list[str]:
-    return [line for note in notes for line in row("Note", note)]
+def note_rows(notes: Sequence[str], *, is_warning: bool = False) -> list[str]:
+    """Return the lines of the notes, or of those that are warnings; the others are left out."""
+    label, start = ("Warning", len(WARNING)) if is_warning else ("Note", 0)
+    chosen = (each[start:] for each in notes if each.startswith(WARNING) == is_warning)
+    return [line for each in chosen for line in row(label, each)]
 
 
 def retries(ran: Ran) -> str:
@@ -301,7 +313,8 @@ def _text_of_cards(fits: Sequence[Fit | Estimate]) -> str:
     if reasons:
         lines += row("Ranges", f"by formula, where {reasons[0]}")
     notes = dict.fromkeys(note for fit in fits for note in fit.notes)
-    return "\n".join([*lines, *note_rows(list(notes)), ""])
+    warnings = note_rows(list(notes), is_warning=True)
+    return "\n".join([*warnings, *lines, *note_rows(list(notes)), ""])
 
 
 def _program(fit: Fit | Estimate) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,14 +83,14 @@ EXPECTED: list[tuple[dict[str, Any], dict[str, Any]]] = [
                 "attention": "sdpa",
             },
             "dtype": "bf16",
-            "quant": "nf4",
+            "quant": "nf4-double",
         },
     ),
     (
         LLAMA_FACTORY,
         {
             **{"model": "Qwen/Qwen2.5-7B-Instruct", "batch": 1, "accumulate": 2, "seq": 4096},
-            **{"attention": "sdpa", "dtype": "autocast-bf16"},
+            **{"attention": "sdpa", "dtype": "autocast-bf16", "checkpointing": True},
         },
     ),
     (
@@ -107,6 +108,13 @@ EXPECTED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (DEEPSPEED, {"batch": 4, "dtype": "autocast-fp16", "parallel": "ddp", "ranks": 1}),
 ]
 """Configurations as the tools' documentation shows them, and the options that they mean."""
+FACTORY_LORA = {
+    "model_name_or_path": "Qwen/Qwen2.5-7B-Instruct",
+    "stage": "sft",
+    "lora_target": "all",
+    "bf16": True,
+}
+ZERO = {"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 3}}
 
 
 def read(config: dict[str, Any], folder: Path) -> ReadConfig:
@@ -170,3 +178,126 @@ def test_config_whose_only_key_has_no_number_is_refused_by_that_key(tmp_path: Pa
     file.write_text('{"per_device_train_batch_size": "four"}')
     with pytest.raises(ConfigError, match="batch is 'four'; expected a whole number"):
         read_config(file)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected", "assumed"),
+    [
+        (
+            FACTORY_LORA,
+            {"batch": 8, "seq": 2048, "lora": 8, "checkpointing": True, "dtype": "bf16"},
+            "LLaMA-Factory: batch 8, 2,048 tokens, LoRA of rank 8, checkpointing, "
+            "frozen weights in bf16;",
+        ),
+        (
+            FACTORY_LORA | {"disable_gradient_checkpointing": True, "quantization_bit": 4},
+            {"checkpointing": False, "quant": "nf4-double"},
+            "LLaMA-Factory: batch 8, 2,048 tokens, LoRA of rank 8, 4-bit scales quantized;",
+        ),
+        (
+            FACTORY_LORA | {"finetuning_type": "full"},
+            {"dtype": "autocast-bf16", "checkpointing": True, "lora": None},
+            "checkpointing, weights in fp32;",
+        ),
+        (
+            FACTORY_LORA | {"finetuning_type": "full", "pure_bf16": True},
+            {"dtype": "bf16"},
+            "weights in bf16;",
+        ),
+        (
+            {"base_model": "m/llama", "bf16": "auto", "lora_r": 8, "micro_batch_size": 1},
+            {"dtype": "bf16", "lora": None, "checkpointing": False},
+            "axolotl: no checkpointing, bf16: true, weights in bf16;",
+        ),
+        (
+            {"model_name_or_path": "m/llama", "max_length": 512, "use_peft": True},
+            {"batch": 8, "lora": 16, "checkpointing": True, "dtype": "autocast-bf16"},
+            "TRL: batch 8, LoRA of rank 16, checkpointing, bf16: true, weights in fp32;",
+        ),
+        (
+            {"max_length": 512, "gradient_checkpointing": False, "bf16": False},
+            {"checkpointing": False, "dtype": None},
+            "TRL: batch 8;",
+        ),
+        (
+            TORCHTUNE | {"model": {"_component_": "torchtune.models.qlora_x", "lora_rank": 8}},
+            {"quant": "nf4-double", "dtype": "bf16"},
+            "torchtune: 4-bit scales quantized;",
+        ),
+    ],
+)
+def test_defaults_of_a_tool_that_decide_memory_are_used_and_said(
+    config: dict[str, Any], expected: dict[str, Any], assumed: str, tmp_path: Path
+) -> None:
+    found = read(config, tmp_path)
+    assert {name: found.values.get(name) for name in expected} == expected
+    assert assumed in found.sentences()[0]
+
+
+@pytest.mark.parametrize(
+    ("config", "batch", "said"),
+    [
+        (FACTORY_LORA | {"stage": "dpo"}, 16, "DPO is answered as .* on pairs.*: the reference's"),
+        (
+            FACTORY_LORA | {"stage": "dpo", "finetuning_type": "full"},
+            16,
+            "the weights of a frozen reference model and the reference's logits",
+        ),
+        (FACTORY_LORA | {"stage": "ppo"}, 8, "PPO is .* too low: generation, and reference"),
+        (AXOLOTL | {"rl": "dpo"}, 4, "DPO is answered"),
+        (AXOLOTL | {"rl": "kto"}, 2, "KTO is .* too low"),
+        ({"max_length": 512, "beta": 0.1}, 16, "DPO is answered .* frozen reference model"),
+        ({"num_generations": 8, "beta": 0.1}, 8, "GRPO is answered"),
+        (TORCHTUNE | {"loss": {"_component_": "torchtune.rlhf.loss.DPOLoss"}}, 4, "DPO is"),
+    ],
+)
+def test_training_beyond_supervised_is_warned_of_first(
+    config: dict[str, Any], batch: int, said: str, tmp_path: Path
+) -> None:
+    found = read(config, tmp_path)
+    assert found.values["batch"] == batch
+    assert re.match(f"warning: .*{said}", found.sentences()[0])
+
+
+def test_pairs_without_a_reference_are_answered_without_a_warning(tmp_path: Path) -> None:
+    found = read(FACTORY_LORA | {"stage": "dpo", "pref_loss": "simpo"}, tmp_path)
+    assert found.values["batch"] == 16
+    assert not found.warnings
+    assert "SIMPO is answered as supervised training on pairs" in found.notes[-1]
+    assert not read(FACTORY_LORA | {"pref_loss": "sigmoid"}, tmp_path).warnings
+
+
+def test_named_file_of_deepspeed_is_read_or_its_absence_comes_first(tmp_path: Path) -> None:
+    config = FACTORY_LORA | {"deepspeed": "examples/ds3.json"}
+    missing = read(config, tmp_path)
+    assert "parallel" not in missing.values
+    assert re.match("warning: deepspeed: .*ds3.json cannot be read", missing.sentences()[0])
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "ds3.json").write_text(json.dumps(ZERO))
+    (tmp_path / "train").mkdir()
+    found = read(config, tmp_path / "train")
+    assert (found.values["parallel"], found.values["dtype"]) == ("fsdp", "bf16")
+    assert {"deepspeed", "deepspeed.zero_optimization.stage"} <= set(found.used)
+    assert found.ignored == ()
+    full = read(config | {"finetuning_type": "full"}, tmp_path)
+    assert full.values["dtype"] == "autocast-bf16"
+    assert "1 GPU, as the file names no number" in full.sentences()[-1]
+    assert "1 GPU" not in full.sentences(["ranks"])[-1]
+
+
+def test_auto_of_deepspeed_is_the_precision_that_the_trainer_passes(
+    cli: Callable[..., Done], tmp_path: Path
+) -> None:
+    found = read(ZERO, tmp_path)
+    assert found.values["dtype"] == "autocast-bf16"
+    assert found.assumed["dtype"] == "fp32 master weights of DeepSpeed"
+    file = tmp_path / "zero.json"
+    file.write_text(json.dumps(ZERO | {"steps_per_print": 5}))
+    words = ("fit", "Llama-3.1-8B", "--gpu", "h100", "--ranks", "8", "--config", str(file))
+    text = " ".join(cli(*words, "--engine", "auto").out.split())
+    assert text.startswith("Warning the answer is too low by the 16-bit weights and gradients")
+    assert 'bf16 for "auto", as the trainer passes with --bf16' in text
+    assert "ignored steps_per_print" in text
+    notes = json.loads(cli(*words, "--json").out)["notes"]
+    assert any(note.endswith("ignored steps_per_print") for note in notes)
+    assert text.split()[1:4] == notes[1].removeprefix("warning: ").split()[:3]
