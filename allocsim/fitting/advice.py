@@ -293,7 +293,7 @@ def _of_training(task: Task, gpu: Gpu, trials: _Trials) -> Iterator[Change | Non
     if half is not None and not task.lora:
         halves = [replace(each, dtype=half) for each in (task, saved or task, one)]
         yield trials.first(halves, gpu, f"all in {half}")
-    if not task.quant and isinstance(task.model, Configured):
+    if not task.quant and task.parallel != "fsdp" and isinstance(task.model, Configured):
         adapted = [replace(each, lora=task.lora or _LORA) for each in (task, saved or task, one)]
         frozen = [replace(each, quant="nf4-double") for each in adapted]
         if not task.lora:

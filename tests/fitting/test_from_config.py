@@ -301,3 +301,14 @@ def test_auto_of_deepspeed_is_the_precision_that_the_trainer_passes(
     notes = json.loads(cli(*words, "--json").out)["notes"]
     assert any(note.endswith("ignored steps_per_print") for note in notes)
     assert text.split()[1:4] == notes[1].removeprefix("warning: ").split()[:3]
+
+
+def test_answer_under_fsdp_has_no_changes_that_fsdp_refuses(
+    cli: Callable[..., Done], tmp_path: Path
+) -> None:
+    file = tmp_path / "zero.json"
+    file.write_text(json.dumps(ZERO))
+    words = ("fit", "Qwen2.5-7B", "--gpu", "RTX 4090", "--lora", "8", "--config", str(file))
+    done = cli(*words, "--dtype", "bf16", "--seq", "4096")
+    assert "Make it fit" in done.out
+    assert "--quant" not in done.out
