@@ -255,6 +255,12 @@ def test_a_failed_start_is_the_verdict_and_its_length_is_pasted(cli: Cli, log: P
     assert other["fits"]
 
 
+def test_a_failed_start_says_nothing_of_other_cards(cli: Cli, log: Path) -> None:
+    words = ("Llama-3.1-8B", "--server", "vllm", "--gpu", "L4", "--gpu", "H100")
+    found = answer(cli, log, TOO_LONG, *words)
+    assert [card["fits"] for card in found["cards"]] == [True, True]
+
+
 def test_the_largest_safe_fraction_has_the_activations_of_the_log(cli: Cli, log: Path) -> None:
     """0.06 of 23.69 GiB are 1.42 GiB more than the 2.64 GiB of 49,424 tokens."""
     words = ("Qwen2.5-7B", "--server", "vllm", "--gpu", "3090")
@@ -327,3 +333,14 @@ def test_a_start_of_sglang_proves_its_fraction(
     assert high == pytest.approx((end + 0.3) * GIB)
     if fraction == largest:
         assert found["largest"]["room_tokens"] == found["room_tokens"]
+
+
+def test_a_start_of_sglang_that_failed_gets_a_smaller_fraction(cli: Cli, log: Path) -> None:
+    text = STARTED.format(fraction=0.85, free=2.02, end=1.9).partition("Capture")[0]
+    text += (
+        "Exception: Capture cuda graph failed: CUDA out of memory. Tried to allocate 1.16 GiB.\n"
+    )
+    found = answer(cli, log, text, "Qwen3-8B", "--server", "sglang", "--gpu", "3090")
+    assert (found["fits"], found["may_fit"]) == (False, False)
+    assert found["largest"]["value"] == 0.8
+    assert found["paste"].startswith("--mem-fraction-static 0.8 ")

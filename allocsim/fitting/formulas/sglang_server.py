@@ -31,6 +31,9 @@ from allocsim.units import MIB
 _MADE_AT_LOAD = 320 * MIB
 """Largest number of bytes that loading a model took in addition to its weights, in posted logs."""
 
+_LESS = 0.05
+"""Difference to the mem_fraction_static with which CUDA graphs found no memory."""
+
 
 def static_fraction(
     memory: int, cards: int = 1, chunk: int | None = None, captured: int | None = None
@@ -106,6 +109,8 @@ def sglang(work: ServingWork) -> Needs:
         whole = copies * work.weights.of_role("token_embd")
         made = whole + work.encoder[0], whole + work.encoder[1] + _MADE_AT_LOAD
     safe = max(usual, _proved(work, spare))
+    if logged.refusal and logged.cache:  # memory ran out beside the cache
+        safe = min(safe, round(fraction - _LESS, 3))
     pools = {
         each: (
             math.floor(free[0] * each) - weights.high - made[1],
