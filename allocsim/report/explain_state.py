@@ -72,12 +72,20 @@ def _answer(found: StateExplanation) -> list[str]:
 
 
 def _unasked(found: StateExplanation) -> list[str]:
-    if_full = ", if the driver has no free memory" if found.source.is_taken_full else ""
+    if_full = (
+        ", if the driver has no free memory before a retry" if found.source.is_taken_full else ""
+    )
     lines = row("Verdict", "no error is recorded: the snapshot holds a state and no history")
     largest = exact_size(found.largest_request_bytes)
     lines += row("Largest", f"a request of {largest} succeeds on the default stream")
     if found.refusal is not None:
+        figures = found.refusal.figures
+        tried, free = figures.tried_bytes or 0, figures.free_bytes or 0
         because = _because(found.refusal)
+        if free and found.source.is_taken_full:
+            because += f"; the retry releases {format_size(free)}"
+        if format_size(tried) == format_size(free):
+            because += f" ({tried:,} bytes tried, {free:,} free)"
         lines += row("Beyond that", f"{found.refusal.cause}{if_full}: {because}")
     return lines
 

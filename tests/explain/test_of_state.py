@@ -9,9 +9,12 @@ import pytest
 
 from allocsim.analysis.explain import Refusal, StateExplanation, explain_state
 from allocsim.recording import Recording
+from allocsim.report.explain_state import screen
 from allocsim.state import PENDING
 from allocsim.units import GIB, MIB
 from allocsim.workload.recorder import Recorder
+
+SIZES = (4, 4, 4, 4, 4, 1060)  # MiB of five blocks in a segment of 20 MiB, and of a whole segment
 
 
 @pytest.fixture(scope="module")
@@ -90,3 +93,16 @@ def test_pending_block_counts_as_late(state: Recording) -> None:
     alone = replace(trace, segments=(replace(segment, blocks=tuple(blocks)),))
     refusal = refused(replace(state, devices=(alone,)), 11 * MIB)
     assert (refusal.cause, refusal.findings.late_bytes) == ("pending_free", 12 * MIB)
+
+
+def test_free_memory_of_a_retry_is_named_and_equal_sizes_have_bytes() -> None:
+    recorder = Recorder("4GiB")
+    live = [recorder.malloc(size * MIB, recorder.code("net.py", "forward", 3)) for size in SIZES]
+    for address in (live[1], live[3], live[-1]):
+        recorder.free(address, recorder.code("net.py", "forward", 3))
+    recording = recorder.recording("test", {})
+    found = explain_state(recording, recording.devices[0])
+    said = " ".join(str(screen(found)).split())
+    assert "if the driver has no free memory before a retry: 1.04 GiB tried <= 1.04 GiB" in said
+    assert "the retry releases 1.04 GiB" in said
+    assert f"({1062 * MIB:,} bytes tried, {1060 * MIB:,} free)" in said
