@@ -65,6 +65,7 @@ CAUSES = {
     "fragmentation": "PyTorch held enough idle memory, but not in one usable piece",
     "fragmentation_likely": "idle and free memory together are enough, but not in one piece",
     "full": "the card is full",
+    "host_memory": "the memory of the host (RAM) ran out, not that of a GPU",
     "no_figures": "the text does not give enough figures",
     "pending_free": "a large enough block was freed too late",
     "private_pool": "a private pool holds enough memory for the request",

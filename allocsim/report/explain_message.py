@@ -81,8 +81,7 @@ def _verdict(run: Sequence[Verdict], *, is_alone: bool) -> list[str]:
             where += f" to {run[-1].message.line:,}, {len(run):,} times"
         lines += [f"== {where} ==", ""]
         lines += [*paragraph(_shown_text(verdict), indent=4), ""]
-    outside = f"; {verdict.outside}" if verdict.outside else ""
-    lines += row("Verdict", f"{verdict.cause}: {CAUSES[verdict.cause]}{outside}")
+    lines += row("Verdict", _verdict_words(verdict))
     if verdict.arithmetic:
         lines += row("Because", verdict.arithmetic)
     lines += rows("Advice", verdict.advice)
@@ -97,6 +96,25 @@ def _verdict(run: Sequence[Verdict], *, is_alone: bool) -> list[str]:
     if verdict.message.since is not None:
         lines += row("Wording", f"of PyTorch {verdict.message.since} or later")
     return lines
+
+
+def _verdict_words(verdict: Verdict) -> str:
+    outside = f"; {verdict.outside}" if verdict.outside else ""
+    likely = "likely, " if verdict.message.is_killed else ""
+    return f"{verdict.cause}: {likely}{CAUSES[verdict.cause]}{outside}"
+
+
+def _last_of_ranks(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Return the last verdict of each rank and GPU; [] if the text is of one alone."""
+    found = {each.message.place: each for each in verdicts if each.message.place}
+    return list(found.values()) if len(found) > 1 else []
+
+
+def _shown_verdict(verdicts: Sequence[Verdict]) -> Verdict:
+    # One rank that fails makes the others fail, so the first error of equal ones matters.
+    ranks = _last_of_ranks(verdicts)
+    is_equal = len({each.cause for each in ranks}) == 1
+    return verdicts[0] if is_equal and verdicts[0].cause == ranks[0].cause else verdicts[-1]
 
 
 def _shown_text(verdict: Verdict) -> str:
@@ -166,11 +184,19 @@ def screen(found: Sequence[Verdict] | LogFigures) -> Answer:
 
 
 def verdict_of_text(verdicts: Sequence[Verdict]) -> list[Part]:
-    """Return the lines with the cause of the last error in a text, and the advice."""
-    verdict = repeats_of(verdicts)[-1][0]
+    """Return the lines with the cause of the last error in a text, and the advice.
+
+    If several ranks or GPUs fail for one reason, it is the first error.
+    """
+    verdict = _shown_verdict(verdicts)
     tone = Tone.PLAIN if verdict.cause == "no_figures" else Tone.FAILURE
-    outside = f"; {verdict.outside}" if verdict.outside else ""
-    parts = [Part(row("Verdict", f"{verdict.cause}: {CAUSES[verdict.cause]}{outside}"), tone)]
+    others = {
+        each.cause: f"; {each.message.place}: {each.cause}"
+        for each in _last_of_ranks(verdicts)
+        if each.cause != verdict.cause
+    }
+    words = f"{_verdict_words(verdict)}{''.join(others.values())}"
+    parts = [Part(row("Verdict", words), tone)]
     if verdict.arithmetic:
         parts.append(Part(row("Because", verdict.arithmetic)))
     lines: list[str] = []
@@ -184,11 +210,18 @@ def verdict_of_text(verdicts: Sequence[Verdict]) -> list[Part]:
 
 
 def _listed(runs: Sequence[Sequence[Verdict]]) -> list[str]:
+    verdicts = [each for run in runs for each in run]
+    shown, has_ranks = _shown_verdict(verdicts), bool(_last_of_ranks(verdicts))
     lines = []
     for run in runs[-_SHOWN_ERRORS:]:
         first = run[0]
         times = f", {len(run):,} times" if len(run) > 1 else ""
-        lines.append(f"line {first.message.line:,}{times}: {first.cause}")
+        places = {each.message.place for each in run}
+        place = first.message.place if len(places) == 1 else "several ranks"
+        where = f", {place}" if has_ranks and place else ""
+        lines.append(f"line {first.message.line:,}{times}{where}: {first.cause}")
     if (hidden := sum(len(run) for run in runs[:-_SHOWN_ERRORS])) > 0:
         lines.insert(0, f"({plural(hidden, 'earlier error')})")
-    return rows("Errors", [*lines, "The last error:"])
+    which = "first" if shown is verdicts[0] else "last"
+    place = f", of {shown.message.place}" if has_ranks and shown.message.place else ""
+    return rows("Errors", [*lines, f"The {which} error{place}:"])

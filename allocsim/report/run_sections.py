@@ -69,6 +69,7 @@ def _causes(shortage: Shortage) -> dict[str, str]:
         "not in one piece.",
         "full": f"the device is full. {tried} were requested. {idle} idle in PyTorch and "
         f"{free_text} free on the device, {reach} together, are too little. {held} were in use.",
+        "host_memory": f"{tried} were requested of the host's memory.",
         "no_figures": f"{tried} were requested and not found; too little is known of the device's "
         "memory to give the cause.",
     }

@@ -36,6 +36,7 @@ SPILLED = modern("2.00 GiB", "0 bytes", "12.00 GiB", "0 bytes")
 REFUSED = modern("20.00 MiB", "4.00 GiB", "3.00 GiB", "100.00 MiB")
 LIMITED = modern("20.00 MiB", "4.00 GiB", "3.00 GiB", "1.00 GiB", more="4.00 GiB allowed; ")
 HUGE = modern("243.00 GiB", "1.00 GiB", "6.00 GiB", "100.00 MiB")
+HOST = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 40000000000 bytes."
 EXAMPLES = {
     "impossible": HUGE,
     "host_fallback": SPILLED,
@@ -44,6 +45,7 @@ EXAMPLES = {
     "fragmentation": FRAGMENTED,
     "fragmentation_likely": LIKELY,
     "full": FULL,
+    "host_memory": HOST,
     "no_figures": "CUDA error: out of memory",
 }
 

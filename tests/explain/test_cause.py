@@ -30,6 +30,7 @@ def test_causes_are_named_and_ordered_as_documented() -> None:
         "fragmentation",
         "fragmentation_likely",
         "full",
+        "host_memory",
         "no_figures",
     )
 

@@ -10,15 +10,12 @@ from collections.abc import Callable
 
 from allocsim.analysis.explain.cause import Figures
 from allocsim.analysis.explain.message_search import Situation, outside_of
+from allocsim.analysis.explain.without_figures import RECORD, on_host_memory, without_figures
 from allocsim.units import GIB, MIB, format_size
 
 _SMALLER = (
     "Split the work: a smaller batch or sequence, attention that does not build the whole "
     "matrix (scaled_dot_product_attention), or the model on several cards."
-)
-_RECORD = (
-    "To see which lines hold the memory, and to prove a setting, record the run and explain the "
-    "recording: python -m allocsim.capture run.pickle -- python train.py"
 )
 _LARGEST_OF_INTEL = 4 * GIB  # largest single allocation of Level Zero by default
 _SHARED_SEGMENTS = {
@@ -213,7 +210,7 @@ def _fragmentation(situation: Situation) -> list[str]:
         )
     if figures.tried_bytes in _SHARED_SEGMENTS:
         found.append(_SHARED_SEGMENTS[figures.tried_bytes])
-    return [*found, *_foreign(situation), _REUSE, _RECORD]
+    return [*found, *_foreign(situation), _REUSE, RECORD]
 
 
 def _expandable(situation: Situation) -> list[str]:
@@ -259,7 +256,7 @@ def _split_limit(situation: Situation) -> list[str]:
 def _fragmentation_likely(situation: Situation) -> list[str]:
     if situation.is_expandable:
         text = "expandable_segments:True is set already; no other setting joins idle and free "
-        return [f"{text}memory.", *_foreign(situation), *_MODEL, _RECORD]
+        return [f"{text}memory.", *_foreign(situation), *_MODEL, RECORD]
     idle = format_size(situation.figures.idle or 0)
     free = format_size(situation.figures.free_bytes or 0)
     return [
@@ -286,7 +283,7 @@ def _full(situation: Situation) -> list[str]:
         first = f"The card is full: {short} are missing; the text does not show idle memory."
     else:
         first = f"No setting can help: with every idle byte used, {short} would still be missing."
-    return [first, *_foreign(situation), *_MODEL, _RECORD]
+    return [first, *_foreign(situation), *_MODEL, RECORD]
 
 
 def _foreign(situation: Situation) -> list[str]:
@@ -306,56 +303,6 @@ def _foreign(situation: Situation) -> list[str]:
         f"About {format_size(rest)} are held outside this process's PyTorch: other processes, "
         "or libraries in this one; nvidia-smi lists them. Free those first."
     ]
-
-
-_NVML = (
-    "This is an out-of-memory error: PyTorch failed while it wrote the text, because NVML did not "
-    "answer. That happens on MIG slices, on Jetson, and if CUDA_VISIBLE_DEVICES names devices that "
-    "NVML does not list."
-)
-_ASYNC = (
-    "The text is of the cudaMallocAsync backend, which prints no sizes here. ComfyUI uses this "
-    "backend; its log has the sizes."
-)
-_ASYNC_ASSERTION = (
-    "This is an out-of-memory error of the cudaMallocAsync backend: PyTorch failed while it wrote "
-    "the text, because the program holds more than the card has. On Windows the driver lends host "
-    "memory."
-)
-_BARE = (
-    "The text has no figures: it is of a call outside PyTorch's allocator, such as a library's, or "
-    "of PyTorch before 1.0. Paste the line with 'Tried to allocate', if there is one."
-)
-
-
-def _without_figures(situation: Situation) -> list[str]:
-    message, figures = situation.message, situation.figures
-    if message.backend == "CPU":
-        return ["This is the host's memory, not a GPU's: no setting of the GPU can help.", _SMALLER]
-    if figures.tried_bytes is not None and figures.allocated_bytes is not None:
-        found = [
-            "The text does not show how much memory was free, and without that the cause cannot "
-            "be decided; nvidia-smi and similar tools show it."
-        ]
-    elif figures.tried_bytes is not None:
-        found = [
-            f"The text shows only the request, {format_size(figures.tried_bytes)}: paste all of "
-            "it, with total, free, allocated and reserved memory (PyTorch 2.3 cuts it off after "
-            "'GPU'), or give --device-memory."
-        ]
-    elif message.is_of_nvml:
-        found = [_NVML, "torch.cuda.memory_summary() before the failing line has the sizes."]
-    elif message.text:
-        is_assertion = message.text.startswith("free_upper_bound")
-        words = _ASYNC_ASSERTION if is_assertion else _ASYNC
-        found = [words if message.is_async else _BARE]
-        found.append("nvidia-smi shows whether another process holds the card.")
-    else:
-        found = [
-            "No out-of-memory error was found in this text; paste the line with 'out of memory. "
-            "Tried to allocate ...', or the whole traceback."
-        ]
-    return [*found, _RECORD]
 
 
 def _on_settings(situation: Situation) -> list[str]:
@@ -394,5 +341,6 @@ _BY_CAUSE: dict[str, Callable[[Situation], list[str]]] = {
     "fragmentation": _fragmentation,
     "fragmentation_likely": _fragmentation_likely,
     "full": _full,
-    "no_figures": _without_figures,
+    "host_memory": on_host_memory,
+    "no_figures": without_figures,
 }

@@ -121,6 +121,7 @@ MESSAGE_CAUSES = (
     "fragmentation",
     "fragmentation_likely",
     "full",
+    "host_memory",
     "no_figures",
 )
 """Causes that sizes alone can prove, tested in this order; "no_figures" if none is proved."""

@@ -16,6 +16,8 @@ from allocsim.analysis.explain.cause import Figures, cause_of
 from allocsim.analysis.explain.message_words import (
     ERAS,
     EXPANDABLE,
+    HOST,
+    KILLED,
     STATED,
     Reading,
     TextRelease,
@@ -34,6 +36,7 @@ _NEAR = 300  # the same for two openings without a size between them
 _APART = 800  # a request within this distance belongs to the sizes before it
 _REQUEST = 40  # the requested size is printed within this distance after an opening
 _LEAD = 120  # the device may be named within this distance before an opening
+_ENDING = 1000  # characters at the end of a log that are searched for a killed process
 _COLOUR = re.compile(r"(?:\x1b|\\u001b|\\x1b|\\033)\[[0-9;]{0,20}[A-Za-z]")
 _ESCAPED = re.compile(r"\\+[nrt]")
 _PREFIX = re.compile(
@@ -59,6 +62,9 @@ _NVML = re.compile(r"NVML_SUCCESS\s==\sr\s")
 _WARNING = re.compile(r"failed\swith\sOOM", re.IGNORECASE)  # of the allocator, before the error
 _FIRST_WORD = re.compile(r"THCudaCheck FAIL")  # printed before the error itself
 _GPU = re.compile(r"(?P<old>[(\uff08]\s?)?GPU\s?\d{1,3}", re.IGNORECASE)
+_RANK = re.compile(r"\[?\b(?:default|rank)[ =:]?(\d{1,6})\]?", re.IGNORECASE)
+_GPU_NUMBER = re.compile(r"\bGPU (\d{1,3})\b")
+_COMPLETE = re.compile(r"total capaci?ty", re.IGNORECASE)  # of a text that prints idle memory too
 _VARIABLE = re.compile(r"PYTORCH_(?:(?:CUDA|HIP|NPU|XPU|MUSA)_)?ALLOC_CONF")
 
 
@@ -74,8 +80,10 @@ class OomMessage:
     variable: environment variable that the error advises to set; "" if there is none.
     since: oldest release that prints these words; None if unknown.
     is_expandable, is_async: True if the words show expandable segments, or cudaMallocAsync.
+    is_killed: True if the text only shows that the process was killed.
     is_of_nvml: True if PyTorch failed while it wrote the text, because NVML refused to answer.
     stated: name of the cause that the error states; "" if there is none.
+    place: rank and GPU, such as "rank 1, GPU 1", as far as the text names them.
     """
 
     text: str
@@ -87,7 +95,9 @@ class OomMessage:
     since: str | None = None
     is_expandable: bool = False
     is_async: bool = False
+    is_killed: bool = False
     is_of_nvml: bool = False
+    place: str = ""
     stated: str = ""
     has_figures: bool = False
 
@@ -114,7 +124,17 @@ def find_messages(text: str) -> tuple[OomMessage, ...]:
     found = [
         each for each, later in zip_longest(found, found[1:]) if not _is_warning_before(each, later)
     ]
-    return tuple(found or [message for message, _ in messages[:1]] or _errors_in_other_words(text))
+    found = found or [message for message, _ in messages[:1]] or [*_errors_in_other_words(text)]
+    return tuple(found or _killed(text))
+
+
+def _killed(text: str) -> Iterator[OomMessage]:
+    found = KILLED.search(text, max(0, len(text.rstrip()) - _ENDING))
+    if found is not None:
+        at = found.start()
+        words = " ".join(text[at : at + _LEAD].split())
+        line = text.count("\n", 0, at) + 1
+        yield OomMessage(words, line, Figures(), "CPU", stated="host_memory", is_killed=True)
 
 
 def _is_warning_before(message: OomMessage, later: OomMessage | None) -> bool:
@@ -192,13 +212,17 @@ def _message(text: str, span: _Span, floor: int, line: int) -> OomMessage:
         plain, reading = _best_reading(own_lead + text[span.start : span.end])
     words = plain[: reading.end or _LEAD].strip()
     variable = _VARIABLE.search(plain)
+    backend = _backend(lead[-_LEAD:], words[:_NEAR])
+    is_of_host = backend == "CPU" and reading.figures.total_bytes is None
+    stated = next((cause for said, cause in STATED if re.search(said, plain)), "")
     return OomMessage(
         text=words,
         line=line,
         figures=reading.figures,
         has_figures=reading.count > 0,
-        stated=next((cause for said, cause in STATED if re.search(said, plain)), ""),
-        backend=_backend(lead[-_LEAD:], words[:_NEAR]),
+        stated="host_memory" if is_of_host else stated,
+        backend=backend,
+        place=_place(lead, words),
         others=reading.others,
         variable=variable[0] if variable else "",
         since=next((era for said, era in ERAS if said in plain), None),
@@ -208,8 +232,16 @@ def _message(text: str, span: _Span, floor: int, line: int) -> OomMessage:
     )
 
 
+def _place(prefix: str, words: str) -> str:
+    rank, gpu = _RANK.search(prefix), _GPU_NUMBER.search(words)
+    named = (f"rank {rank[1]}" if rank else "", f"GPU {gpu[1]}" if gpu else "")
+    return ", ".join(each for each in named if each)
+
+
 def _backend(lead: str, words: str) -> str:
     # Other names are less reliable, since ROCm prints "torch.cuda" as well.
+    if HOST.search(lead + words):
+        return "CPU"
     found = _NAMED.findall(lead + words) or _BACKEND.findall(lead)[-1:]
     found = found or _BACKEND.findall(words[:_LEAD])
     return found[0].upper() if found else ""
@@ -273,6 +305,21 @@ class Situation:
         if self.release is None or self.message.backend == "NPU":
             return True
         return option in self.release.options
+
+
+def most_idle_of(message: OomMessage, figures: Figures) -> int | None:
+    """Return a bound of the idle memory in bytes, for a text that ends before its idle memory.
+
+    Return None for other texts, and if even the bound and free memory are less than the request.
+    """
+    is_cut = _COMPLETE.search(message.text) is not None and figures.idle is None
+    free, tried, total = figures.free_bytes, figures.tried_bytes, figures.capacity
+    if not is_cut or message.is_async or None in (free, tried, total):
+        return None
+    assert free is not None and tried is not None and total is not None
+    held = total - free if figures.process_bytes is None else figures.process_bytes
+    most = max(0, min(held, total) - (figures.allocated_bytes or 0))
+    return most if most + free + figures.doubt(tried, free, most) >= tried else None
 
 
 def outside_of(message: OomMessage, figures: Figures) -> str:

@@ -124,6 +124,18 @@ STATED: tuple[tuple[str, str], ...] = (
 )
 """(regular expression for words that state a cause, name of the cause)."""
 
+HOST = re.compile(
+    r"DefaultCPUAllocator|alloc_cpu\.cpp|killed process \d|invoked oom-killer", re.IGNORECASE
+)
+"""Words of PyTorch's allocator of host memory, and of the kernel's log."""
+
+KILLED = re.compile(
+    r"^(?:[^\n]{0,120}[\s\d])?Killed(?:\s[^\n]{0,200})?$"
+    r"|\bexit[ _]?(?:code|status)?\s?:?\s?(?:137|-9)\b|\bSIGKILL\b",
+    re.MULTILINE,
+)
+"""Words at the end of a log whose process was killed."""
+
 EXPANDABLE = "expandable_segments is enabled"
 """Words that PyTorch prints only if expandable segments are on."""
 

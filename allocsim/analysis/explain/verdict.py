@@ -13,6 +13,7 @@ from allocsim.analysis.explain.message_search import (
     OomMessage,
     Situation,
     find_messages,
+    most_idle_of,
     outside_of,
 )
 from allocsim.analysis.explain.message_words import TextRelease, text_release
@@ -91,6 +92,8 @@ def _judge(
     cause = message.stated or cause_of(figures)
     if cause == "fraction_limit" and message.backend == "MPS":
         cause = "full"  # Apple's limit is a share of the machine's memory, which no program sets.
+    if cause == "full" and most_idle_of(message, figures) is not None:
+        cause = "no_figures"
     if release is None and message.since is not None:
         release = text_release(message.since)
     situation = Situation(message, figures, cause, config, release, other, is_windows)
