@@ -51,6 +51,7 @@ TYPES = ("torch_dtype", "dtype", "model_dtype")
 RANKS = ("num_processes", "world_size")
 AUTO = (None, "auto", "", "none", False)
 FACTORY = "LLaMA-Factory"
+TRAINER = "Hugging Face's Trainer"
 TOOLS = {
     "axolotl": ("base_model",),
     "torchtune": ("tokenizer._component_", "model._component_"),
@@ -63,6 +64,7 @@ TOOLS = {
         *("num_generations", "max_completion_length", "use_bnb_nested_quant"),
         *("dataset_text_field", "completion_only_loss", "assistant_only_loss", "max_prompt_length"),
     ),
+    TRAINER: ("output_dir", "num_train_epochs", "per_device_train_batch_size", "optim"),
 }
 """Keys that only configurations of this tool have; the first tool with one counts."""
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -70,6 +72,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "torchtune": {"checkpointing": False},
     FACTORY: {"batch": 8, "seq": 2048, "lora": 8, "checkpointing": True},
     "TRL": {"batch": 8, "seq": 1024, "lora": 16, "checkpointing": True},
+    TRAINER: {"batch": 8},
 }
 """Values that a tool uses for options whose keys are absent."""
 DISABLED = ("disable_gradient_checkpointing",)

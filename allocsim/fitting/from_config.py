@@ -30,6 +30,7 @@ from allocsim.fitting.config_keys import (
     RANKS,
     REFERRING,
     TOOLS,
+    TRAINER,
     TYPES,
     UNCOUNTED,
     WHOLE,
@@ -347,7 +348,7 @@ class _Reader:
             self.take("loss._component_")
             return "dpo"
         for name, keys in METHODS.items():
-            if self.tool in ("TRL", "torchtune", "") and self.take(*keys) is not None:
+            if self.tool in ("TRL", "torchtune", TRAINER, "") and self.take(*keys) is not None:
                 return name
         return ""
 

@@ -215,6 +215,11 @@ def test_config_whose_only_key_has_no_number_is_refused_by_that_key(tmp_path: Pa
             "TRL: batch 8, LoRA of rank 16, checkpointing, bf16: true, weights in fp32;",
         ),
         (
+            {"output_dir": "out", "bf16": True},
+            {"batch": 8, "dtype": "autocast-bf16", "checkpointing": None},
+            "Hugging Face's Trainer: batch 8;",
+        ),
+        (
             {"max_length": 512, "gradient_checkpointing": False, "bf16": False},
             {"checkpointing": False, "dtype": None},
             "TRL: batch 8;",
