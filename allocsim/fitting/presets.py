@@ -47,7 +47,7 @@ _WORDS = re.compile(r"[\s_:-]+")
 _FORMAT = re.compile(
     r"-(i?q\d(?:-(?:0|1|k|s|m|l|xs|xl|xxs|nl))*|(?:quantized\.)?(?:w\da\d{1,2})|g\d{2,4}|\d{2,4}g"
     r"|int\d|\dbit|[\d.]+bpw|n?v?fp4|mxfp4|fp8|fp16|bf16|f16|awq|gptq|auto-?round|bnb|gguf|mlx"
-    r"|exl[23]|hqq|aqlm|qat|ud|dynamic|block|quantized|unquantized)(?=-)"
+    r"|exl[23]|hqq|aqlm|qat|ct|ud|dynamic|block|quantized|unquantized)(?=-)"
 )
 """Words in the name of a model that tell how its weights are stored."""
 _FAMILY = re.compile(r"[a-z]+")

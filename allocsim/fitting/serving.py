@@ -45,7 +45,7 @@ from allocsim.fitting.formulas import (
     weights_of_rank,
 )
 from allocsim.fitting.model import Configured, model_of
-from allocsim.fitting.presets import encoder_parameters, hub_name
+from allocsim.fitting.presets import encoder_parameters, format_words, hub_name
 from allocsim.fitting.published import UNSLOTH_NOTE, named_format, published_format
 from allocsim.fitting.task import DEFAULT_TOKENS, START_TOKENS
 from allocsim.phantom import CARDS, Gpu, context_seen
@@ -63,6 +63,8 @@ SERVERS: dict[str, Callable[[ServingWork], Needs]] = {
 
 _GGML_SERVERS = ("llama.cpp", "ollama")
 _PARALLEL_SERVERS = ("vllm", "sglang", "tensorrt-llm")
+_IN_16_BITS = {"fp16": "fp16", "f16": "fp16", "bf16": "bf16"}
+"""Format of a file for llama.cpp by the word of a name, such as Ollama's "8b-instruct-fp16"."""
 _AS_GGML = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 _MOST_TOKENS = 1 << 24
 _NAMES = frozenset(card.name for card in CARDS.values())
@@ -205,8 +207,10 @@ def _named_weights(text: str, server: str) -> tuple[str | None, tuple[str, ...]]
             return found, (UNSLOTH_NOTE,)
         guess = f"weights: {named.words!r} in the name is taken as {found}, groups of 128 elements"
         return found, (f"{guess}; --weights gives another format",) * named.is_assumed
+    words = format_words(text)
     if named.is_gguf or not named.words:
-        return named.format or None, ()
+        plain = next((_IN_16_BITS[word] for word in words if word in _IN_16_BITS), None)
+        return named.format or ("Q4_0" if "qat" in words else plain), ()
     return None, (
         f"weights: {named.words!r} in the name is not used, as {server} reads GGUF files; "
         "--weights gives another type than Q4_K_M",

@@ -339,6 +339,7 @@ def test_a_converted_or_tuned_model_means_the_preset_of_its_architecture(
         ("Qwen3-14B-gptq-4bit", "gptq-int4"),
         ("TheBloke/Llama-2-7B-GPTQ-4bit-32g", "gptq-int4-g32"),
         ("Qwen3-14B-4bit-AWQ", "awq-int4"),
+        ("google/gemma-4-12B-it-qat-w4a16-ct", "gptq-int4"),
         ("google/gemma-3-27b-it-qat-q4_0-gguf", "Q4_0"),
         ("google/gemma-3-27b-it-qat-q4_0-unquantized", None),
         ("llama3.1:8b-instruct-q4_K_M", "Q4_K_M"),
@@ -390,6 +391,22 @@ def test_qlora_of_a_mixture_notes_that_its_experts_are_not_quantized() -> None:
     assert 4 * experts < weights < 4 * experts + 4 * 2**30
     dense = replace(task, model=model_of("Qwen3-14B"))
     assert EXPERTS_IN_32_BITS not in (*estimate(dense, gpu).notes, *notes_of(dense, gpu))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("llama3.1:8b-instruct-fp16", "F16"),
+        ("unsloth/gpt-oss-20b-BF16", "bf16"),
+        ("gemma3:27b-it-qat", "Q4_0"),
+        ("llama3.1:8b-instruct-q8_0", "Q8_0"),
+        ("llama3.1:8b", "Q4_K_M"),
+        ("bartowski/Llama-3.3-70B-Instruct-GGUF:Q5_K_M", "Q5_K_M"),
+    ],
+)
+def test_ollama_has_the_type_that_the_name_gives(name: str, kind: str) -> None:
+    held = held_of(name, "ollama")
+    assert (held.weights.name, held.notes) == (kind, ())
 
 
 def test_llama_cpp_names_the_words_that_it_does_not_use() -> None:
