@@ -23,7 +23,7 @@ from allocsim.fitting.formulas import (
 )
 from allocsim.fitting.image_models import Generator
 from allocsim.fitting.model import Configured
-from allocsim.fitting.published import unused_words
+from allocsim.fitting.published import named_format, unused_words
 from allocsim.fitting.task import EAGER_NOTE, Task, notes_of_quant, usual_attention
 from allocsim.phantom import Gpu, context_seen
 from allocsim.units import format_range, format_size
@@ -200,6 +200,8 @@ def _left_out(task: Task, gpu: Gpu, conf: str | None) -> Iterator[str]:
     if task.attention == usual_attention(task.model) == "eager":
         yield EAGER_NOTE
     if isinstance(task.model, Generator):
+        if not task.quant and (words := named_format(task.model.said).words):
+            yield f"weights: {words!r} in the name is not used; --quant gives a format"
         if task.dtype == "fp16" and task.model.autoencoder["force_upcast"]:
             yield "with fp16 the autoencoder decodes in 32 bits; with bf16 it does not"
         yield "prompts are at their full length; ControlNets, adapters and tiling are not counted"

@@ -29,6 +29,7 @@ class Generator:
     is_guided: True if each image is denoised with and without its prompt.
     denoiser, autoencoder: configurations of these networks.
     encoders: configurations of the text encoders, by name.
+    said: name as the user gave it, if it has words of a quantization, or "".
     sees, hears: True if the model handles images or sound.
     has_encoder: False; True only in other classes of models, for a language model with an encoder.
     """
@@ -40,6 +41,7 @@ class Generator:
     denoiser: Mapping[str, Any]
     autoencoder: Mapping[str, Any]
     encoders: Mapping[str, Mapping[str, Any]]
+    said: str = ""
     sees: bool = True
     hears: bool = False
     has_encoder: bool = False

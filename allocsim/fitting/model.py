@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from allocsim.fitting.presets import (
     CONFIGURATIONS,
     TORCHVISION,
     find_preset,
+    format_words,
     near_presets,
 )
 
@@ -154,7 +155,8 @@ def model_of(text: str) -> Model:
     if preset in TORCHVISION:
         return Classifier(preset, TORCHVISION[preset])
     if preset in GENERATORS:
-        return generator_of(preset)
+        found = generator_of(preset)
+        return replace(found, said=text) if format_words(text) else found
     if preset is not None:
         config = CONFIGURATIONS[preset]
         return Configured(preset, config, _head_of(config), said=text)

@@ -426,6 +426,15 @@ def test_a_training_names_the_quantization_that_it_does_not_use() -> None:
     assert not any("in the name" in note for note in notes_of(plain, gpu))
 
 
+def test_an_image_generator_names_the_quantization_that_it_does_not_use() -> None:
+    task, gpu = Task(model=model_of("FLUX.1-dev-fp8"), is_training=False), find_gpu("H100")
+    assert (
+        estimate(task, gpu).notes[0].startswith("weights: 'fp8' in the name is not used; --quant")
+    )
+    for other in (replace(task, quant="fp8"), replace(task, model=model_of("FLUX.1-dev"))):
+        assert not any("in the name" in note for note in estimate(other, gpu).notes)
+
+
 def test_a_plus_is_a_part_of_the_name() -> None:
     for name in ("command r+", "CohereForAI/c4ai-command-r-plus", "Command-R+"):
         assert find_preset(name) is None
