@@ -23,6 +23,7 @@ from allocsim.recommend import (
     Recommendation,
     allows_expandable,
     applicable_settings,
+    entries_left,
     recommend,
     usual_settings,
 )
@@ -165,6 +166,11 @@ class Risk(Shown):
     needs: tuple[Need, ...]
     measures: Measures
     recommendation: Recommendation
+
+    @property
+    def entries_left(self) -> int | None:
+        """Number of entries after the recorded error; None if no request fails or is recorded."""
+        return entries_left(self.prepared) if self.device_run.ooms else None
 
     @property
     def most_unusable(self) -> HeadroomPoint | None:

@@ -27,6 +27,7 @@ from allocsim.recommend.settings_to_try import (
     allows_expandable,
     applicable_settings,
     candidates,
+    entries_left,
     is_fitted,
     overflow_of,
     proposals,
@@ -38,7 +39,7 @@ from allocsim.recommend.settings_to_try import (
 __all__ = [
     "Bar", "Case", "Cost", "Costs", "DriverTimes", "MIN_SAVING_DIVISOR", "Offer", "Overflow",
     "Recommendation", "UNTRIED", "WhyNot", "allows_expandable", "applicable_settings", "candidates",
-    "choose", "cost_of", "driver_time", "front", "is_fitted", "is_hopeless", "late_peak",
-    "overflow_of", "proposals", "read_costs", "recommend", "rescues", "usual_settings",
+    "choose", "cost_of", "driver_time", "entries_left", "front", "is_fitted", "is_hopeless",
+    "late_peak", "overflow_of", "proposals", "read_costs", "recommend", "rescues", "usual_settings",
     "was_refused",
 ]  # fmt: skip

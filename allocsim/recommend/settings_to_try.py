@@ -370,6 +370,12 @@ def overflow_of(prepared: Prepared, memory: int | None) -> Overflow | None:
     return Overflow(lives.peak_entry, lives.peak_bytes, room) if lives.peak_bytes > room else None
 
 
+def entries_left(prepared: Prepared) -> int | None:
+    """Return the number of entries after the last recorded error; None without an error."""
+    ooms = np.flatnonzero(prepared.trace.action == Action.OOM)
+    return len(prepared.trace) - 1 - int(ooms[-1]) if len(ooms) else None
+
+
 def was_refused(prepared: Prepared, oom_entry: int | None) -> bool:
     """Return True if the request at `oom_entry` failed although the device had room for it."""
     if oom_entry is None:

@@ -32,9 +32,13 @@ from allocsim.report.layout import LABEL
 
 if TYPE_CHECKING:
     from allocsim.analysis.explain import Cure, DeviceExplanation
+    from allocsim.analysis.risk import Risk
+    from allocsim.analysis.tune import Tuning
     from allocsim.recommend import Recommendation
     from allocsim.replaying import Trial
     from allocsim.simulation import Setting
+
+    Recorded = Cure | DeviceExplanation | Risk | Tuning
 
 
 EXPANDABLE_NOTE = "expandable_segments is not available on Windows, WSL and Jetson."
@@ -66,9 +70,7 @@ def paste_setting(setting: Setting) -> list[str]:
     return ["To paste", line]
 
 
-def paste_notes(
-    found: Recommendation, devices: Iterable[Cure | DeviceExplanation] = ()
-) -> list[str]:
+def paste_notes(found: Recommendation, devices: Iterable[Recorded] = ()) -> list[str]:
     """Return sentences on the recommended setting: its proof by a replay, and its PyTorch releases.
 
     devices: results of each device, with the number of entries after its last out-of-memory error.
@@ -102,9 +104,7 @@ def ends_after(entries_left: int, what: str) -> str:
     return f"the recording ends {plural(entries_left, 'entry', 'entries')} after {what}"
 
 
-def paste_rows(
-    found: Recommendation, devices: Iterable[Cure | DeviceExplanation] = ()
-) -> list[str]:
+def paste_rows(found: Recommendation, devices: Iterable[Recorded] = ()) -> list[str]:
     notes = paste_notes(found, devices)
     return paste_line(found) + [line for note in notes for line in paragraph(note)]
 
@@ -341,9 +341,7 @@ def memory(run: Run, device: DeviceRun) -> list[str]:
     return row("Memory", peaks)
 
 
-def to_paste(
-    found: Recommendation | None, devices: Iterable[Cure | DeviceExplanation] = ()
-) -> list[Part]:
+def to_paste(found: Recommendation | None, devices: Iterable[Recorded] = ()) -> list[Part]:
     """Return the setting to paste, and sentences that say if a replay proved that it helps.
 
     devices: see `paste_notes`.

@@ -17,6 +17,7 @@ from allocsim.report.answer import (
     Part,
     Tone,
     answer_of,
+    ends_after,
     memory,
     owners_part,
     paste_rows,
@@ -62,7 +63,7 @@ def text(risk: Risk, top: Top | None = None) -> str:
     lines += ["", *_over_time(risk), "", *_closest_rows(risk), *_largest_rows(risk), ""]
     is_proved = risk.device_run.parting is None
     lines += [*_needs(risk.needs, is_proved=is_proved), "", *_measures(risk.measures), ""]
-    lines += [*paste_rows(risk.recommendation), *owners_part(top).lines]
+    lines += [*paste_rows(risk.recommendation, [risk]), *owners_part(top).lines]
     return "\n".join(lines) + "\n"
 
 
@@ -228,14 +229,19 @@ def screen(risk: Risk, top: Top | None = None) -> Answer:
     best = risk.recommendation.best
     shown = [risk.run.conf, *([] if best is None else [best.setting.conf])]
     needs = [need for need in risk.needs if need.conf in shown] or risk.needs[:1]
-    sizes = (
+    sizes = [
         f"{need.conf or '(defaults)'}: {format_size(need.capacity.device_memory)}"
         for need in needs
         if need.capacity is not None
-    )
+    ]
     prefix = unproved(risk.device_run.parting)
-    parts.append(Part(rows("Smallest device", (prefix + size for size in sizes))))
-    parts += to_paste(risk.recommendation)
+    lines = rows("Smallest device", (prefix + size for size in sizes))
+    if best is None and sizes and risk.entries_left is not None:
+        lines += row(
+            "", f"Later requests are not proved: {ends_after(risk.entries_left, 'the error')}."
+        )
+    parts.append(Part(lines))
+    parts += to_paste(risk.recommendation, [risk])
     return answer_of([*parts, owners_part(top, rank=2)], TABLES)
 
 

@@ -22,6 +22,7 @@ from allocsim.report.answer import (
     Part,
     Tone,
     answer_of,
+    ends_after,
     owners_part,
     paste_lines,
     paste_setting,
@@ -114,6 +115,10 @@ def _answer(tuning: Tuning) -> list[str]:
         lines.append(f"{'  ' + label:16}{text}")
     if tuning.needs is not None:
         lines += paragraph(f"({tuning.needs})")
+    if tuning.entries_left is not None:
+        lines += paragraph(
+            f"Later requests are not proved: {ends_after(tuning.entries_left, 'the error')}."
+        )
     if tuning.recommendation is not None and tuning.recommendation.best is not None:
         lines += paragraph(FITTED_NOTE) if tuning.recommendation.best.is_fitted else []
     if "expandable_segments:True" in best.conf:
@@ -327,7 +332,7 @@ def screen(
         parts.append(Part(tuning_spill_rows(tuning, loan)))
     if tuning.warnings:
         parts.append(Part(row("To paste", f"nothing: {WhyNot.WITHHELD}."), starts=True))
-    parts += to_paste(found)
+    parts += to_paste(found, [tuning])
     if tried:
         parts.append(Part(tried_edit_rows(tried, _SHOWN_EDITS), starts=True))
     return answer_of([*parts, *_searched(tuning, top)], TABLES)

@@ -32,6 +32,7 @@ from allocsim.recommend import (
     allows_expandable,
     applicable_settings,
     candidates,
+    entries_left,
     front,
     read_costs,
 )
@@ -90,6 +91,7 @@ class Tuning(Shown):
         since its values are fitted to these recordings.
     parts: (recording, device number, device memory in bytes) of each device that was tuned.
     prepared: tuned device of the recording, ready for replays; None if there are several.
+    entries_left: number of entries after the recorded error; None if the baseline has no error.
     """
 
     files: tuple[str, ...]
@@ -117,6 +119,7 @@ class Tuning(Shown):
     further: SettingRow | None = None
     parts: tuple[tuple[str, int, int | None], ...] = ()
     prepared: Prepared | None = None
+    entries_left: int | None = None
 
     @property
     def saved_bytes(self) -> int:
@@ -295,6 +298,7 @@ def _tuning(
         offer = recommendation.best
         best = first if first.survives else None
         best = best if offer is None else search.rows[offer.setting]
+    left = [] if first.survives else [entries_left(part.prepared) for part in search.parts]
     possible = search.parts[0].prepared.releases  # the other parts are replayed as this release
     helps, reason = False, "the replay differs from the recorded run, so it proves nothing"
     if not warnings:
@@ -325,6 +329,7 @@ def _tuning(
         further=None if search.by_device else further_of(rows, best),
         prepared=search.parts[0].prepared if len(search.parts) == 1 else None,
         parts=tuple((part.name, part.device, part.memory) for part in search.parts),
+        entries_left=next((each for each in left if each is not None), None),
     )
 
 
