@@ -79,6 +79,8 @@ def _verdict(run: Sequence[Verdict], *, is_alone: bool) -> list[str]:
         where = f"line {verdict.message.line:,}"
         if len(run) > 1:
             where += f" to {run[-1].message.line:,}, {len(run):,} times"
+        elif verdict.message.place.startswith("rank"):
+            where += f", {verdict.message.place}"
         lines += [f"== {where} ==", ""]
         lines += [*paragraph(_shown_text(verdict), indent=4), ""]
     lines += row("Verdict", _verdict_words(verdict))

@@ -120,3 +120,10 @@ def test_of_ranks_with_one_cause_the_first_error_is_explained() -> None:
     assert "The first error, of rank 0, GPU 0:" in shown
     assert "2.00 GiB tried > 1.69 GiB" in shown
     assert "; rank" not in shown
+
+
+def test_ranks_that_share_a_line_keep_their_numbers() -> None:
+    cut = FRAGMENTED[: FRAGMENTED.index(" 1.20 GiB")]
+    first, last = explain(f"[rank1]: {cut}[rank0]: {FULL}")
+    assert (first.message.place, last.message.place) == ("rank 1, GPU 1", "rank 0, GPU 0")
+    assert "== line 1, rank 1, GPU 1 ==" in explain_message.text([first, last])

@@ -233,8 +233,9 @@ def _message(text: str, span: _Span, floor: int, line: int) -> OomMessage:
 
 
 def _place(prefix: str, words: str) -> str:
-    rank, gpu = _RANK.search(prefix), _GPU_NUMBER.search(words)
-    named = (f"rank {rank[1]}" if rank else "", f"GPU {gpu[1]}" if gpu else "")
+    # Ranks that write at once may share a line; the nearest name is that of the error.
+    ranks, gpu = _RANK.findall(prefix), _GPU_NUMBER.search(words)
+    named = (f"rank {ranks[-1]}" if ranks else "", f"GPU {gpu[1]}" if gpu else "")
     return ", ".join(each for each in named if each)
 
 
