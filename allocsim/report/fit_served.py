@@ -130,6 +130,9 @@ def _of_cards(answers: Sequence[Served]) -> str:
     lines = table(rows, (30, 12, 26, 11))
     first = answers[0]
     lines += ["", *row("Model", _model(first)), *row("Work", _work(first))]
+    chosen = [found.gpu.chosen for found in answers if found.gpu.chosen]
+    for note in (*chosen, *first.held.notes):
+        lines += row("Note", note)
     return "\n".join(lines) + "\n"
 
 

@@ -239,6 +239,13 @@ def test_an_answer_tells_which_of_several_cards_it_is_for(cli: Cli, gpu: str) ->
         assert any(note.startswith(said) or f"; {said}" in note for note in notes)
 
 
+def test_a_table_of_cards_has_the_notes_on_names(cli: Cli) -> None:
+    words = ("fit", "Qwen3-14B-W4A16", "--server", "vllm", "--gpu", "a100", "--gpu", "H100")
+    said = " ".join(cli(*words).out.split())
+    assert "card: 'a100' is taken as A100 40GB" in said
+    assert "groups of 128 elements" in said
+
+
 @pytest.mark.parametrize("words", [("--server-version", "0.5"), ("--offline",)])
 def test_options_of_vllm_are_refused_for_other_servers(cli: Cli, words: tuple[str, ...]) -> None:
     done = cli(*SERVE, "sglang", *ON, *words)
