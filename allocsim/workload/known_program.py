@@ -127,10 +127,13 @@ def play_known(program: KnownProgram, allocator: ReplayAllocator) -> Played:
     return player.result()
 
 
-def _lives_of(program: KnownProgram, n_before: _Ints) -> Lives:
+def _lives_of(program: KnownProgram, n_before: _Ints, *, is_whole: bool) -> Lives:
     # A request ends with the entry of its allocation, and a free begins with free_requested.
-    asks, frees, n_entries = program.kind == MALLOC, program.kind == FREE, int(n_before[-1])
-    born = n_before[1:][asks] - 1
+    # Without `is_whole`, the last request with entries failed, and later rows have no entries.
+    has_entries, n_entries = n_before[1:] > n_before[:-1], int(n_before[-1])
+    asks = np.flatnonzero((program.kind == MALLOC) & has_entries)
+    frees = (program.kind == FREE) & has_entries
+    born = n_before[1:][asks if is_whole else asks[:-1]] - 1
     freed = np.full(len(born), n_entries, dtype=np.int64)
     freed[program.block[frees]] = n_before[:-1][frees]
     return Lives(born, freed, np.minimum(freed + 1, n_entries))
@@ -384,7 +387,7 @@ class _Player:
             self._watch.device_bytes,
             self.oom_text,
             n_before,
-            Deferred(partial(_lives_of, program, n_before)),
+            Deferred(partial(_lives_of, program, n_before, is_whole=not self.oom_text)),
             Deferred(partial(period_of, program)),
             kept,
         )

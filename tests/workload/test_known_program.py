@@ -224,6 +224,15 @@ def test_lifetimes_of_blocks_equal_those_of_the_recording(conf: str) -> None:
     same(blocks_of(trace, (), run.timeline, found.lives()), blocks_of(trace, (), run.timeline))
 
 
+def test_blocks_after_an_out_of_memory_error_have_no_lifetimes() -> None:
+    found, recording, _ = played(that_serves(30), "", memory=24 * MIB)
+    assert found.oom_text
+    lives = found.lives()
+    (trace,) = recording.devices
+    assert lives.born.tolist() == np.flatnonzero(trace.action == Action.ALLOC).tolist()
+    assert np.all(lives.freed > lives.born)
+
+
 def test_marks_are_before_the_entries_of_their_rows() -> None:
     program = that_serves(2)
     found, recording, _ = played(program, "")
