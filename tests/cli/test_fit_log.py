@@ -255,6 +255,19 @@ def test_a_failed_start_is_the_verdict_and_its_length_is_pasted(cli: Cli, log: P
     assert other["fits"]
 
 
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [("Llama-3.1-8B", "--port 8000"), ("Llama-3.1-8B-AWQ", "--quantization awq_marlin")],
+)
+def test_options_without_effect_leave_the_verdict_of_a_failed_start(
+    cli: Cli, log: Path, model: str, options: str
+) -> None:
+    words = (model, "--server", "vllm", "--gpu", "L4", "--server-args", options)
+    found = answer(cli, log, TOO_LONG, *words)
+    assert (found["fits"], found["may_fit"]) == (False, False)
+    assert found["room_tokens"] == [38_912, 38_912]
+
+
 def test_a_failed_start_says_nothing_of_other_cards(cli: Cli, log: Path) -> None:
     words = ("Llama-3.1-8B", "--server", "vllm", "--gpu", "L4", "--gpu", "H100")
     found = answer(cli, log, TOO_LONG, *words)
@@ -344,3 +357,11 @@ def test_a_start_of_sglang_that_failed_gets_a_smaller_fraction(cli: Cli, log: Pa
     assert (found["fits"], found["may_fit"]) == (False, False)
     assert found["largest"]["value"] == 0.8
     assert found["paste"].startswith("--mem-fraction-static 0.8 ")
+
+
+def test_a_start_of_sglang_without_free_memory_before_proves_its_own_fraction(
+    cli: Cli, log: Path
+) -> None:
+    text = STARTED.format(fraction=0.85, free=3.2, end=2.9).replace("23.20 GB", "0.00 GB")
+    found = answer(cli, log, text, "Qwen3-8B", "--server", "sglang", "--gpu", "3090")
+    assert found["largest"]["value"] == 0.85

@@ -137,8 +137,12 @@ class Logged:
             of = "one card" if known == 1 else f"{known} cards"
             raise ConfigError(f"a log describes {of}; expected one of {given.cards}")
         given = given.over(self.options)
-        # A log does not print the types; `refuse_other` compares the bytes of a token.
-        own, asked = (replace(each, kv_type=None, weights=None) for each in (self.options, given))
+        # A log does not print the types, whose bytes a token `refuse_other` compares, nor the
+        # options that do not change the memory.
+        own, asked = (
+            replace(each, kv_type=None, weights=None, method=None, ignored=None)
+            for each in (self.options, given)
+        )
         return (self._of_this_start() if own == asked else replace(self, refusal="")), given
 
     @property

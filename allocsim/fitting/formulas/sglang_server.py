@@ -167,7 +167,7 @@ def _proved(work: ServingWork, left: int) -> float:
     logged = work.logged
     if not logged.has_started or logged.options.fraction is None:
         return 0
-    if logged.free_before is None or logged.free_end is None or logged.graphs is None:
+    if not logged.free_before or logged.free_end is None or logged.graphs is None:
         return logged.options.fraction
     spare = max(logged.graphs + logged.free_end - left, 0)
     return logged.options.fraction + math.floor(spare / logged.free_before * 1000) / 1000
