@@ -335,8 +335,9 @@ def _refuse(
         raise ConfigError(f"tensor parallelism is for {known}, not {server}")
     if given.method and not is_stored_as(given.method, held.weights.name):
         raise ConfigError(
-            f"--quantization {given.method} needs a model that is quantized so, and {held.name} is "
-            f"in {held.weights.name}; give the name or config.json of such a model, or --weights"
+            f"--quantization {given.method} reads only weights in that format, and the weights of "
+            f"{held.name} are in {held.weights.name}; give the name or config.json of a model in "
+            "that format, or --weights"
         )
     tokens, longest = counts["prompt"] + counts["decode"], given.longest
     if held.sizes.encoder is not None and 0 < held.sizes.longest < tokens:

@@ -207,7 +207,7 @@ def test_llama_server_is_given_the_file_of_the_log(cli: Cli, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--server-args", "--enable-lora"), "'--enable-lora' has no effect on the formula"),
+        (("--server-args", "--enable-lora"), "'--enable-lora' may change the memory"),
         (("--server-args", "-tp 2", "--tensor-parallel", "4"), "--tensor-parallel 4 contradicts 2"),
         (("--server-args", "-q fp8", "--weights", "nf4"), "--weights contradicts"),
         (("--server-version", "newest"), "release 'newest' is not known"),

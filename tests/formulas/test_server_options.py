@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from allocsim.errors import ConfigError
@@ -32,7 +34,9 @@ def test_automatic_values_are_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("text", "server", "said"),
     [
-        ("--enable-lora", "vllm", "'--enable-lora' has no effect on the formula of vllm"),
+        ("--enable-lora", "vllm", "'--enable-lora' may change the memory, and the formula of"),
+        ("--port=8000 stray", "vllm", "'stray' may change .* does not use it; omit it, or use"),
+        ("-n -x", "llama.cpp", "'-x' may change the memory"),
         ("--max-model-len", "vllm", "--max-model-len of vllm needs a value"),
         ("--max-model-len many", "vllm", "expected a whole number, 1 to"),
         ("--max-model-len 0", "vllm", "expected a whole number, 1 to"),
@@ -42,12 +46,12 @@ def test_automatic_values_are_the_defaults() -> None:
         (
             "--enable-lora --port 1 --speculative-config {} --max-loras 4",
             "vllm",
-            "'--enable-lora', '--speculative-config', '--max-loras' have no effect",
+            "'--speculative-config', '--max-loras' may change .* does not use them; omit",
         ),
         ("--enforce-eager=yes", "vllm", "--enforce-eager has no value"),
         ("--tp 2 --tp-size 4", "sglang", "--tp-size 4 contradicts an earlier option"),
         ("--max-model-len 'open", "vllm", "No closing quotation"),
-        ("-ngl 3", "vllm", "'-ngl' has no effect on the formula of vllm"),
+        ("-ngl 3", "vllm", "'-ngl' may change the memory, and the formula of vllm"),
         ("-ctk q8_0", "llama.cpp", "-ctk needs the same type for keys and values"),
         ("-ctk q8_0 -ctv q4_0", "llama.cpp", "-ctv q4_0 contradicts an earlier option"),
         ("--any", "ollama", "the formula of ollama has no server options"),
@@ -65,6 +69,8 @@ def test_anything_else_is_refused_with_a_sentence(text: str, server: str, said: 
         ("--dtype half --enable-auto-tool-choice --tool-call-parser=hermes", "vllm", 2),
         ("--host 0.0.0.0 --random-seed 1", "sglang", 2),
         ("-t 8 --alias a --jinja", "llama.cpp", 3),
+        ("--seed -1 --port 8000", "vllm", 2),
+        ("-s -1 -n -1 --temp -0.5 -v", "llama.cpp", 4),
     ],
 )
 def test_options_without_effect_on_memory_are_named(text: str, server: str, names: int) -> None:
@@ -94,7 +100,7 @@ def test_the_method_that_a_model_already_has_changes_nothing(method: str, name: 
     held, gpu = held_of(name, "vllm"), find_gpu("H200")
     found = serve(held, "vllm", gpu, options=options_in(f"--quantization {method}", "vllm"))
     assert found.needs == serve(held, "vllm", gpu).needs
-    with pytest.raises(ConfigError, match=f"{method} needs a model that is quantized so"):
+    with pytest.raises(ConfigError, match=f"{method} reads only .* Qwen3-14B are in bf16"):
         serve(held_of("Qwen3-14B", "vllm"), "vllm", gpu, options=found.work.options)
 
 
@@ -104,6 +110,11 @@ def test_the_line_to_paste_repeats_what_was_given() -> None:
     assert again == [
         *("--max-num-batched-tokens", "4096", "--enforce-eager", "--kv-cache-dtype", "fp8")
     ]
+    graphs = options_in("--cuda-graph-sizes 256", "vllm")
+    for version, option in [((0, 11), "--cuda-graph-sizes"), ((0, 12), "--max-cudagraph-cap")]:
+        older = options_again(replace(graphs, version=version), "vllm")
+        assert older.startswith(f" {option}")
+        assert options_in(older, "vllm") == graphs
     cache = options_again(options_in("-ctk q8_0 -ctv q8_0", "llama.cpp"), "llama.cpp")
     assert cache == " --cache-type-k q8_0 --cache-type-v q8_0"
 

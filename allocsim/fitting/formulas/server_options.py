@@ -27,11 +27,15 @@ OLD_MEMORY = (0, 7)
 """First release of vLLM that does not count the CUDA context as memory outside PyTorch."""
 _FIRST_V1, _LAST_V0 = (0, 8), (0, 10)
 """First release of vLLM with the V1 engine by default, and first release without the V0 engine."""
+_WITH_GRAPH_SIZES = (0, 11)
+"""Last release of vLLM with --cuda-graph-sizes in place of --max-cudagraph-capture-size."""
 
 _LARGE_CARD = 70 * GIB
 _HUGE_CARD = 160 * GIB
 _MOST = 1 << 24
 _UNITS = {"": 1, "k": 1000, "K": 1 << 10, "m": 10**6, "M": 1 << 20}
+_ARGUMENT = re.compile(r"(?!-)|-\d+(\.\d+)?$")
+"""Beginning of a word that is the value of an option, such as "-1", and not an option."""
 _VERSION = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:\.\S*)?")
 
 
@@ -130,7 +134,7 @@ def _read(
         plain = option.replace("_", "-") if option.startswith("--") else option
         if plain not in table:
             others.append(plain[:60])
-            while words and not words[0].startswith("-"):
+            while not is_joined and words and _ARGUMENT.match(words[0]):
                 words.pop(0)
             continue
         name, read = table[plain]
@@ -155,10 +159,10 @@ def _refuse(unknown: Iterable[str], server: str) -> None:
     names = ", ".join(map(repr, dict.fromkeys(unknown)))
     if names:
         used = ", ".join(name for name in _OPTIONS[server] if name.startswith("--"))
-        what, them = ("have", "them") if ", " in names else ("has", "it")
+        them = "them" if ", " in names else "it"
         raise ConfigError(
-            f"{names} {what} no effect on the formula of {server}; omit {them}, or expected one of "
-            f"{used}"
+            f"{names} may change the memory, and the formula of {server} does not use {them}; "
+            f"omit {them}, or use one of {used}"
         )
 
 
@@ -341,6 +345,8 @@ def options_again(options: ServerOptions, server: str) -> str:
     names: dict[str, tuple[str, str]] = {}
     for option, (name, read) in _OPTIONS[server].items():
         names.setdefault(name, (option, read))
+    if server == "vllm" and (options.version or NEWEST[server]) <= _WITH_GRAPH_SIZES:
+        names["captured"] = "--cuda-graph-sizes", _COUNT
     words = []
     for name, (option, read) in names.items():
         value = getattr(options, name)
