@@ -199,6 +199,8 @@ def _apply_config(arguments: argparse.Namespace) -> None:
             setattr(arguments, name, value)
         else:
             overridden.append(name)
+    if found.per_example > 1:
+        arguments.batch = (arguments.batch or 1) * found.per_example
     arguments.config_notes = found.sentences(overridden)
 
 

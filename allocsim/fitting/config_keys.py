@@ -98,15 +98,18 @@ REFERRING = ("dpo", "ipo")
 """Trainings on pairs of a chosen and a rejected sequence, with a reference model."""
 ALONE = ("orpo", "simpo", "cpo", "rm", "reward")
 """Trainings on pairs of sequences without a reference model."""
-METHODS = {
-    "grpo": ("num_generations", "max_completion_length", "reward_funcs"),
-    "kto": ("desirable_weight", "undesirable_weight"),
-    "reward": ("center_rewards_coefficient",),
-    "dpo": ("beta", "precompute_ref_log_probs", "max_prompt_length"),
-    "distillation": ("teacher_model._component_", "teacher_model_name_or_path"),
-    "ppo": ("policy_model._component_", "reward_model_path"),
-}
-"""Keys that show the kind of a training if no key names it."""
+METHODS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("distillation", ("teacher_model._component_", "teacher_model_name_or_path", "lmbda")),
+    ("grpo", ("num_generations", "reward_funcs", "reward_weights", "scale_rewards")),
+    ("kto", ("desirable_weight", "undesirable_weight")),
+    ("reward", ("center_rewards_coefficient",)),
+    ("dpo", ("beta", "precompute_ref_log_probs", "max_prompt_length")),
+    ("ppo", ("policy_model._component_", "reward_model_path")),
+    ("grpo", ("max_completion_length",)),
+)
+"""Keys that show the kind of a training if no key names it; the first kind with one counts.
+
+DPO has the key `max_completion_length` too, so alone it means GRPO only without a key of DPO."""
 UNCOUNTED = {
     "kto": "a reference model and the sequences of the divergence are",
     "distillation": "the teacher's weights and logits are",

@@ -38,7 +38,7 @@ from allocsim.fitting.config_keys import (
 from allocsim.fitting.model import bytes_of_config, flattened
 
 WARNING = "warning: "
-"""First word of a sentence that the answer to a configuration is too low."""
+"""Prefix of a sentence that is shown before the verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,11 @@ class ReadConfig:
     used, ignored: keys of the configuration that became options, and all other keys.
     notes: differences between the configuration and what `fit` computes, one sentence each.
     tool: name of the tool that the configuration is for, or "" if it is not known.
-    assumed: defaults and habits of the tool that decide memory, in words, by option; text after a
-        dot tells several of an option apart.
+    assumed: defaults and habits of the tool that decide memory, in words, by option; a suffix
+        after a dot distinguishes several assumptions on one option.
     warnings: reasons why the answer is too low, one sentence each.
+    per_example: number of sequences of each example of a batch; 2 for training on pairs.
+    files: further files that the configuration names and that were read.
     """
 
     path: str
@@ -63,6 +65,8 @@ class ReadConfig:
     tool: str = ""
     assumed: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    per_example: int = 1
+    files: tuple[str, ...] = ()
 
     def sentences(self, overridden: Collection[str] = ()) -> tuple[str, ...]:
         """Return all sentences about the configuration; warnings come first.
@@ -74,7 +78,8 @@ class ReadConfig:
             text for name, text in self.assumed.items() if name.partition(".")[0] not in overridden
         ]
         said = f"; assumed{self.tool and ' of '}{self.tool}: {', '.join(assumed)}"
-        read = f"{self.path}: read {', '.join(self.used)}{said * bool(assumed)}; ignored {rest}"
+        read = f"{' and '.join((self.path, *self.files))}: read {', '.join(self.used)}"
+        read += f"{said * bool(assumed)}; ignored {rest}"
         return (*(f"{WARNING}{each}" for each in self.warnings), read, *self.notes)
 
 
@@ -94,10 +99,12 @@ def read_config(path: str | Path) -> ReadConfig:
         raise ConfigError(f"{file}: {why}")
     ignored = tuple(key for key in flat if key not in reader.used)
     return ReadConfig(
-        *(str(path), values, tuple(reader.used), ignored, tuple(reader.notes)),
+        *(str(path), values, tuple(dict.fromkeys(reader.used)), ignored, tuple(reader.notes)),
         tool=reader.tool,
         assumed=reader.assumed,
         warnings=tuple(reader.warnings),
+        per_example=reader.per_example,
+        files=tuple(reader.files),
     )
 
 
@@ -133,7 +140,7 @@ class _Reader:
     """Converter of a configuration's keys to options of `fit`.
 
     flat: values by key; a dot separates nested keys.
-    used, notes, tool, assumed, warnings: as in `ReadConfig`.
+    used, notes, tool, assumed, warnings, per_example, files: as in `ReadConfig`.
     """
 
     def __init__(self, flat: dict[str, Any]) -> None:
@@ -142,14 +149,20 @@ class _Reader:
         self.notes: list[str] = []
         self.assumed: dict[str, str] = {}
         self.warnings: list[str] = []
+        self.per_example = 1
+        self.files: list[str] = []
         self.tool = next((name for name, keys in TOOLS.items() if flat.keys() & set(keys)), "")
 
     def read_further(self, file: Path, key: str, before: str) -> None:
-        """Add the keys of the file that `key` names, relative to `file` or a folder above it."""
+        """Add the keys of the file that `key` names.
+
+        Its name is relative to the folder of `file`, to one of the three folders above it, or to
+        the current folder.
+        """
         name = self.flat.get(key)
         if not isinstance(name, str) or name in AUTO:
             return
-        places = [folder / name for folder in file.absolute().parents]
+        places = [folder / name for folder in file.absolute().parents[:4]]
         try:
             found = next((each for each in places if each.is_file()), Path(name))
             self.flat |= flattened(_parsed(found), before)
@@ -157,6 +170,7 @@ class _Reader:
             self.warnings.append(f"{key}: {error}, so what it decides is not counted")
         else:
             self.used.append(key)
+            self.files.append(str(found))
 
     def take(self, *keys: str) -> Any:
         for name in (name for key in keys for name in (key, f"deepspeed.{key}")):
@@ -175,7 +189,7 @@ class _Reader:
             "model": str,
         }
         has_lora = self.has_lora()
-        sequences = self.sequences(has_lora)
+        self.per_example = self.sequences(has_lora)
         self.take("lora_target_linear")
         for name, keys in KEYS.items():
             if name.startswith("lora") and not has_lora:
@@ -186,7 +200,7 @@ class _Reader:
             else:
                 made = converted[name](value) if name in converted else self.count(name, value)
             if made is not None:
-                yield name, made * sequences if name == "batch" else made
+                yield name, made
         stage = self.take("zero_optimization.stage", "deepspeed_config.zero_stage")
         if (dtype := self.dtype(stage, has_lora=has_lora)) is not None:
             yield "dtype", dtype
@@ -201,12 +215,17 @@ class _Reader:
 
     def has_lora(self) -> bool:
         kind = self.take("finetuning_type", "adapter")
-        is_named = bool(self.flat.keys() & set(KEYS["lora"]))
+        named = {key: self.flat[key] for key in KEYS["lora"] if self.flat.get(key) is not None}
+        is_named = bool(named)
+        if 0 in named.values():
+            self.used += [key for key, rank in named.items() if rank == 0]
+            self.notes.append("LoRA of rank 0 is computed as training of all weights")
+            return False
         if self.tool == "TRL":
-            asked = self.take("use_peft")
-            if is_named and asked is None:
-                self.warnings.append("TRL trains all weights, not LoRA, without use_peft: true")
-            return bool(asked) or is_named
+            self.used += ["use_peft"] * ("use_peft" in self.flat)
+            if is_named and self.flat.get("use_peft") is not True:
+                self.notes.append("TRL trains all weights, not LoRA, without use_peft: true")
+            return self.flat.get("use_peft") is True
         if kind not in (None, "lora", "qlora", "full"):
             self.notes.append(f"{kind} is computed as training of all weights, which needs more")
         is_usual = self.tool == FACTORY or (is_named and self.tool != "axolotl")
@@ -347,7 +366,7 @@ class _Reader:
         if "DPOLoss" in str(self.flat.get("loss._component_")):
             self.take("loss._component_")
             return "dpo"
-        for name, keys in METHODS.items():
+        for name, keys in METHODS:
             if self.tool in ("TRL", "torchtune", TRAINER, "") and self.take(*keys) is not None:
                 return name
         return ""
@@ -364,7 +383,8 @@ class _Reader:
                 "not counted"
             )
             return 1
-        pairs = f"{method.upper()} is answered as supervised training on pairs, two sequences each"
+        counted = "(--batch counts pairs, --find batch sequences)"
+        pairs = f"{method.upper()} is answered as supervised training on pairs {counted}"
         has_reference = self.take("ref_model", "rl_adapter_ref_model") or not has_lora
         if method in ALONE:
             self.notes.append(pairs)

@@ -136,6 +136,7 @@ def test_every_key_is_used_or_listed_as_ignored(tmp_path: Path) -> None:
     assert found.ignored == ("wandb_project",)
     eight = read({**LLAMA_FACTORY, "quantization_bit": 8}, tmp_path)
     assert "weights in 8 bits are not computed; 16 bits are counted" in eight.notes
+    assert len(eight.used) == len(set(eight.used))
 
 
 def test_the_command_uses_the_file_and_options_beside_it_win(
@@ -240,36 +241,96 @@ def test_defaults_of_a_tool_that_decide_memory_are_used_and_said(
 
 
 @pytest.mark.parametrize(
-    ("config", "batch", "said"),
+    ("config", "per_example", "said"),
     [
-        (FACTORY_LORA | {"stage": "dpo"}, 16, "DPO is answered as .* on pairs.*: the reference's"),
+        (FACTORY_LORA | {"stage": "dpo"}, 2, "DPO is answered as .* on pairs.*: the reference's"),
         (
             FACTORY_LORA | {"stage": "dpo", "finetuning_type": "full"},
-            16,
+            2,
             "the weights of a frozen reference model and the reference's logits",
         ),
-        (FACTORY_LORA | {"stage": "ppo"}, 8, "PPO is .* too low: generation, and reference"),
-        (AXOLOTL | {"rl": "dpo"}, 4, "DPO is answered"),
-        (AXOLOTL | {"rl": "kto"}, 2, "KTO is .* too low"),
-        ({"max_length": 512, "beta": 0.1}, 16, "DPO is answered .* frozen reference model"),
-        ({"num_generations": 8, "beta": 0.1}, 8, "GRPO is answered"),
-        (TORCHTUNE | {"loss": {"_component_": "torchtune.rlhf.loss.DPOLoss"}}, 4, "DPO is"),
+        (FACTORY_LORA | {"stage": "ppo"}, 1, "PPO is .* too low: generation, and reference"),
+        (AXOLOTL | {"rl": "dpo"}, 2, "DPO is answered"),
+        (AXOLOTL | {"rl": "kto"}, 1, "KTO is .* too low"),
+        ({"max_length": 512, "beta": 0.1}, 2, "DPO is answered .* frozen reference model"),
+        ({"num_generations": 8, "beta": 0.1}, 1, "GRPO is answered"),
+        (TORCHTUNE | {"loss": {"_component_": "torchtune.rlhf.loss.DPOLoss"}}, 2, "DPO is"),
+        (
+            {"beta": 0.5, "lmbda": 0.5, "teacher_model_name_or_path": "m/teacher"},
+            1,
+            "DISTILLATION is .* too low: the teacher's",
+        ),
+        (
+            {"beta": 0.1, "max_prompt_length": 512, "max_completion_length": 512},
+            2,
+            "DPO is answered",
+        ),
+        ({"max_completion_length": 512, "beta": 0.1, "reward_funcs": "mine"}, 1, "GRPO is"),
+        ({"max_completion_length": 512}, 1, "GRPO is answered"),
     ],
 )
 def test_training_beyond_supervised_is_warned_of_first(
-    config: dict[str, Any], batch: int, said: str, tmp_path: Path
+    config: dict[str, Any], per_example: int, said: str, tmp_path: Path
 ) -> None:
     found = read(config, tmp_path)
-    assert found.values["batch"] == batch
+    assert found.per_example == per_example
     assert re.match(f"warning: .*{said}", found.sentences()[0])
 
 
 def test_pairs_without_a_reference_are_answered_without_a_warning(tmp_path: Path) -> None:
     found = read(FACTORY_LORA | {"stage": "dpo", "pref_loss": "simpo"}, tmp_path)
-    assert found.values["batch"] == 16
+    assert (found.values["batch"], found.per_example) == (8, 2)
     assert not found.warnings
     assert "SIMPO is answered as supervised training on pairs" in found.notes[-1]
     assert not read(FACTORY_LORA | {"pref_loss": "sigmoid"}, tmp_path).warnings
+
+
+@pytest.mark.parametrize(("more", "n_sequences"), [((), 2), (("--batch", "3"), 6)])
+def test_batch_counts_pairs_wherever_it_is_from(
+    more: tuple[str, ...], n_sequences: int, cli: Callable[..., Done], tmp_path: Path
+) -> None:
+    file = tmp_path / "axolotl.json"
+    for batch in ({}, {"micro_batch_size": 1}):
+        file.write_text(json.dumps({"base_model": "gpt2", "rl": "dpo"} | batch))
+        words = ("fit", "gpt2", "--gpu", "RTX 4090", "--engine", "laws", "--config", str(file))
+        answer = json.loads(cli(*words, *more, "--json").out)
+        assert f"of gpt2, batch {n_sequences} x 1,024 tokens" in answer["program"]
+        assert (
+            "on pairs (--batch counts pairs, --find batch sequences), which is too low"
+            in answer["notes"][0]
+        )
+
+
+@pytest.mark.parametrize(
+    ("config", "rank", "said"),
+    [
+        ({"use_peft": False, "lora_r": 16}, None, "TRL trains all weights"),
+        ({"lora_r": 16}, None, "TRL trains all weights"),
+        ({"use_peft": True, "lora_r": 0}, None, "LoRA of rank 0"),
+        ({"use_peft": True, "lora_r": 4}, 4, None),
+        ({"use_peft": False}, None, None),
+    ],
+)
+def test_lora_of_trl_needs_use_peft_and_a_rank(
+    config: dict[str, Any], rank: int | None, said: str | None, tmp_path: Path
+) -> None:
+    found = read({"max_length": 512} | config, tmp_path)
+    assert found.values.get("lora") == rank
+    assert not found.warnings
+    assert [note[:14] for note in found.notes] == ([said[:14]] if said else [])
+    assert ("use_peft" in found.used) == ("use_peft" in config and config.get("lora_r") != 0)
+
+
+def test_named_file_is_not_searched_far_above_the_configuration(tmp_path: Path) -> None:
+    named = tmp_path / "ds3.json"
+    named.write_text(json.dumps(ZERO))
+    config = FACTORY_LORA | {"deepspeed": "ds3.json"}
+    near, far = tmp_path / "a" / "b" / "c", tmp_path / "a" / "b" / "c" / "d"
+    far.mkdir(parents=True)
+    found = read(config, near)
+    assert found.values["parallel"] == "fsdp"
+    assert found.sentences()[0].startswith(f"{near / 'config.yml'} and {named}: read ")
+    assert "parallel" not in read(config, far).values
 
 
 def test_named_file_of_deepspeed_is_read_or_its_absence_comes_first(tmp_path: Path) -> None:
