@@ -88,6 +88,9 @@ def test_an_error_of_the_host_is_not_taken_for_one_of_the_gpu() -> None:
         "torch.distributed.elastic: failed (exitcode: -9) local_rank: 0",
         "command terminated with exit code 137",
         "Signal 9 (SIGKILL) received by PID 77",
+        "[1]+  Killed                  python train.py",
+        "Epoch 3\r\nKilled\r\n",
+        "Command '['python', 'train.py']' died with <Signals.SIGKILL: 9>.",
     ],
 )
 def test_a_killed_process_likely_lacked_memory_of_the_host(text: str) -> None:
@@ -97,9 +100,24 @@ def test_a_killed_process_likely_lacked_memory_of_the_host(text: str) -> None:
     assert "host_memory: likely, the memory of the host" in screen(text)
 
 
-@pytest.mark.parametrize("text", ["Killed the old worker.\nDone\n" * 99, "no process was killed"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no process was killed",
+        "Killed the old worker.\nDone",
+        "ValueError: bad shape\nUnable to shutdown process 77 via 15, forcefully exiting via "
+        "Signals.SIGKILL\nfailed (exitcode: 1) local_rank: 0",
+        "KeyError: 'labels'\nsrun: sending SIGKILL to remaining tasks",
+        "slurmstepd: error: *** JOB 77 ON n1 CANCELLED DUE TO TIME LIMIT ***\nKilled",
+        "*** STEP 77.0 CANCELLED DUE TO TIME LIMIT *** Killed",
+    ],
+)
 def test_other_uses_of_the_word_are_no_error(text: str) -> None:
-    assert one(text + "\nall is well " * 99).cause == "no_figures"
+    assert one(text).cause == "no_figures"
+
+
+def test_a_process_that_was_killed_long_before_the_end_is_no_error() -> None:
+    assert one("Killed" + "\nall is well " * 99).cause == "no_figures"
 
 
 def test_the_error_before_the_end_of_a_killed_process_has_precedence() -> None:

@@ -18,6 +18,7 @@ from allocsim.analysis.explain.message_words import (
     EXPANDABLE,
     HOST,
     KILLED,
+    OUT_OF_TIME,
     STATED,
     Reading,
     TextRelease,
@@ -129,8 +130,9 @@ def find_messages(text: str) -> tuple[OomMessage, ...]:
 
 
 def _killed(text: str) -> Iterator[OomMessage]:
-    found = KILLED.search(text, max(0, len(text.rstrip()) - _ENDING))
-    if found is not None:
+    start = max(0, len(text.rstrip()) - _ENDING)
+    found = KILLED.search(text, start)
+    if found is not None and OUT_OF_TIME not in text[start:]:
         at = found.start()
         words = " ".join(text[at : at + _LEAD].split())
         line = text.count("\n", 0, at) + 1

@@ -130,11 +130,15 @@ HOST = re.compile(
 """Words of PyTorch's allocator of host memory, and of the kernel's log."""
 
 KILLED = re.compile(
-    r"^(?:[^\n]{0,120}[\s\d])?Killed(?:\s[^\n]{0,200})?$"
-    r"|\bexit[ _]?(?:code|status)?\s?:?\s?(?:137|-9)\b|\bSIGKILL\b",
+    r"^(?:[^\n]{0,120}[\s\d])?Killed(?:[ \t\r]*$| {2,}\S)"
+    r"|\bexit[ _]?(?:code|status)?\s?:?\s?(?:137|-9)\b"
+    r"|Signal 9 \(SIGKILL\)|died with <Signals\.SIGKILL",
     re.MULTILINE,
 )
-"""Words at the end of a log whose process was killed."""
+"""Words at the end of a log whose process was killed; a shell prints the command after them."""
+
+OUT_OF_TIME = "TIME LIMIT"
+"""Words that Slurm prints when it kills a job that ran too long."""
 
 EXPANDABLE = "expandable_segments is enabled"
 """Words that PyTorch prints only if expandable segments are on."""
