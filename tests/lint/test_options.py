@@ -119,6 +119,21 @@ def test_the_asynchronous_backend_is_accepted_by_pytorch_but_not_modelled() -> N
     assert finding.text == "backend cudaMallocAsync is not modelled; expected native"
 
 
+@pytest.mark.parametrize(
+    ("conf", "refusal"),
+    [
+        ("backend:cudaMallocAsync,foo:1", "'foo'"),
+        ("foo:1, backend: cudaMallocAsync", "'foo'"),
+        ("backend:cudaMallocAsync,max_split_size_mb:5", "max_split_size_mb"),
+    ],
+)
+def test_other_options_beside_the_asynchronous_backend_are_refused(conf: str, refusal: str) -> None:
+    finding = only(lint_conf(conf).findings)
+    assert (finding.check, finding.severity) == ("option_refused", "error")
+    assert refusal in finding.text
+    assert "cudaMallocAsync" not in finding.text
+
+
 def test_expandable_segments_with_a_split_limit_are_unsafe() -> None:
     conf = "expandable_segments:True,max_split_size_mb:128"
     finding = only(lint_conf(conf).findings)
@@ -244,6 +259,14 @@ def test_expandable_segments_that_the_platform_refused_are_seen_in_the_segments(
     other = replace(off.settings, conf="", expandable_segments=False)
     finding = only(about(replace(off, settings=other)))
     assert "is False at the end, but there are expandable segments" in finding.text
+
+
+def test_a_recording_of_the_asynchronous_backend_is_checked(recorded: Record) -> None:
+    recording = recorded(program, "1GiB")
+    assert recording.settings is not None
+    conf = "backend:cudaMallocAsync"
+    found = about(replace(recording, settings=replace(recording.settings, conf=conf)))
+    assert [(each.check, each.value) for each in found] == [("option_unmodelled", conf)]
 
 
 def test_recorded_conf_that_the_given_release_refuses_is_an_error(

@@ -252,10 +252,12 @@ def _about_string(shown: str, conf: str, release: Release, *, has_limit: bool) -
     try:
         config = parse_conf(conf, release)
     except ConfigError as error:
-        if _ASYNC_BACKEND in conf.replace(" ", ""):
-            yield found("option_unmodelled", str(error), value=shown)
-            return
-        yield found("option_refused", f"{_refusal(error, conf)}; {_accepting(conf)}", value=shown)
+        plain = conf.replace(" ", "")
+        if _ASYNC_BACKEND in plain:
+            native = plain.replace(_ASYNC_BACKEND, "backend:native")
+            yield from _about_asynchronous(shown, native, release)
+        else:
+            yield _refused(shown, error, conf)
         return
     refused = config.refused_handles()
     for text in config.unsafe_options() + ((refused,) if refused else ()):
@@ -266,6 +268,21 @@ def _about_string(shown: str, conf: str, release: Release, *, has_limit: bool) -
     if f"{_RESERVE}:" in conf.replace(" ", "") and config.expandable_segments_reserve is None:
         text = f"the value of {_RESERVE} is neither a share of the device nor GiB, such as 20G"
         yield found("option_ignored", text, value=shown)
+
+
+def _about_asynchronous(shown: str, native: str, release: Release) -> Iterator[Finding]:
+    # `native` has the same options with the native backend, so only their errors remain.
+    try:
+        parse_conf(native, release)
+    except ConfigError as error:
+        yield _refused(shown, error, native)
+    else:
+        text = "backend cudaMallocAsync is not modelled; expected native"
+        yield found("option_unmodelled", text, value=shown)
+
+
+def _refused(shown: str, error: ConfigError, conf: str) -> Finding:
+    return found("option_refused", f"{_refusal(error, conf)}; {_accepting(conf)}", value=shown)
 
 
 def _refusal(error: ConfigError, conf: str) -> str:
@@ -299,7 +316,7 @@ def about_recorded(recording: Recording, release: Release) -> Iterator[Finding]:
     has_limit = any(mark.kind is MarkKind.FRACTION for mark in marks)
     refused = False
     for each in _about_string(settings.conf, settings.conf, release, has_limit=has_limit):
-        refused = refused or each.check == "option_refused"
+        refused = refused or each.check in ("option_refused", "option_unmodelled")
         yield each
     made = recording.provenance
     is_followed = made is not None and made.conf_at_start is not None
