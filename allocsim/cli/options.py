@@ -100,10 +100,11 @@ else:
 
 
 def is_conf(word: str) -> bool:
-    """Return True if `word` begins with an allocator option, such as "backend:native"."""
+    """Return True if `word` begins with an option and its value, such as "backend:native"."""
     from allocsim.core import OPTIONS
 
-    return word.partition(":")[0] in OPTIONS
+    name, colon, _ = word.partition(":")
+    return bool(colon) and name in OPTIONS
 
 
 def _suggestion(word: str, words: Sequence[str]) -> str:

@@ -59,7 +59,9 @@ def test_parser_suggests_the_option_that_was_meant(cli: Cli, arguments: str, sen
     assert len(done.err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("arguments", ["frobnicate", "replay x --zzz", "record -- python --josn"])
+@pytest.mark.parametrize(
+    "arguments", ["frobnicate", "replay x --zzz", "record -- python --josn", "lint backend"]
+)
 def test_unlike_word_gets_no_suggestion(cli: Cli, arguments: str) -> None:
     assert "did you mean" not in cli(*arguments.split()).err
 
