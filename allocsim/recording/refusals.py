@@ -147,8 +147,8 @@ _LOADING = {
 """Words that an engine logs before and after it loads the weights, and its option for cards."""
 
 
-_LOAD_LETTERS = 1 << 18
-"""Largest number of letters of a log between the begin of loading and the failure."""
+_LOAD_CHARACTERS = 1 << 18
+"""Largest number of characters of a log between the start of loading and the failure."""
 
 
 def _while_loading(engine: str) -> _Answer:
@@ -156,7 +156,7 @@ def _while_loading(engine: str) -> _Answer:
 
     def answer(match: re.Match[str], figures: _Figures) -> tuple[str, str] | None:
         text, at = match.string, match.start()
-        near = max(at - _LOAD_LETTERS, 0)
+        near = max(at - _LOAD_CHARACTERS, 0)
         begin, end = (max(text.rfind(each, near, at) for each in words) for words in (begins, ends))
         if begin <= end:
             return None
