@@ -236,7 +236,7 @@ with Path(__file__).with_name("gpus.csv").open(encoding="utf-8", newline="") as 
 """GPUs by short name.  `find_gpu` returns the first match, so "A100" is the A100 with 40 GB."""
 
 _NOISE = re.compile(
-    r"nvidia|geforce|tesla|jetson|generation|blackwell|workstation|server|edition|sxm\d?|hbm\de?"
+    r"nvidia|geforce|radeon|amd|tesla|jetson|generation|blackwell|workstation|server|edition|sxm\d?|hbm\de?"
     r"|[^a-z0-9]"
 )
 _SIZE = re.compile(r" ?(\d+) ?gi?b")
@@ -244,7 +244,7 @@ _SIZE = re.compile(r" ?(\d+) ?gi?b")
 
 def _comparable_name(name: str) -> str:
     plain = _NOISE.sub("", _SIZE.sub("", name.lower())).removeprefix("rtx").removeprefix("rx")
-    plain = re.sub(r"^(\d{4})pro$", r"pro\1", plain)  # "RTX 6000 PRO" is written, too
+    plain = re.sub(r"^(\d{4})pro", r"pro\1", plain)  # "RTX 6000 PRO" is written, too
     return re.sub(r"^(\d{4}(?:ti)?)s$", r"\1super", plain)
 
 
@@ -262,21 +262,23 @@ def _is_named(wanted: str, short: str, card: Gpu) -> bool:
 
 
 _FAMILY = re.compile(r"[a-z]+|\d\d")
-"""First letters or digits of a name without "RTX": cards of other families are not suggested."""
+"""First letters or digits of a name without "RTX": cards of this family are suggested first."""
 _MANY = re.compile(
     r"(?P<n>\d{1,3}) ?x ?(?P<name>\D.*|\d{4}.*)|(?P<of>.+?) ?[x:*] ?(?P<times>\d{1,3})"
 )
 
 
-def _refuse_many(name: str) -> None:
+def _card_of_many(name: str) -> Gpu | None:
     found = _MANY.fullmatch(name.strip().lower())
     if found is None:
-        return
+        return None
     single, count = found["name"] or found["of"], found["n"] or found["times"]
     try:
-        find_gpu(single)
+        card = named_gpu(single)
     except ConfigError:
-        return
+        return None
+    if int(count) == 1:
+        return card
     raise ConfigError(
         f"GPU {name[:80]!r} is {count} cards: give --gpu {single.strip()!r} and, to serve, "
         f"--server ENGINE --tensor-parallel {count}; to train, --fsdp or --ddp with --ranks {count}"
@@ -284,9 +286,9 @@ def _refuse_many(name: str) -> None:
 
 
 def named_gpu(name: str) -> Gpu:
-    """Return the GPU as `find_gpu` does; its `chosen` tells if others have the same name.
+    """Return the GPU as `find_gpu` does, with a sentence if the name is that of several cards.
 
-    The sizes of memory tell them apart, as for the A100.
+    Set `chosen` if several cards have this name and differ in memory, as for the A100.
     """
     card, wanted = find_gpu(name), _key(name)
     alike = [short for short in CARDS if _comparable_name(short) == wanted]
@@ -300,6 +302,7 @@ def named_gpu(name: str) -> Gpu:
 def find_gpu(name: str) -> Gpu:
     """Return the GPU with this name; case, spaces, dashes and "NVIDIA" are ignored.
 
+    A count of 1, as in "1xH100", is accepted.
     Raises ConfigError if the name is not known.
     """
     wanted = _key(name)
@@ -309,15 +312,22 @@ def find_gpu(name: str) -> Gpu:
     for short, card in CARDS.items():
         if _is_named(wanted, short, card):
             return card
-    _refuse_many(name)
-    plain = _comparable_name(name)
-    family = _FAMILY.match(plain)
-    comparable = map(_comparable_name, CARDS)
-    of_family = [each for each in comparable if family and each.startswith(family[0])]
-    near = get_close_matches(plain, dict.fromkeys(of_family), n=3)
-    shorts = [short for each in near for short in CARDS if _comparable_name(short) == each][:3]
-    meant = f"; did you mean {' or '.join(shorts)}?" if shorts else ""
+    single = _card_of_many(name)
+    if single is not None:
+        return single
     raise ConfigError(
         f"GPU {name[:80]!r} is not known: expected a name of allocsim fit --list-gpus, or "
-        f"--device-memory{meant}"
+        f"--device-memory{_meant(name)}"
     )
+
+
+def _meant(name: str) -> str:
+    # A wrong "GTX" must not lead to the only known GTX card.
+    comparable = {short: _comparable_name(short).removeprefix("gtx") for short in CARDS}
+    plain = _comparable_name(name).removeprefix("gtx")
+    known = dict.fromkeys(comparable.values())
+    family = _FAMILY.match(plain)
+    of_family = [each for each in known if family and each.startswith(family[0])]
+    near = get_close_matches(plain, of_family, n=3) or get_close_matches(plain, known, n=3)
+    shorts = [short for each in near for short, own in comparable.items() if own == each][:3]
+    return f"; did you mean {' or '.join(shorts)}?" if shorts else ""

@@ -51,6 +51,12 @@ from tests.pythons import NEEDS_TORCH, PYTHONS
         ("B200 192GB", "B200"),
         ("NVIDIA GH200 480GB", "GH200"),
         ("7900 xtx", "RX 7900 XTX"),
+        ("radeon 7900 xtx", "RX 7900 XTX"),
+        ("amd rx 7900 xtx", "RX 7900 XTX"),
+        ("1xH100", "H100"),
+        ("1 x rtx 4090", "RTX 4090"),
+        ("H100:1", "H100"),
+        ("1x3090", "RTX 3090"),
         ("4070tis", "RTX 4070 Ti SUPER"),
         ("4080s", "RTX 4080 SUPER"),
         ("orin nano", "Jetson Orin Nano 8GB"),
@@ -206,8 +212,23 @@ def test_a_name_of_one_card_has_no_note(name: str) -> None:
 def test_suggestions_are_of_the_family_of_the_card() -> None:
     with pytest.raises(ConfigError, match=r"did you mean RTX 4090\?"):
         find_gpu("RTX 4095")
+    with pytest.raises(ConfigError, match=r"did you mean RTX PRO 6000"):
+        find_gpu("RTX 6000 PRO X")
+
+
+@pytest.mark.parametrize("name", ["RTX 4900", "GTX 4090", "RTX4O90"])
+def test_cards_of_other_families_are_suggested_if_none_of_the_family_is_similar(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"did you mean RTX 4090\b"):
+        find_gpu(name)
+
+
+def test_a_name_that_is_like_no_card_gets_no_suggestion() -> None:
     with pytest.raises(ConfigError, match=r"or --device-memory$"):
-        find_gpu("RTX 7000")
+        find_gpu("Voodoo")
+
+
+def test_one_card_of_a_name_of_several_tells_which_one_was_chosen() -> None:
+    assert named_gpu("1xA100").chosen == named_gpu("a100").chosen != ""
 
 
 def test_unknown_card_error_names_similar_cards() -> None:
