@@ -256,7 +256,7 @@ def _key(name: str) -> str:
 def _is_named(wanted: str, short: str, card: Gpu) -> bool:
     if wanted in (_comparable_name(short), _key(short), _key(card.name)):
         return True
-    size = re.fullmatch(re.escape(_comparable_name(short)) + r"(\d+)(gb?)?", wanted)
+    size = re.fullmatch(re.escape(_comparable_name(short)) + r"(\d{1,5})(gb?)?", wanted)
     # PyTorch reports at least 90 % of the nominal size.
     return size is not None and card.memory <= int(size[1]) * GIB <= card.memory / 0.9
 
@@ -268,35 +268,12 @@ _MANY = re.compile(
 )
 
 
-def _card_of_many(name: str) -> Gpu | None:
-    found = _MANY.fullmatch(name.strip().lower())
-    if found is None:
-        return None
-    single, count = found["name"] or found["of"], found["n"] or found["times"]
-    try:
-        card = named_gpu(single)
-    except ConfigError:
-        return None
-    if int(count) == 1:
-        return card
-    raise ConfigError(
-        f"GPU {name[:80]!r} is {count} cards: give --gpu {single.strip()!r} and, to serve, "
-        f"--server ENGINE --tensor-parallel {count}; to train, --fsdp or --ddp with --ranks {count}"
-    )
-
-
 def named_gpu(name: str) -> Gpu:
     """Return the GPU as `find_gpu` does, with a sentence if the name is that of several cards.
 
     Set `chosen` if several cards have this name and differ in memory, as for the A100.
     """
-    card, wanted = find_gpu(name), _key(name)
-    alike = [short for short in CARDS if _comparable_name(short) == wanted]
-    if len(alike) < 2 or any(_key(short) == wanted for short in alike):
-        return card
-    first, *others = alike
-    other = " or ".join(f'--gpu "{short}"' for short in others)
-    return replace(card, chosen=f"card: {name[:80]!r} is taken as {first}; {other} is another one")
+    return _with_choice(find_gpu(name), name)
 
 
 def find_gpu(name: str) -> Gpu:
@@ -305,20 +282,45 @@ def find_gpu(name: str) -> Gpu:
     A count of 1, as in "1xH100", is accepted.
     Raises ConfigError if the name is not known.
     """
+    card = _known_card(name) or _counted_card(name)
+    if card is None:
+        raise ConfigError(
+            f"GPU {name[:80]!r} is not known: expected a name of allocsim fit --list-gpus, or "
+            f"--device-memory{_meant(name)}"
+        )
+    return card
+
+
+def _known_card(name: str) -> Gpu | None:
     wanted = _key(name)
     for alias, short in _ALIASES.items():
         if wanted == _key(alias):
             return CARDS[short]
-    for short, card in CARDS.items():
-        if _is_named(wanted, short, card):
-            return card
-    single = _card_of_many(name)
-    if single is not None:
-        return single
+    return next((card for short, card in CARDS.items() if _is_named(wanted, short, card)), None)
+
+
+def _counted_card(name: str) -> Gpu | None:
+    found = _MANY.fullmatch(name.strip().lower())
+    if found is None:
+        return None
+    single, count = found["name"] or found["of"], found["n"] or found["times"]
+    card = _known_card(single)
+    if card is None or int(count) == 1:
+        return None if card is None else _with_choice(card, single)
     raise ConfigError(
-        f"GPU {name[:80]!r} is not known: expected a name of allocsim fit --list-gpus, or "
-        f"--device-memory{_meant(name)}"
+        f"GPU {name[:80]!r} is {count} cards: give --gpu {single.strip()!r} and, to serve, "
+        f"--server ENGINE --tensor-parallel {count}; to train, --fsdp or --ddp with --ranks {count}"
     )
+
+
+def _with_choice(card: Gpu, name: str) -> Gpu:
+    wanted = _key(name)
+    alike = [short for short in CARDS if _comparable_name(short) == wanted]
+    if len(alike) < 2 or any(_key(short) == wanted for short in alike):
+        return card
+    first, *others = alike
+    other = " or ".join(f'--gpu "{short}"' for short in others)
+    return replace(card, chosen=f"card: {name[:80]!r} is taken as {first}; {other} is another one")
 
 
 def _meant(name: str) -> str:

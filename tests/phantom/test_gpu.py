@@ -240,3 +240,8 @@ def test_only_cards_of_servers_that_have_nvlink_are_connected_by_it() -> None:
     linked, alone = ("V100 16GB", "A100 40GB", "H100", "B300"), ("A100 PCIe 40GB", "T4", "RTX 5090")
     assert all(find_gpu(name).has_nvlink for name in linked)
     assert not any(find_gpu(name).has_nvlink for name in alone)
+
+
+def test_a_name_with_many_counts_is_refused_in_a_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"GPU 'h100:1:1:1.*' is not known"):
+        find_gpu("h100" + ":1" * 5000)
