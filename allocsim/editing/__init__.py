@@ -7,7 +7,7 @@ Other what-ifs change the settings of the allocator.  An edit changes the progra
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
@@ -154,25 +154,29 @@ def try_edits(
 
     setting, device_memory: None for the recorded values.
     """
-    found = list(_trials(devices, setting, device_memory))
-    return tuple(sorted(found, key=lambda each: (not each.is_whole, each.peak_reserved_bytes)))
+    return _tried(devices, [*map(as_recorded, devices)], setting, device_memory)
 
 
-def _trials(
-    devices: Sequence[Prepared], setting: Setting | None, device_memory: int | None
-) -> Iterator[EditTrial]:
-    recorded = [as_recorded(device) for device in devices]
-    # A replay on a smaller device may end before the peak.
+def _tried(
+    devices: Sequence[Prepared],
+    recorded: Sequence[EditedDevice],
+    setting: Setting | None,
+    device_memory: int | None,
+) -> tuple[EditTrial, ...]:
+    # A replay on a smaller device may end before the peak, and one on a larger device after it.
     baselines = [each.baseline for each in recorded]
-    baselines += replay_prepared(devices, device_memory=device_memory).devices
+    if device_memory is not None:
+        baselines += replay_prepared(devices, device_memory=device_memory).devices
     peak = max(run.peak_allocated_bytes for run in baselines)
+    found = []
     for text in (*_CANDIDATES, f"preallocate {-(-peak // MIB)}MiB"):
         try:
             edited = tuple(each.edited([parse_edit(text)]) for each in recorded)
             run = replay_prepared(edited, setting, device_memory=device_memory)
         except (ConfigError, UndefinedBehaviorError, UpstreamError):
             continue  # the recording does not allow this edit
-        yield EditTrial(edited, run.devices, _place(edited[0], text))
+        found.append(EditTrial(edited, run.devices, _place(edited[0], text)))
+    return tuple(sorted(found, key=lambda each: (not each.is_whole, each.peak_reserved_bytes)))
 
 
 def _place(edited: EditedDevice, text: str) -> str:
@@ -230,14 +234,15 @@ def savings_at(
     setting, device_memory: setting and device, in bytes, of the replay that failed.
     missing: bytes that the device lacks.
     """
-    (recorded,) = replay_prepared((prepared,)).devices
-    scene = scene_of_run(prepared.trace, prepared.start, recorded.timeline)
+    recorded = as_recorded(prepared)
+    scene = scene_of_run(prepared.trace, prepared.start, recorded.baseline.timeline)
     held = held_at(scene, prepared.trace, entry)
     categories: Counter[str] = Counter()
     for index, size in enumerate(held.sizes):
         categories[held.category(index)] += size
     estimates = savings_of(categories, scene.phase_at(entry).text, missing)
-    return (*_proved(prepared, setting, device_memory), *estimates)
+    tried = _tried([prepared], [recorded], setting, device_memory)
+    return (*_proved(tried), *estimates)
 
 
 def savings_of(
@@ -280,9 +285,9 @@ def _shares(size: int, shares: tuple[float, float]) -> tuple[float, float]:
     return shares[0] * size, shares[1] * size
 
 
-def _proved(prepared: Prepared, setting: Setting, device_memory: int | None) -> Iterator[Saving]:
+def _proved(tried: Iterable[EditTrial]) -> Iterator[Saving]:
     # Another order of the steps is left out: it fits only because the optimizer has no state yet.
-    for trial in try_edits([prepared], setting, device_memory):
+    for trial in tried:
         edit = trial.devices[0].edits[0]
         if trial.is_whole and edit.text != "largest step first":
             yield Saving(edit.code, None, None, is_enough=True)
