@@ -252,12 +252,7 @@ def _about_string(shown: str, conf: str, release: Release, *, has_limit: bool) -
     try:
         config = parse_conf(conf, release)
     except ConfigError as error:
-        plain = conf.replace(" ", "")
-        if _ASYNC_BACKEND in plain:
-            native = plain.replace(_ASYNC_BACKEND, "backend:native")
-            yield from _about_asynchronous(shown, native, release)
-        else:
-            yield _refused(shown, error, conf)
+        yield _of_error(shown, conf, release, error)
         return
     refused = config.refused_handles()
     for text in config.unsafe_options() + ((refused,) if refused else ()):
@@ -270,18 +265,17 @@ def _about_string(shown: str, conf: str, release: Release, *, has_limit: bool) -
         yield found("option_ignored", text, value=shown)
 
 
-def _about_asynchronous(shown: str, native: str, release: Release) -> Iterator[Finding]:
-    # `native` has the same options with the native backend, so only their errors remain.
-    try:
-        parse_conf(native, release)
-    except ConfigError as error:
-        yield _refused(shown, error, native)
-    else:
-        text = "backend cudaMallocAsync is not modelled; expected native"
-        yield found("option_unmodelled", text, value=shown)
-
-
-def _refused(shown: str, error: ConfigError, conf: str) -> Finding:
+def _of_error(shown: str, conf: str, release: Release, error: ConfigError) -> Finding:
+    plain = conf.replace(" ", "")
+    if _ASYNC_BACKEND in plain:
+        # Only errors of other options remain with the native backend.
+        conf = plain.replace(_ASYNC_BACKEND, "backend:native")
+        try:
+            parse_conf(conf, release)
+        except ConfigError as other:
+            error = other
+        else:
+            return found("option_unmodelled", str(error), value=shown)
     return found("option_refused", f"{_refusal(error, conf)}; {_accepting(conf)}", value=shown)
 
 
