@@ -88,7 +88,7 @@ def paste_notes(found: Recommendation, devices: Iterable[Recorded] = ()) -> list
     notes += [text for trial in best.trials if (text := range_sentence(trial)) is not None]
     entries_left = next((d.entries_left for d in devices if d.entries_left is not None), None)
     if entries_left is not None:
-        notes.append(f"Later requests are not proved: {ends_after(entries_left, 'that one')}.")
+        notes.append(later_requests(entries_left, "that one"))
     if "expandable_segments:True" in best.setting.conf:
         notes.append(EXPANDABLE_NOTE)
     return notes
@@ -102,6 +102,14 @@ def ends_after(entries_left: int, what: str) -> str:
     if not entries_left:
         return f"the recording ends with {what}"
     return f"the recording ends {plural(entries_left, 'entry', 'entries')} after {what}"
+
+
+def later_requests(entries_left: int, what: str) -> str:
+    """Return a sentence that requests after the end of the recording are not proved.
+
+    what: name of the entry that fails, such as "that one".
+    """
+    return f"Later requests are not proved: {ends_after(entries_left, what)}."
 
 
 def paste_rows(found: Recommendation, devices: Iterable[Recorded] = ()) -> list[str]:

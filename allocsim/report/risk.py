@@ -17,7 +17,7 @@ from allocsim.report.answer import (
     Part,
     Tone,
     answer_of,
-    ends_after,
+    later_requests,
     memory,
     owners_part,
     paste_rows,
@@ -237,9 +237,7 @@ def screen(risk: Risk, top: Top | None = None) -> Answer:
     prefix = unproved(risk.device_run.parting)
     lines = rows("Smallest device", (prefix + size for size in sizes))
     if best is None and sizes and risk.entries_left is not None:
-        lines += row(
-            "", f"Later requests are not proved: {ends_after(risk.entries_left, 'the error')}."
-        )
+        lines += row("", later_requests(risk.entries_left, "the error"))
     parts.append(Part(lines))
     parts += to_paste(risk.recommendation, [risk])
     return answer_of([*parts, owners_part(top, rank=2)], TABLES)

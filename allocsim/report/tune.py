@@ -22,7 +22,7 @@ from allocsim.report.answer import (
     Part,
     Tone,
     answer_of,
-    ends_after,
+    later_requests,
     owners_part,
     paste_lines,
     paste_setting,
@@ -116,9 +116,7 @@ def _answer(tuning: Tuning) -> list[str]:
     if tuning.needs is not None:
         lines += paragraph(f"({tuning.needs})")
     if tuning.entries_left is not None:
-        lines += paragraph(
-            f"Later requests are not proved: {ends_after(tuning.entries_left, 'the error')}."
-        )
+        lines += paragraph(later_requests(tuning.entries_left, "the error"))
     if tuning.recommendation is not None and tuning.recommendation.best is not None:
         lines += paragraph(FITTED_NOTE) if tuning.recommendation.best.is_fitted else []
     if "expandable_segments:True" in best.conf:
