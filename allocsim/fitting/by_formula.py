@@ -23,7 +23,7 @@ from allocsim.fitting.formulas import (
 )
 from allocsim.fitting.image_models import Generator
 from allocsim.fitting.model import Configured
-from allocsim.fitting.published import named_format, unused_words
+from allocsim.fitting.published import named_format, unused_words_of
 from allocsim.fitting.task import EAGER_NOTE, Task, notes_of_quant, usual_attention
 from allocsim.phantom import Gpu, context_seen
 from allocsim.units import format_range, format_size
@@ -194,8 +194,7 @@ def _held(task: Task) -> tuple[ModelSizes, Weights]:
 
 def _left_out(task: Task, gpu: Gpu, conf: str | None) -> Iterator[str]:
     yield from gpu.notes
-    if isinstance(task.model, Configured) and not task.quant:
-        yield from unused_words(task.model.said)
+    yield from unused_words_of(task)
     yield from notes_of_quant(task)
     if task.attention == usual_attention(task.model) == "eager":
         yield EAGER_NOTE

@@ -11,7 +11,7 @@ from allocsim.core import find_release
 from allocsim.fitting.fit_result import Drift, drift_of_run
 from allocsim.fitting.laws import TRANSFORMERS, installed_transformers, numbers_of
 from allocsim.fitting.model import Classifier, Configured, UserModel
-from allocsim.fitting.published import unused_words
+from allocsim.fitting.published import unused_words_of
 from allocsim.fitting.run_result import Ran
 from allocsim.fitting.task import EAGER_NOTE, Task, notes_of_quant, usual_attention
 from allocsim.phantom import Gpu, context_range
@@ -69,8 +69,7 @@ def notes_of(
     if task is None:
         return
     model = task.model
-    if isinstance(model, Configured) and not task.quant:
-        yield from unused_words(model.said)
+    yield from unused_words_of(task)
     yield from notes_of_quant(task)
     if task.attention == usual_attention(model) == "eager":
         yield EAGER_NOTE
@@ -188,8 +187,7 @@ def notes_of_search(
     ran: Ran, task: Task, gpu: Gpu, torch_version: str | None, transformers: str | None
 ) -> Iterator[str]:
     yield from filter(None, (gpu.chosen,))
-    if isinstance(task.model, Configured) and not task.quant:
-        yield from unused_words(task.model.said)
+    yield from unused_words_of(task)
     yield from release_note(torch_version, ran.torch_version)
     yield from notes_of_law(ran, transformers)
     drift = drift_of_run(ran, task, torch_version, transformers)

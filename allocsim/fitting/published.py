@@ -9,7 +9,9 @@ from typing import Any
 
 from allocsim.errors import ConfigError
 from allocsim.fitting.formulas import FORMATS
+from allocsim.fitting.model import Configured
 from allocsim.fitting.presets import PRESETS, find_preset, format_words
+from allocsim.fitting.task import Task
 
 _QUANTISED: dict[str, dict[str, Any]] = {
     "awq-int4": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True,
@@ -104,6 +106,12 @@ def unused_words(name: str) -> Iterator[str]:
             f"weights: {words!r} in the name is not used, as a run has them in --dtype; --server "
             "ENGINE computes published weights, --lora RANK --quant nf4-double trains on 4 bits"
         )
+
+
+def unused_words_of(task: Task) -> Iterator[str]:
+    """Yield the note of `unused_words` for a task whose weights are in its `dtype`."""
+    if isinstance(task.model, Configured) and not task.quant:
+        yield from unused_words(task.model.said)
 
 
 def published_format(name: str, server: str = "the engine") -> str | None:
