@@ -14,15 +14,16 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from allocsim.units import GIB, MIB
+
 _GIB = r"(\d{1,9}(?:\.\d{1,9})?) ?Gi?B"
 _SIGNED = r"(-?" + _GIB[1:]
 _N = r"(\d[\d,]{0,15})"
 _ROUNDED = 0.005
 """Largest rounding error of a size that is printed with two decimals, in the printed unit."""
-_BYTES = 1 << 30
 _DEFAULT_FRACTION = 0.9
 """vLLM's gpu_memory_utilization if its log does not print it; 0.92 from 0.22 on."""
-_MOST_ACTIVATIONS = 6 * _BYTES
+_MOST_ACTIVATIONS = 6 * GIB
 """Activations, in bytes, that a log is assumed to have at most if it does not print them.
 
 The largest in posted logs of models without an encoder are 5.58 GiB, for 1,024 sequences.
@@ -106,7 +107,7 @@ def _too_few_tokens(match: re.Match[str], _: _Figures) -> tuple[str, str]:
 def _no_cache(_: re.Match[str], figures: _Figures) -> tuple[str, str]:
     what = "weights and activations leave no memory for the cache"
     missing = max(-figures.get("kv_cache_bytes", 0), 0)
-    what += f"; {missing / _BYTES:.2f} GiB are missing" if missing else ""
+    what += f"; {missing / GIB:.2f} GiB are missing" if missing else ""
     helps = []
     fraction, total = figures.get("fraction", _DEFAULT_FRACTION), figures.get("total_bytes")
     activations = figures.get("activation_bytes", _MOST_ACTIVATIONS)
@@ -117,7 +118,7 @@ def _no_cache(_: re.Match[str], figures: _Figures) -> tuple[str, str]:
             [f"--gpu-memory-utilization {larger:.2f} or more"] if missing and larger < 1 else []
         )
     elif weights is None or missing < (weights - missing + activations) * (1 / fraction - 1):
-        more = f" by at least {missing / _BYTES:.2f} GiB of the card" if missing else ""
+        more = f" by at least {missing / GIB:.2f} GiB of the card" if missing else ""
         helps += [f"a --gpu-memory-utilization that is larger{more}"]
     if missing < activations:
         helps += ["a smaller --max-num-batched-tokens or --max-num-seqs"]
@@ -210,7 +211,7 @@ def _not_allocated(match: re.Match[str], _: _Figures) -> tuple[str, str]:
 
 
 def _no_buffer(match: re.Match[str], _: _Figures) -> tuple[str, str]:
-    return _without(match[1], int(match[2]) / (1 << 20), match)
+    return _without(match[1], int(match[2]) / MIB, match)
 
 
 def _ran_out(match: re.Match[str], _: _Figures) -> tuple[str, str]:
