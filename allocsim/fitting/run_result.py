@@ -29,7 +29,7 @@ from allocsim.phantom import (
     begin_to_find_torch,
     find_torch,
 )
-from allocsim.recording import Lives, MarkKind, Recording
+from allocsim.recording import BlockLives, MarkKind, Recording
 from allocsim.replaying import (
     Prepared,
     prepare,
@@ -92,7 +92,7 @@ class Ran:
     seconds: float
     engine: str
     transformers: str | None = None
-    lives: Deferred[Lives] | None = None
+    lives: Deferred[BlockLives] | None = None
 
     @property
     def oom(self) -> SimulatedOom | None:

@@ -39,7 +39,7 @@ from allocsim.ownership.whose import (
     stream_name,
     whose_of,
 )
-from allocsim.recording import Action, Lives, Trace
+from allocsim.recording import Action, BlockLives, Trace
 from allocsim.simulation import DeviceRun, Timeline
 from allocsim.state import SegmentState
 
@@ -190,7 +190,7 @@ def scene_of_run(
     trace: Trace,
     start: tuple[SegmentState, ...],
     timeline: Timeline,
-    lives: Lives | None = None,
+    lives: BlockLives | None = None,
 ) -> Scene:
     """Return the blocks of a recording, each with the phase and kind of code that requested it.
 

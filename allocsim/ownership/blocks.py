@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from allocsim._fast_numpy import any_of, stable_order
 from allocsim.export import columns_of
-from allocsim.recording import BLOCK_ACTIONS, Action, Lives, Trace, pools_of
+from allocsim.recording import BLOCK_ACTIONS, Action, BlockLives, Trace, pools_of
 from allocsim.simulation import Timeline
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PoolId, SegmentState
 
@@ -70,7 +70,7 @@ def blocks_of(
     trace: Trace,
     start: tuple[SegmentState, ...],
     timeline: Timeline,
-    lives: Lives | None = None,
+    lives: BlockLives | None = None,
 ) -> Blocks:
     """Return the blocks of a recording.
 
@@ -112,7 +112,7 @@ def paired(columns: Sequence[NDArray[Any]], n_entries: int, pools: tuple[PoolId,
 
 
 def _with_lives(
-    columns: Sequence[NDArray[Any]], lives: Lives, n_entries: int, pools: tuple[PoolId, ...]
+    columns: Sequence[NDArray[Any]], lives: BlockLives, n_entries: int, pools: tuple[PoolId, ...]
 ) -> Blocks:
     address, size, requested, stream, pool, stack = columns
     return Blocks(
@@ -132,7 +132,7 @@ def _with_lives(
 
 def _lives_of(
     action: NDArray[np.uint8], address: NDArray[np.uint64], entry: _Column, n_entries: int
-) -> tuple[NDArray[np.intp], Lives]:
+) -> tuple[NDArray[np.intp], BlockLives]:
     # Also returns the row of each allocation.
     order = stable_order(address)
     at = np.flatnonzero(action[order] == Action.ALLOC)
@@ -149,7 +149,7 @@ def _lives_of(
     by_birth = stable_order(made)
     made, freed, completed = made[by_birth], freed[by_birth], completed[by_birth]
     never = np.append(entry, n_entries)
-    return made, Lives(entry[made], never[freed], never[completed])
+    return made, BlockLives(entry[made], never[freed], never[completed])
 
 
 def blocks_of_state(trace: Trace) -> Blocks:

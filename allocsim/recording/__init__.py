@@ -33,8 +33,8 @@ from allocsim.recording.trace import (
     ACTION_CODES,
     BLOCK_ACTIONS,
     Action,
+    BlockLives,
     Entry,
-    Lives,
     Trace,
     Turn,
     completes_at_once,
@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from allocsim.recording.store import dump_npz, write_npz
 
 __all__ = [
-    "ACTION_CODES", "Action", "Annotation", "BLOCK_ACTIONS", "ENDINGS", "CardMemory", "Entry",
-    "FileForm", "Defect", "Frame", "FrameInterner", "FrameTable", "HOST", "LONGEST_LOG",
-    "Lives", "LogFigure", "LogFigures", "Mark", "MarkKind", "PoolColumn", "Provenance", "RELEASES",
+    "ACTION_CODES", "Action", "Annotation", "BLOCK_ACTIONS", "BlockLives", "ENDINGS", "CardMemory",
+    "Entry", "FileForm", "Defect", "Frame", "FrameInterner", "FrameTable", "HOST", "LONGEST_LOG",
+    "LogFigure", "LogFigures", "Mark", "MarkKind", "PoolColumn", "Provenance", "RELEASES",
     "Refusal", "ROWS", "TEXTS", "RecordedSettings", "Recording", "Rewound", "Trace", "Turn",
     "WrongSum", "card_memory", "completes_at_once", "decoded", "dump_npz", "dump_snapshot",
     "figures_in", "form_of", "find_defects", "load", "load_host", "options_read", "packed_file",

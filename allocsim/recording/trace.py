@@ -75,7 +75,7 @@ def completes_at_once(action: NDArray[np.uint8], addr: NDArray[np.uint64]) -> ND
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lives:
+class BlockLives:
     """Lifetimes of the blocks of a recording, in order of allocation.
 
     born, freed, completed: entries of the allocation, of the free, and of the free's completion;

@@ -34,8 +34,8 @@ from allocsim.errors import OutOfMemoryError
 from allocsim.recording import (
     ACTION_CODES,
     Action,
+    BlockLives,
     FrameTable,
-    Lives,
     Mark,
     MarkKind,
     Provenance,
@@ -87,7 +87,7 @@ class Played:
     peak_device_bytes: int
     oom_text: str
     n_before: _Ints
-    lives: Deferred[Lives]
+    lives: Deferred[BlockLives]
     period: Deferred[Period | None]
     _kept: KeptHistory
 
@@ -127,7 +127,7 @@ def play_known(program: KnownProgram, allocator: ReplayAllocator) -> Played:
     return player.result()
 
 
-def _lives_of(program: KnownProgram, n_before: _Ints, *, is_whole: bool) -> Lives:
+def _lives_of(program: KnownProgram, n_before: _Ints, *, is_whole: bool) -> BlockLives:
     # A request ends with the entry of its allocation, and a free begins with free_requested.
     # Without `is_whole`, the last request with entries failed, and later rows have no entries.
     has_entries, n_entries = n_before[1:] > n_before[:-1], int(n_before[-1])
@@ -136,7 +136,7 @@ def _lives_of(program: KnownProgram, n_before: _Ints, *, is_whole: bool) -> Live
     born = n_before[1:][asks if is_whole else asks[:-1]] - 1
     freed = np.full(len(born), n_entries, dtype=np.int64)
     freed[program.block[frees]] = n_before[:-1][frees]
-    return Lives(born, freed, np.minimum(freed + 1, n_entries))
+    return BlockLives(born, freed, np.minimum(freed + 1, n_entries))
 
 
 def peak_of_known(
