@@ -126,7 +126,7 @@ def predict(out: Path, python: str, names: Sequence[str]) -> None:
         with (
             mock.patch.object(serving_program, "figures_in", log_of),
             mock.patch.dict(os.environ, {**kept, "VLLM_LOGGING_LEVEL": "DEBUG"}),
-            mock.patch("allocsim.phantom.recorder._caches_of_engines", lambda _: {}),
+            mock.patch("allocsim.phantom.recorder._settings_of_engines", lambda _: {}),
         ):
             found = start(
                 str(describe(each, out / "models")), "vllm", find_gpu(CARD),
