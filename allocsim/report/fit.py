@@ -123,7 +123,7 @@ def _estimated(found: Estimate) -> list[Part]:
 
 
 def note_rows(notes: Sequence[str], *, is_warning: bool = False) -> list[str]:
-    """Return the lines of the notes, or of those that are warnings; the others are left out."""
+    """Return the lines of the warnings if `is_warning`, else those of the other notes."""
     label, start = ("Warning", len(WARNING)) if is_warning else ("Note", 0)
     chosen = (each[start:] for each in notes if each.startswith(WARNING) == is_warning)
     return [line for each in chosen for line in row(label, each)]
