@@ -1,6 +1,6 @@
-"""The `fit` question: predict whether a model's training or serving fits on a GPU.
+"""Predictions of `allocsim fit`: whether a model's training or serving fits on a GPU.
 
-Submodules are imported on first use, so an answer by formula loads neither the replay nor the laws
+Submodules are imported on first use, so a quick estimate loads neither the replay nor the laws
 (formulas for every request of a program).
 """
 
@@ -120,6 +120,6 @@ _HOMES = {
     "lengths_of usual_attention usual_lengths usual_values",
     "training_input": "shape_of",
 }
-"""Public names by the submodule that defines them, which is imported when one is first used."""
+"""Dictionary from each submodule to its public names; their first use imports the submodule."""
 
 __getattr__ = lazily(globals(), _HOMES)

@@ -1,4 +1,4 @@
-"""Keys and defaults of the configurations of training tools that decide memory."""
+"""Configuration keys of training tools, such as axolotl, that affect memory, and their defaults."""
 
 # Sources: the documented configuration keys and defaults of TrainingArguments of Hugging Face, TRL
 # 1.9, axolotl 0.18, LLaMA-Factory 0.9.5, torchtune 0.6.1, accelerate, DeepSpeed and peft.
@@ -26,7 +26,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "attention": ("attn_implementation", "flash_attn", "flash_attention"),
     "compiles": ("torch_compile", "compile"),
 }
-"""Configuration keys for each option of `fit`; the first that is present counts.
+"""Configuration keys that give each option of `fit`; the first key that is present counts.
 
 A dot separates nested keys."""
 OPTIMIZERS = {
@@ -66,7 +66,7 @@ TOOLS = {
     ),
     TRAINER: ("output_dir", "num_train_epochs", "per_device_train_batch_size", "optim"),
 }
-"""Keys that only configurations of this tool have; the first tool with one counts."""
+"""Keys that only configurations of one tool have; the first tool with a present key is assumed."""
 DEFAULTS: dict[str, dict[str, Any]] = {
     "axolotl": {"checkpointing": False},
     "torchtune": {"checkpointing": False},
@@ -74,7 +74,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "TRL": {"batch": 8, "seq": 1024, "lora": 16, "checkpointing": True},
     TRAINER: {"batch": 8},
 }
-"""Values that a tool uses for options whose keys are absent."""
+"""Values that each tool uses for options whose keys are absent."""
 DISABLED = ("disable_gradient_checkpointing",)
 IN_WORDS: dict[str, Callable[[Any], str]] = {
     "batch": lambda value: f"batch {value}",
@@ -87,7 +87,7 @@ FILES = {
     "deepspeed_config.deepspeed_config_file": "deepspeed.",
     "fsdp_config": "fsdp_config.",
 }
-"""Keys that can name a further file, and the text in front of the keys in it."""
+"""Dictionary from keys that can name a further file to the prefix of the keys in that file."""
 DOUBLE = ("bnb_4bit_use_double_quant", "use_bnb_nested_quant", "double_quantization")
 OFFLOADS = (
     *("zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device"),
@@ -107,9 +107,10 @@ METHODS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ppo", ("policy_model._component_", "reward_model_path")),
     ("grpo", ("max_completion_length",)),
 )
-"""Keys that show the kind of a training if no key names it; the first kind with one counts.
+"""Keys that indicate each kind of training, if no key names the kind.
 
-DPO has the key `max_completion_length` too, so alone it means GRPO only without a key of DPO."""
+The first kind with a present key counts.  DPO also has the key `max_completion_length`, so it
+indicates GRPO only if no key of DPO is present."""
 UNCOUNTED = {
     "kto": "a reference model and the sequences of the divergence are",
     "distillation": "the teacher's weights and logits are",

@@ -1,7 +1,7 @@
 """Convert the configuration of a training tool, such as axolotl, to options of `fit`.
 
-A key is recognised by its name, whichever tool the file is for, because the tools share most names.
-The tool decides the defaults of absent keys and what `bf16: true` means.
+The same keys are read whichever tool the file is for, because the tools share most names.  The tool
+decides the defaults of absent keys and what `bf16: true` means.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ WARNING = "warning: "
 class ReadConfig:
     """Options of `fit`, read from the configuration of a training tool.
 
-    path: the file.
-    values: values of the options, by names such as "batch".
+    path: file of the configuration.
+    values: dictionary from options, such as "batch", to their values.
     used, ignored: keys of the configuration that became options, and all other keys.
     notes: differences between the configuration and what `fit` computes, one sentence each.
     tool: name of the tool that the configuration is for, or "" if it is not known.
-    assumed: defaults and habits of the tool that decide memory, in words, by option; a suffix
-        after a dot distinguishes several assumptions on one option.
+    assumed: dictionary from options to the tool's defaults that affect memory, in words; a suffix
+        of the option after a dot distinguishes several assumptions on it.
     warnings: reasons why the answer is too low, one sentence each.
-    per_example: number of sequences of each example of a batch; 2 for training on pairs.
+    per_example: number of sequences in each training example; 2 for training on pairs.
     files: further files that the configuration names and that were read.
     """
 
@@ -71,7 +71,7 @@ class ReadConfig:
     def sentences(self, overridden: Collection[str] = ()) -> tuple[str, ...]:
         """Return all sentences about the configuration; warnings come first.
 
-        overridden: options that the user gives beside the file.
+        overridden: options that the user also gives directly, so that nothing is assumed for them.
         """
         rest = ", ".join(self.ignored) or "nothing"
         assumed = [
@@ -84,9 +84,9 @@ class ReadConfig:
 
 
 def read_config(path: str | Path) -> ReadConfig:
-    """Return the options of `fit` in a JSON or YAML configuration of a training tool.
+    """Read the options of `fit` from a JSON or YAML configuration of a training tool.
 
-    Raises ConfigError if it has none of them.
+    Raises ConfigError if the configuration has no key that becomes an option.
     """
     file = Path(path)
     flat = dict(flattened(_parsed(file)))
@@ -139,7 +139,7 @@ def _as_yaml(data: bytes, file: Path) -> Any:
 class _Reader:
     """Converter of a configuration's keys to options of `fit`.
 
-    flat: values by key; a dot separates nested keys.
+    flat: dictionary from keys of the configuration to values; a dot separates nested keys.
     used, notes, tool, assumed, warnings, per_example, files: as in `ReadConfig`.
     """
 
@@ -154,9 +154,9 @@ class _Reader:
         self.tool = next((name for name, keys in TOOLS.items() if flat.keys() & set(keys)), "")
 
     def read_further(self, file: Path, key: str, before: str) -> None:
-        """Add the keys of the file that `key` names.
+        """Add the keys of the file named by the value of `key`, each with the prefix `before`.
 
-        Its name is relative to the folder of `file`, to one of the three folders above it, or to
+        The name is relative to the folder of `file`, to one of the three folders above it, or to
         the current folder.
         """
         name = self.flat.get(key)
@@ -372,7 +372,7 @@ class _Reader:
         return ""
 
     def sequences(self, has_lora: bool) -> int:
-        """Return the number of sequences of an example, and warn of what is not counted."""
+        """Return the number of sequences in each example, and warn about memory not counted."""
         method = self.method()
         if not method:
             return 1

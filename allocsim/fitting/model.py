@@ -32,7 +32,7 @@ _HEADS = {
     "ForSequenceClassification": "AutoModelForSequenceClassification",
     "ForImageClassification": "AutoModelForImageClassification",
 }
-"""Class of transformers that builds a model, by the ending of the architecture's name."""
+"""Dictionary from the ending of an architecture's name to the transformers class that builds it."""
 _ENCODER_TYPES = frozenset(
     (
         *("albert", "bert", "camembert", "deberta-v2", "distilbert", "electra", "modernbert"),
@@ -59,12 +59,12 @@ _SIZES = {
     "experts": ("num_local_experts",),
     "chosen": ("num_experts_per_tok",),
 }
-"""Keys of config.json that may give each size of a model; model families use different keys."""
+"""Keys of config.json that may give each dimension of a model, depending on the model family."""
 _LEARNED_POSITIONS = frozenset(
     ("gpt2", "bert", "roberta", "distilbert", "electra", "opt", "albert", "whisper")
 )
 _NEEDED = ("width", "heads", "layers", "vocabulary")
-"""Sizes without which a configuration is refused: their keys must not be null."""
+"""Dimensions in `_SIZES` whose keys must not be null in a configuration."""
 _MOST_LAYERS = 10_000
 _MOST_BYTES = 1 << 20
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -75,9 +75,10 @@ class Configured:
     """Model that transformers builds from a configuration.
 
     config: contents of the configuration file.
-    head: class of transformers that builds the model.
+    head: name of the transformers class that builds the model.
     path: file of the configuration, or None for a preset.
-    said: name of the preset as the user gave it, such as that of a quantized copy; or "".
+    said: name of the preset as the user typed it, perhaps the name of a quantized copy; "" if
+        there is no preset.
     """
 
     name: str
@@ -107,7 +108,10 @@ class Configured:
         return self.head == "AutoModelForCausalLM" or self.has_encoder
 
     def size(self, what: str) -> int | None:
-        """Return a size of the model, such as "heads", or None if the configuration lacks it."""
+        """Return a dimension of the model, or None if the configuration lacks it.
+
+        what: a key of `_SIZES`, such as "heads".
+        """
         for key in _SIZES[what]:
             value = self.config.get(key)
             if value is not None:
@@ -117,7 +121,7 @@ class Configured:
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """An image classifier that a function of torchvision.models builds."""
+    """Image classifier that a function of torchvision.models builds."""
 
     name: str
     function: str

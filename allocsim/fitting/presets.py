@@ -1,7 +1,7 @@
-"""Presets (built-in models) by name: names of the Hugging Face hub and of Ollama, or typed ones.
+"""Presets (built-in models), found by a name of the Hugging Face hub, of Ollama, or similar text.
 
-`models.json` has the presets: the values that determine a tensor's shape or a kernel, under the
-keys of config.json.
+`models.json` has, for each preset, the values of config.json that determine a tensor's shape or a
+kernel.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Configuration = Mapping[str, Any]
 PRESETS: dict[str, dict[str, Any]] = json.loads(
     Path(__file__).with_name("models.json").read_text(encoding="utf-8")
 )
-"""Presets: built-in models, described by rows of `models.json`, by name."""
+"""Dictionary from the name of each preset (built-in model) to its object in `models.json`."""
 
 CONFIGURATIONS: dict[str, Configuration] = {name: row["config"] for name, row in PRESETS.items()}
-"""Configurations of the presets for Hugging Face transformers, by name."""
+"""Dictionary from the name of each preset to its configuration for Hugging Face transformers."""
 
 TORCHVISION = {
     "ViT-B/16": "vit_b_16",
@@ -39,7 +39,7 @@ TORCHVISION = {
     "EfficientNet-B0": "efficientnet_b0",
     "Swin-B": "swin_b",
 }
-"""Function of torchvision.models that builds each image classifier."""
+"""Dictionary from image classifiers to the function of torchvision.models that builds each."""
 
 _IGNORED = frozenset(("base", "chat", "hf", "instruct", "it", "meta", "pt", "unsloth"))
 """Words in the name of a model that say nothing about its architecture."""
@@ -49,14 +49,14 @@ _FORMAT = re.compile(
     r"|int\d|\dbit|[\d.]+bpw|n?v?fp4|mxfp4|fp8|fp16|bf16|f16|awq|gptq|auto-?round|bnb|gguf|mlx"
     r"|exl[23]|hqq|aqlm|qat|ct|ud|dynamic|block|quantized|unquantized)(?=-)"
 )
-"""Words in the name of a model that tell how its weights are stored."""
+"""Pattern of words in a model's name that describe the format of its weights, such as "awq"."""
 _FAMILY = re.compile(r"[a-z]+")
 _ALIKE = 0.5
 _SUGGESTED = 3
 
 
 def find_preset(name: str) -> str | None:
-    """Return the preset (built-in model) that `name`, such as "qwen2.5:7b", means, or None."""
+    """Return the full name of the preset meant by `name`, such as "qwen2.5:7b", or None."""
     if name in CONFIGURATIONS or name in TORCHVISION or name in GENERATORS:
         return name
     known = _known()
@@ -100,7 +100,7 @@ def _known() -> dict[str, str]:
 
 
 def format_words(name: str) -> list[str]:
-    """Return the words of a name that tell how the weights are stored, such as "awq"."""
+    """Return the words of a model's name that describe the format of its weights, such as "awq"."""
     words = [found.replace("quantized.", "") for found in _FORMAT.findall(_joined(name))]
     return [word.replace("auto-round", "autoround") for word in words]
 

@@ -1,7 +1,7 @@
-"""Task of a `fit` question: training or serving, amount of work, and precision.
+"""Task: the work whose memory `fit` predicts, such as four training steps of a model in bf16.
 
-A `Task` has every value that its run needs.  Random lengths of sequences are drawn when the task
-is made, and written into the generated program.
+A `Task` has every value that the generated program needs.  Random lengths of sequences are drawn
+before, and written into that program.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DTYPES = {
     "autocast-bf16": ("float32", "bfloat16"),
     "autocast-fp16": ("float32", "float16"),
 }
-"""Dtype of the parameters, and dtype of torch.autocast or None, by value of --dtype."""
+"""Dtype of the parameters and of torch.autocast (None without it), for each value of --dtype."""
 OPTIMIZERS = {
     "adamw": "torch.optim.AdamW(parameters, lr=1e-4)",
     "adamw-fused": "torch.optim.AdamW(parameters, lr=1e-4, fused=True)",
@@ -36,17 +36,17 @@ OPTIMIZERS = {
     "sgd": "torch.optim.SGD(parameters, lr=1e-4)",
     "momentum": "torch.optim.SGD(parameters, lr=1e-4, momentum=0.9)",
 }
-"""Expression that creates each optimizer in the generated program."""
+"""Python expression that creates the optimizer in the generated program, for each --optimizer."""
 ATTENTION = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2"}
-"""Value of transformers' attn_implementation, by value of --attention."""
+"""Value of transformers' attn_implementation for each value of --attention."""
 QUANTS = ("nf4", "nf4-double")
-"""Formats of frozen weights in QLoRA: NF4 of bitsandbytes, without and with quantized scales."""
+"""Formats of frozen weights in QLoRA: NF4 of bitsandbytes, with fp32 or with quantized scales."""
 GENERATOR_QUANTS = (*QUANTS, "int8", "fp8")
-"""Formats to which the denoiser and T5 of an image generator can be quantised."""
+"""Formats to which an image generator's denoiser and T5 text encoder can be quantized."""
 STARTS = ("clean", "made")
 """Ways to create a model.
 
-clean: the model is loaded; then unused memory is released and the peak counters are reset.
+clean: the model is loaded; then unused memory is released and PyTorch's peaks are reset.
 made: the model is built on the device, and the peaks include the memory of the construction.
 """
 PARALLEL = ("fsdp", "ddp")
@@ -59,7 +59,7 @@ EXPERTS_IN_32_BITS = (
     "experts: transformers 5 stores them as tensors that are no linear modules, so bitsandbytes "
     "does not quantize them, and peft's prepare_model_for_kbit_training makes them fp32"
 )
-"""Note on QLoRA of a mixture of experts, whose frozen weights are mostly those of the experts."""
+"""Note for QLoRA of a mixture of experts: the experts, most of the frozen weights, are in fp32."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _COUNTS = (
     *("batch", "seq", "image", "accumulate", "steps", "prompt", "decode", "requests", "ranks"),
@@ -83,16 +83,17 @@ START_TOKENS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A model with the work that it does.
+    """Model and its work, training or serving, whose memory `fit` predicts.
 
     is_training: True for training, False for serving.
-    dtype, optimizer: a key of `DTYPES` and of `OPTIMIZERS`.
+    dtype: precision, a key of `DTYPES`.
+    optimizer: a key of `OPTIMIZERS`.
     attention: a key of `ATTENTION`; default: the implementation that transformers chooses.
-    batch: sequences or images at a time.
+    batch: number of sequences or images in a batch of one GPU.
     seq: tokens of a training sequence.
     image: side of an image in pixels; default: 224, or the side that an image generator was
         trained with.
-    lengths: lengths of successive sequences or prompts, padded to the longest of their batch; empty
+    lengths: tokens of successive sequences or prompts, padded to the longest of their batch; empty
         if all have the length `seq` or `prompt`.
     checkpointing: True for activation checkpointing, non-reentrant.
     checkpoint_layers: number of layers, from the first on, that are checkpointed; 0 for all.
@@ -108,7 +109,7 @@ class Task:
     prompt, decode: tokens of a prompt, and tokens generated after it.
     requests: number of batches of prompts, served one after another.
     start: way to create the model, one of `STARTS`.
-    parallel: one of `PARALLEL`, or "" for a single GPU.
+    parallel: way to train on several GPUs, one of `PARALLEL`, or "" for a single GPU.
     ranks: number of GPUs that share the training.
     rank: index of the GPU whose process is run.
     """
@@ -291,7 +292,7 @@ def usual_attention(model: Model) -> str:
 
 
 def notes_of_quant(task: Task) -> Iterator[str]:
-    """Yield a note if QLoRA leaves most of the model in 32 bits: the experts."""
+    """Yield a note if QLoRA leaves the experts, and so most of the model, in 32 bits."""
     if task.quant and isinstance(task.model, Configured):
         config = task.model.config.get("text_config", task.model.config)
         if any(config.get(key) for key in _EXPERTS):
@@ -317,7 +318,10 @@ def most_of(task: Task, size: str) -> int:
 
 
 def usual_values(task: Task, other: str) -> tuple[int, ...]:
-    """Return the values of the size `other` to try: the task's own, half of it, and twice it."""
+    """Return the task's value of a field, half of it, and twice it, as values to try.
+
+    other: name of the field, such as "seq".
+    """
     own: int = getattr(task, other)
     return tuple(sorted({max(own // 2, 1), own, min(2 * own, most_of(task, other))}))
 
