@@ -37,6 +37,9 @@ _FILE_NAME = re.compile(
     r"\S*(?:/|\\)\S*|\S+\.(?:pickle|pkl|json|npz|gz|xz|zst|zip|log|txt|out|err)"
 )
 
+_SIMILAR_WORD, _SIMILAR_SENTENCE = 0.6, 0.85
+"""Least similarity, as of difflib, of an argument without and with blanks to a file's name."""
+
 
 def add_to(commands: Commands) -> None:
     parser = add_command(commands, "explain", _SUMMARY, _DESCRIPTION, run)
@@ -88,7 +91,10 @@ def run(arguments: argparse.Namespace) -> int:
     # For a text without an error, the only verdict has an empty message. A refusal of a server may
     # contain the words of an error of PyTorch, and has more figures.
     printed = figures_in(text)
-    is_log = printed is not None and (printed.refusals or not verdicts[0].message.text)
+    has_error = bool(verdicts[0].message.text)
+    is_log = printed is not None and (printed.refusals or not has_error)
+    if text is arguments.text and not has_error and not is_log:
+        _check_name(text)
     write_report(arguments, explain_message, printed if is_log else verdicts)
     return 0
 
@@ -110,8 +116,32 @@ def _error_text(text: str) -> str:
     if is_there(text):
         raise UsageError(f"{text} is a directory; expected a log or an error's text")
     if _FILE_NAME.fullmatch(text):
-        raise UsageError(f"{text}: does not exist, expected a log or a recording's file")
+        raise _missing(text)
     return text
+
+
+def _check_name(text: str) -> None:
+    """Raise UsageError if `text`, which has no error, is likely a mistyped name of a file."""
+    if len(text.split()) == 1 or _similar_name(text, _SIMILAR_SENTENCE):
+        raise _missing(text)
+
+
+def _missing(name: str) -> UsageError:
+    similar = _similar_name(name, _SIMILAR_WORD)
+    meant = f"; did you mean {similar}?" if similar else ""
+    return UsageError(f"{name}: does not exist, expected a log or a recording's file{meant}")
+
+
+def _similar_name(text: str, least: float) -> str:
+    from difflib import get_close_matches
+
+    folder = Path(text).parent
+    try:
+        names = [each.name for each in folder.iterdir()]
+    except (OSError, ValueError):  # no folder, or a text that cannot name one
+        return ""
+    near = get_close_matches(Path(text).name, names, n=1, cutoff=least)
+    return str(folder / near[0]) if near else ""
 
 
 def _standard_input() -> str:

@@ -148,6 +148,39 @@ def test_text_without_an_error_has_a_verdict(cli: Cli) -> None:
     assert outcome.out.startswith("Verdict         no_figures")
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("out.txtt", "out.txt"),
+        ("snapshot.pikle", "snapshot.pickle"),
+        ("my run.lgo", "my run.log"),
+        ("logs/err.out", "logs/err.log"),
+        ("snapshot", "snapshot.pickle"),
+        ("elsewhere.oops", ""),
+    ],
+)
+def test_mistyped_file_name_is_no_text(
+    name: str, meant: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("logs").mkdir()
+    for each in ("out.txt", "snapshot.pickle", "my run.log", "logs/err.log"):
+        Path(each).write_text(TEXT)
+    outcome = cli("explain", name)
+    refused(outcome, f"{name}: does not exist")
+    assert outcome.err.rstrip().endswith(f"did you mean {meant}?" if meant else "recording's file")
+
+
+def test_error_text_that_resembles_a_file_name_is_read(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("torch.OutOfMemoryError.txt").touch()
+    assert causes(cli("explain", "torch.OutOfMemoryError", "--json")) == ["no_figures"]
+    Path("train.py").touch()
+    assert cli("explain", "RuntimeError in train.py").code == 0
+
+
 def test_explain_refuses_wrong_input(
     cli: Cli, traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
