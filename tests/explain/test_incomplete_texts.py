@@ -87,6 +87,7 @@ def test_an_error_of_the_host_is_not_taken_for_one_of_the_gpu() -> None:
         "run.sh: line 3:  1234 Killed                  python train.py\n",
         "torch.distributed.elastic: failed (exitcode: -9) local_rank: 0",
         "command terminated with exit code 137",
+        "  rank      : 0 (local_rank: 0)\n  exitcode  : -9 (pid: 123)\n  error_file: <N/A>",
         "Signal 9 (SIGKILL) received by PID 77",
         "[1]+  Killed                  python train.py",
         "Epoch 3\r\nKilled\r\n",
@@ -107,6 +108,7 @@ def test_a_killed_process_likely_lacked_memory_of_the_host(text: str) -> None:
         "Killed the old worker.\nDone",
         "ValueError: bad shape\nUnable to shutdown process 77 via 15, forcefully exiting via "
         "Signals.SIGKILL\nfailed (exitcode: 1) local_rank: 0",
+        "  exitcode  : 1 (pid: 137)",
         "KeyError: 'labels'\nsrun: sending SIGKILL to remaining tasks",
         "slurmstepd: error: *** JOB 77 ON n1 CANCELLED DUE TO TIME LIMIT ***\nKilled",
         "*** STEP 77.0 CANCELLED DUE TO TIME LIMIT *** Killed",

@@ -131,7 +131,7 @@ HOST = re.compile(
 
 KILLED = re.compile(
     r"^(?:[^\n]{0,120}[\s\d])?Killed(?:[ \t\r]*$| {2,}\S)"
-    r"|\bexit[ _]?(?:code|status)?\s?:?\s?(?:137|-9)\b"
+    r"|\bexit[ _]?(?:code|status)?\s{0,4}:?\s?(?:137|-9)\b"
     r"|Signal 9 \(SIGKILL\)|died with <Signals\.SIGKILL",
     re.MULTILINE,
 )
