@@ -79,7 +79,7 @@ def _verdict(run: Sequence[Verdict], *, is_alone: bool) -> list[str]:
         where = f"line {verdict.message.line:,}"
         if len(run) > 1:
             where += f" to {run[-1].message.line:,}, {len(run):,} times"
-        elif verdict.message.place.startswith("rank"):
+        elif verdict.message.rank is not None:
             where += f", {verdict.message.place}"
         lines += [f"== {where} ==", ""]
         lines += [*paragraph(_shown_text(verdict), indent=4), ""]
@@ -153,7 +153,7 @@ def _object(verdict: Verdict) -> dict[str, Any]:
         "figures": figures_document(verdict.figures),
         "advice": list(verdict.advice),
         "arithmetic": verdict.arithmetic or None,
-        "line": verdict.message.line,
+        **fields(verdict.message, "line rank gpu"),
     }
 
 

@@ -142,6 +142,13 @@ def test_of_ranks_with_one_cause_the_first_error_is_explained() -> None:
     assert "; rank" not in shown
 
 
+def test_json_has_rank_and_gpu_of_an_error() -> None:
+    document = explain_message.document(explain(f"[rank3]: {FRAGMENTED}\n{OLD}"))
+    assert [(each["rank"], each["gpu"]) for each in document["ooms"]] == [(3, 1), (None, 0)]
+    bare = explain_message.document(explain("CUDA out of memory"))
+    assert (bare["rank"], bare["gpu"]) == (None, None)
+
+
 def test_ranks_that_share_a_line_keep_their_numbers() -> None:
     cut = FRAGMENTED[: FRAGMENTED.index(" 1.20 GiB")]
     first, last = explain(f"[rank1]: {cut}[rank0]: {FULL}")

@@ -84,7 +84,7 @@ class OomMessage:
     is_killed: True if the text only shows that the process was killed.
     is_of_nvml: True if PyTorch failed while it wrote the text, because NVML refused to answer.
     stated: name of the cause that the error states; "" if there is none.
-    place: rank and GPU, such as "rank 1, GPU 1", as far as the text names them.
+    rank, gpu: rank of the process and number of its GPU; None if the text does not name them.
     """
 
     text: str
@@ -98,9 +98,16 @@ class OomMessage:
     is_async: bool = False
     is_killed: bool = False
     is_of_nvml: bool = False
-    place: str = ""
+    rank: int | None = None
+    gpu: int | None = None
     stated: str = ""
     has_figures: bool = False
+
+    @property
+    def place(self) -> str:
+        """Rank and GPU, such as "rank 1, GPU 1", as far as they are known."""
+        numbers = (("rank", self.rank), ("GPU", self.gpu))
+        return ", ".join(f"{name} {number}" for name, number in numbers if number is not None)
 
 
 @dataclass(slots=True)
@@ -224,7 +231,9 @@ def _message(text: str, span: _Span, floor: int, line: int) -> OomMessage:
         has_figures=reading.count > 0,
         stated="host_memory" if is_of_host else stated,
         backend=backend,
-        place=_place(lead, words),
+        # Ranks that write at once may share a line; the nearest name is that of the error.
+        rank=int(ranks[-1]) if (ranks := _RANK.findall(lead)) else None,
+        gpu=int(gpu[1]) if (gpu := _GPU_NUMBER.search(words)) else None,
         others=reading.others,
         variable=variable[0] if variable else "",
         since=next((era for said, era in ERAS if said in plain), None),
@@ -232,13 +241,6 @@ def _message(text: str, span: _Span, floor: int, line: int) -> OomMessage:
         is_async=_ASYNC.search(plain[:_NEAR]) is not None,
         is_of_nvml=_NVML.search(plain[:_NEAR]) is not None,
     )
-
-
-def _place(prefix: str, words: str) -> str:
-    # Ranks that write at once may share a line; the nearest name is that of the error.
-    ranks, gpu = _RANK.findall(prefix), _GPU_NUMBER.search(words)
-    named = (f"rank {ranks[-1]}" if ranks else "", f"GPU {gpu[1]}" if gpu else "")
-    return ", ".join(each for each in named if each)
 
 
 def _backend(lead: str, words: str) -> str:
