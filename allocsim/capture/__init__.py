@@ -5,8 +5,9 @@
     with capture("run.pickle"):
         train()
 
-The package imports only the standard library, uses torch only after the program has imported it,
-and raises no exception in the program.  It writes the same files as `allocsim record`.
+This package imports only the standard library and never imports torch itself: it waits until the
+program imports it.  Errors of a capture are logged and do not stop the program.  The files have the
+format of `allocsim record`.
 """
 
 from allocsim.capture.session import MAX_ENTRIES, Capture, capture

@@ -1,6 +1,6 @@
 """python -m allocsim.capture run.pickle -- PROGRAM ...: capture an unmodified program.
 
-The program replaces this process (exec), so output, signals and exit code are those of the program.
+The program replaces this process (exec), so output, signals and exit code are the program's own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ HOOK = Path(__file__).parent / "hook"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Replace this process by the program; return 2 if the program does not exist."""
+    """Parse the command line and replace this process by the program (exec).
+
+    Return the exit code 2 if the program does not exist; otherwise do not return.
+    """
     parser = argparse.ArgumentParser(prog="python -m allocsim.capture", description=__doc__)
     parser.add_argument("path", help="file or folder for captures")
     parser.add_argument("--on", help="oom, exit, step, or several separated by commas")

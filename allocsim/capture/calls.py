@@ -1,7 +1,8 @@
-"""Record calls that leave no entry in PyTorch's history, such as empty_cache(), as marks.
+"""Marks: records of calls that leave no entry in PyTorch's memory history, such as empty_cache().
 
-A mark is (device, number of counted entries before the call, kind, value).  Counted entries are
-the history's entries that memory_stats() counts too: allocations, frees and out-of-memory errors.
+A mark is a tuple (device, number of counted entries before the call, kind, value).  Counted entries
+are allocations, frees and out-of-memory errors: memory_stats() also counts these, which gives the
+position of the call in the history.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
 
 
 class Finder:
-    """Import hook in sys.meta_path that passes the module `name` to `then` once it is imported.
+    """Import hook in sys.meta_path that calls `then(module)` after the module `name` is imported.
 
-    The hook stays installed if the program finds the module without importing it (find_spec).
+    The hook then removes itself.  If the program only searches for the module, with find_spec, the
+    hook stays installed.
     """
 
     def __init__(self, name: str, then: Callable[[Any], Any]) -> None:
@@ -31,7 +33,7 @@ class Finder:
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> Any:
         if name != self.name:
             return None
-        sys.meta_path.remove(self)  # so that the search does not find this finder
+        sys.meta_path.remove(self)  # otherwise the next line would call this method again
         try:
             spec = importlib.util.find_spec(name)
         finally:
@@ -51,10 +53,10 @@ class Finder:
 
 
 COUNTED = ("alloc", "free_requested", "free_completed", "oom")
-"""Actions of counted entries: the history's entries that memory_stats() counts too."""
+"""Actions of counted entries, which are entries of the history that memory_stats() also counts."""
 STATISTICS = ("allocation.all.allocated", "allocation.all.freed", "active.all.freed", "num_ooms")
 LASTING = ("set_per_process_memory_fraction", "_set_allocator_settings", "step", "phase")
-"""Kinds of mark whose value stays in effect until the next mark of the kind."""
+"""Kinds of marks whose value stays in effect until the next mark of the same kind."""
 
 _EMPTIES = ("_cuda_emptyCache", "_xpu_emptyCache", "_accelerator_emptyCache")
 _SETTERS = (
@@ -72,15 +74,16 @@ _PEAK_RESETS = (
     "_xpu_resetPeakMemoryStats",
     "_accelerator_resetPeakStats",
 )
-"""Functions of torch._C that reset the peak statistics; each release has only some of them."""
+"""Functions of torch._C that reset peak statistics; no PyTorch release has all of them."""
 
 
 class CallLog:
-    """Recorder of calls that leave no entry in the history of this process, as marks.
+    """List of marks for the calls of this process that leave no entry in PyTorch's history.
 
-    torch: the module torch.
-    gpu: torch.cuda or torch.xpu.
-    is_noted: function that returns True while marks must be recorded.
+    torch: module torch.
+    gpu: module torch.cuda or torch.xpu.
+    is_noted: function without arguments; calls are recorded while it returns True.
+    marks: recorded marks, oldest first.
     """
 
     def __init__(self, torch: Any, gpu: Any, is_noted: Callable[[], bool]) -> None:
@@ -92,7 +95,10 @@ class CallLog:
         self._undo: list[Callable[[], None]] = []
 
     def count(self, device: int) -> int:
-        """Return the number of allocations, frees and OOM errors on `device` in this process."""
+        """Return the number of allocations, frees and OOM errors so far on `device`.
+
+        A reset of the statistics by the program does not reset this number.
+        """
         stats = self.gpu.memory_stats(device)
         here = sum(stats.get(key, 0) for key in STATISTICS)
         return int(self._counted_before.get(device, 0) + here)
@@ -101,7 +107,7 @@ class CallLog:
         return [self.count(device) for device in range(self.gpu.device_count())]
 
     def watch(self) -> None:
-        """Wrap functions of torch._C, such as `_cuda_emptyCache`, so that each call adds a mark."""
+        """Replace functions of torch._C, such as `_cuda_emptyCache`, by wrappers that add marks."""
         for name in _EMPTIES:
             self._watch(name, lambda: ("empty_cache", None))
         for name in _SETTERS:
@@ -124,15 +130,16 @@ class CallLog:
             self._watch_pools(pool)
 
     def unwatch(self) -> None:
-        """Restore the functions that `watch` wrapped, unless a library has replaced the wrapper."""
+        """Restore the functions that `watch` replaced, except where a library has replaced ours."""
         while self._undo:
             self._undo.pop()()
 
     def marks_of(self, describe: Callable[..., Any], *args: Any, **named: Any) -> list[MarkRow]:
-        """Return the marks to add for a call, one for each device that it affects; [] if none.
+        """Return one mark for each device that a call affects; [] if the call needs no mark.
 
-        describe: function that gets the call's arguments. It returns (kind, value, device), or
-            (kind, value) for a call that affects all devices, or None for a call without a mark.
+        describe: function that is called with `args` and `named`, the arguments of the call.  It
+            returns (kind, value, device); (kind, value) if the call affects all devices; None if
+            the call needs no mark.
         """
         if not self.is_noted():
             return []
@@ -154,7 +161,7 @@ class CallLog:
 
         @functools.wraps(call)
         def watched(*args: Any, **named: Any) -> Any:
-            # Counted before the call and kept only if it does not raise.
+            # The position of a mark is before the call; a call that raises gets no mark.
             marks = self.marks_of(describe, *args, **named)
             result = call(*args, **named)
             self.marks += marks
@@ -171,7 +178,7 @@ class CallLog:
             self.marks += self.marks_of(lambda: ("MemPool created", list(this.id)))
 
         def deleted(this: Any) -> None:
-            # C++ releases the pool after this.
+            # C++ releases the pool after this method.
             self.marks += self.marks_of(lambda: ("MemPool deleted", list(this.id)))
             if delete is not None:
                 delete(this)
@@ -205,13 +212,15 @@ def counted_rows(entries: Sequence[Any]) -> list[int]:
 def placed_marks(
     marks: Iterable[MarkRow], traces: Sequence[Sequence[Any]], lost: Sequence[int | None]
 ) -> list[dict[str, Any]]:
-    """Convert marks to dictionaries for a snapshot, with entry numbers of the snapshot's history.
+    """Convert marks to dictionaries with the number of the entry before which the call occurred.
 
-    A mark is a call of the program that leaves no entry, such as empty_cache().  A mark from
-    before the first entry is moved to entry 0 if it is still in effect, else left out.
+    Marks from before the first entry get entry 0 if their value is still in effect; other such
+    marks are left out.
 
+    marks: marks of all devices, oldest first, as in `CallLog.marks`.
+    traces: history of each device, as in "device_traces" of a snapshot.
     lost: for each device, the number of allocations, frees and out-of-memory errors before the
-        first entry of the history.  If it is None (unknown), the device's marks are left out.
+        first entry of its history; None if unknown, and then the marks of the device are left out.
     """
     placed: list[dict[str, Any]] = []
     for device, entries in enumerate(traces):
@@ -223,7 +232,7 @@ def placed_marks(
         inside = []
         for where, count, kind, value in marks:
             at = count - before
-            if where != device or at > len(rows):  # or made after the snapshot
+            if where != device or at > len(rows):  # another device, or after the snapshot
                 continue
             entry = rows[at - 1] + 1 if at > 0 else 0
             mark = {"device": device, "entry": entry, "kind": kind, "value": value}

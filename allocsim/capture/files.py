@@ -1,7 +1,7 @@
-"""Files of a capture: snapshots with data about the program, written in limited space.
+"""Files of a capture: snapshots with data about the program, within a limit of disk space.
 
-A file is complete or absent.  The oldest files are removed to make room for a new one, and the
-oldest entries are left out of a file that is still too large.
+No file is left half-written.  The oldest files are removed to make room for a new one.  If the new
+file is still too large, its oldest entries are left out.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ AT_ERROR = "at an out-of-memory error"
 PROTOCOL = 4
 """Newest pickle protocol that PyTorch's viewer reads."""
 TEXT_ROOM = 4096
-"""Bytes reserved in a file for the text of an error, which is known only after the write."""
+"""Bytes reserved in a file for the text of an out-of-memory error.
+
+PyTorch raises the error, and so gives its text, only after the file is written.
+"""
 SHARES = (1, 4, 16, 64, 0)
-"""Divisors tried until the file fits: n keeps the newest 1/n of the entries, 0 keeps none."""
+"""Divisors to try in turn until the file fits: n keeps the newest 1/n of the entries, 0 none."""
 
 _TOO_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG)
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "LOCAL_RANK")
@@ -45,11 +48,12 @@ class _NoRoomError(Exception):
 
 @dataclass
 class Written:
-    """One written file.
+    """Captured file on the disk.
 
-    size: bytes.
+    size: bytes of the file.
+    n_entries: number of entries in the file, of all devices.
     n_dropped: number of older entries that were left out because the file was too large.
-    text_at: offset of the bytes reserved for the text of an error; -1 without an error.
+    text_at: offset in the file of the bytes reserved for an error's text; -1 if it has none.
     """
 
     path: Path
@@ -73,6 +77,8 @@ class Files:
 
     path: file name, to which rank and occasion are added, or a folder.
     most: largest total size of the files, in bytes.
+    written: written files that still exist, oldest first.
+    n_removed: number of files that were removed to make room.
     """
 
     def __init__(self, path: str | os.PathLike[str], most: int) -> None:
@@ -92,8 +98,12 @@ class Files:
     def save(self, name: str, snapshot: Any, describe: Callable[[Any, int], Any]) -> Written:
         """Write `snapshot` with as many of its newest entries as fit; return data about the file.
 
-        describe: function that returns the object to pickle. Its arguments are the snapshot with
+        The folder for temporary files is used if the capture's folder cannot be written to.
+
+        describe: function that returns the object to pickle.  Its arguments are the snapshot with
             the kept entries, and the number of entries left out.
+
+        Raises OSError if neither folder has room.
         """
         failure: OSError | None = None
         for folder in (self.folder, Path(tempfile.gettempdir())):
@@ -135,7 +145,8 @@ class Files:
         raise refusal
 
     def _room(self, folder: Path, place: Path, is_least: bool) -> int:
-        # `is_least`: the file has no entries, so that it is small.
+        # Returns the bytes that the file may have, after removing old files if they are too many.
+        # `is_least`: True if the file has no entries.
         others = [old for old in self.written if old.path != place]
         expected = max((old.size for old in self.written), default=0)
         while others and self.most - sum(old.size for old in others) < expected:
@@ -201,11 +212,11 @@ def rank_of(torch: Any) -> str:
 
 @dataclass(frozen=True)
 class About:
-    """Data about one captured file.
+    """Facts about a captured file that its snapshot does not contain.
 
-    occasion: reason for writing the file, such as an out-of-memory error, as text.
+    occasion: reason for writing the file, as text, such as "at an out-of-memory error of step 3".
     device: number of the device of the out-of-memory error; -1 without an error.
-    free: bytes that the driver reported as free at the error; None without an error.
+    free: bytes that the driver reported as free at the out-of-memory error; None without an error.
     rank: rank of the process in its distributed job; "" without one.
     max_entries: number of entries that PyTorch's history can hold.
     exit_code: exit code of the program; None if unknown.
@@ -226,9 +237,9 @@ class About:
 def described(
     about: About, history: RecordedHistory, snapshot: dict[str, Any], n_dropped: int
 ) -> dict[str, Any]:
-    """Return the snapshot dictionary to write, with data on the capture under "allocsim".
+    """Return a copy of `snapshot` that has data about the capture under the key "allocsim".
 
-    snapshot: snapshot of `history` without the oldest entries that do not fit on the disk.
+    snapshot: `history.snapshot` without the oldest entries that do not fit on the disk.
     n_dropped: number of entries left out of `snapshot`.
     """
     traces = snapshot["device_traces"]
@@ -252,13 +263,13 @@ def described(
     marks = placed_marks(history.marks, traces, _lost(history, traces))
     if marks:
         values["marks"] = marks
-    # The last value, because it is overwritten in place when the error's text is known.
+    # This value is last because it is overwritten in the file when the error's text is known.
     values["oom_text"] = " " * TEXT_ROOM if about.is_error else ""
     return {**snapshot, "allocsim": values}
 
 
 def _lost(history: RecordedHistory, traces: list[Any]) -> list[int | None]:
-    # Index: device.  Value: number of counted entries before `traces`, None if unknown.
+    # Returns for each device the number of counted entries before `traces`; None if unknown.
     lost: list[int | None] = []
     for device, rest in enumerate(traces):
         before, whole = history.lost[device], history.snapshot["device_traces"][device]
@@ -276,8 +287,8 @@ def _largest(segments: list[Any]) -> int:
 
 
 def _memory(about: About, device: int, card: Any) -> dict[str, int]:
-    # The keys are field names of `Provenance`; context_memory is neither free nor reserved by
-    # PyTorch.
+    # The keys are field names of `Provenance`.  Memory that is neither free nor reserved by PyTorch
+    # counts as context_memory.
     total, free = int(card.total_memory), about.free
     try:
         if free is None:
@@ -311,7 +322,7 @@ def _text(about: About, history: RecordedHistory, n_dropped: int) -> str:
 
 
 class _Process(ctypes.Structure):
-    """NVML's struct nvmlProcessInfo_t in versions 2 and 3."""
+    """NVML's struct nvmlProcessInfo_t, in versions 2 and 3 of the struct."""
 
     _fields_ = (
         ("pid", ctypes.c_uint),
@@ -324,15 +335,16 @@ class _Process(ctypes.Structure):
 def processes_memory(
     card: Any, used: int, load: Callable[[str], Any] = ctypes.CDLL
 ) -> dict[str, int]:
-    """Return the GPU memory of this process and of other processes, from NVML and `used`.
+    """Return the GPU memory of this process and of all others, as reported by NVML.
 
-    The keys are "process_memory" and "other_memory", in bytes, and "other_processes", a number.
-    The result is empty if NVML does not report the values, as in a container.
+    The keys are "process_memory" and "other_memory", in bytes, and "other_processes", the number of
+    other processes.  The result is empty if NVML does not report the values, as in a container.
 
     card: properties of the GPU, as torch.cuda.get_device_properties() returns them.
-    used: bytes of the GPU that are not free.
+    used: bytes of the GPU that are not free; `other_memory` is the rest of them.
+    load: function that loads a shared library.
     """
-    # Unlike a call of CUDA, NVML is safe while the program captures a CUDA graph.
+    # A call of CUDA could break a CUDA graph that the program is capturing; NVML cannot.
     with contextlib.suppress(Exception):
         held = _processes(load(_LIBRARY), card)
         own = held.pop(os.getpid(), _UNKNOWN)

@@ -1,7 +1,8 @@
-"""Recorder of PyTorch's history, which all captures of a process share.
+"""Recorder of PyTorch's memory history, shared by all captures of a process.
 
-PyTorch has one history per process and cannot unregister callbacks.  If the program itself
-records a history, the recorder neither restarts nor stops it.
+The recorder is shared because PyTorch has one history per process, and callbacks that are
+registered with PyTorch cannot be removed.  A history that the program itself has started is neither
+restarted nor stopped.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from allocsim.collector import collector_paused
 
 LOG = logging.getLogger("allocsim.capture")
 _said: set[str] = set()
-# Functions of PyTorch that some releases lack; their presence is checked, never the version:
-# - torch.xpu.memory's: from 2.14 on; without them, XPU is not recorded
-# - record_pinned_host_memory: from 2.14 on; without it, pinned host memory is not recorded
-# - _cuda_isHistoryEnabled: without it, the program's own history is restarted
+# Some PyTorch releases lack the following names; the code checks for the name, not the version:
+# - torch.xpu.memory._snapshot (from 2.14 on): without it, XPU memory is not recorded
+# - record_pinned_host_memory (from 2.14 on): without it, pinned host memory is not recorded
+# - _cuda_isHistoryEnabled: without it, a history that the program started is restarted
 
 
 def say_once(what: str, *values: object) -> None:
     """Log the warning `what % values`, unless `what` was logged before in this process."""
     if what not in _said:
         _said.add(what)
-        with contextlib.suppress(Exception):  # a handler of the program may fail
+        with contextlib.suppress(Exception):  # a logging handler of the program may fail
             LOG.warning(what, *values)
 
 
 def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `function` so that its errors are logged and not raised."""
+    """Return `function` wrapped to log its exceptions and return None in place of raising them."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **named: Any) -> Any:
@@ -54,11 +55,11 @@ def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class DeviceApi:
-    """Names of PyTorch's functions for one device type; "" if PyTorch has no such function.
+    """Names in PyTorch for one type of device; "" if PyTorch has no such function.
 
-    module: name of its module in torch, such as "cuda".
+    module: name of the device type's module in torch, such as "cuda".
     observer: name of the function of torch._C that registers a callback for out-of-memory errors.
-    is_enabled: name of the function of torch._C that reports if a history is recorded.
+    is_enabled: name of the function of torch._C that returns True while a history is recorded.
     """
 
     module: str
@@ -66,19 +67,25 @@ class DeviceApi:
     is_enabled: str = ""
 
     def gpu(self, torch: Any) -> Any:
-        """Return torch.cuda or torch.xpu; None if this PyTorch cannot record its memory."""
+        """Return the module torch.cuda or torch.xpu; None if it has no functions to record memory.
+
+        torch: module torch.
+        """
         gpu = getattr(torch, self.module, None)
         memory = getattr(gpu, "memory", None)
         names = ("_record_memory_history", "_snapshot")
         return gpu if all(hasattr(memory, name) for name in names) else None
 
     def is_recording(self, torch: Any) -> bool:
-        """Return True if the program already records a history."""
+        """Return True if PyTorch is recording a history now."""
         ask = getattr(torch._C, self.is_enabled, None) if self.is_enabled else None
         return bool(ask()) if ask is not None else False
 
     def observe(self, torch: Any, observer: Any) -> bool:
-        """Register `observer` for out-of-memory errors, permanently; return False if impossible."""
+        """Register a callback for out-of-memory errors, permanently.
+
+        Return False if PyTorch has no such callbacks for this type of device.
+        """
         attach = getattr(torch._C, self.observer, None) if self.observer else None
         if attach is not None:
             attach(observer)
@@ -92,25 +99,28 @@ BACKENDS = (
 
 
 _MOST_MARKS = 50_000
-"""Number of marks above which the older half is dropped, except marks that are still in effect."""
+"""Largest number of marks.  Beyond it, the older half is dropped, except values still in effect."""
 
 
 class Listener(Protocol):
-    """Methods of a capture that the recorder calls."""
+    """Methods of a `Capture` that the recorder calls."""
 
     def on_out_of_memory(self, device: int, free: int) -> None:
-        """Handle an out-of-memory error that PyTorch is about to raise, with `free` bytes left."""
+        """Handle an out-of-memory error that PyTorch is about to raise.
+
+        free: bytes of the device that the driver reports as free.
+        """
 
     def on_device(self) -> None:
-        """Handle the first use of the GPU in this process, which may be a forked process."""
+        """Handle the start of recording in this process, which may be a forked process."""
 
     def moment(self) -> list[tuple[str, object]]:
-        """Return the marks for the current step and phase, as pairs of kind and value."""
+        """Return marks for the current training step and phase: pairs such as ("step", 3)."""
 
 
 @dataclass(frozen=True)
 class Ring:
-    """Options of PyTorch's history, a ring that overwrites its oldest entries when it is full.
+    """Options of PyTorch's history, a ring buffer that overwrites its oldest entries when full.
 
     max_entries: largest number of entries per device.
     stacks: kind of stacks to record: "python", "all" (C++ stacks too) or None.
@@ -122,15 +132,16 @@ class Ring:
 
 @dataclass
 class RecordedHistory:
-    """PyTorch's snapshot, and data about the recording.
+    """Snapshot of the recorded history, and data about the recording.
 
     snapshot: dictionary that PyTorch's `_snapshot` returns.
-    lost: for each device, number of counted entries (calls.py) before the first entry of its
-        history, including those from before recording began; None if unknown.
+    lost: for each device, the number of allocations, frees and out-of-memory errors before the
+        first entry of its history, also before recording began; None if unknown.
     missed: number of entries, on all devices, that the ring has overwritten.
-    marks: calls that leave no entry (`CallLog`).
-    conf_at_start: conf when recording began; None if unknown, or if `snapshot` has the same conf.
-    held: bytes allocated when recording began.
+    marks: marks for calls that leave no entry (`CallLog.marks`).
+    conf_at_start: allocator settings (PYTORCH_CUDA_ALLOC_CONF) when recording began; None if
+        unknown, or if `snapshot` has the same settings.
+    held: bytes that were allocated when recording began.
     """
 
     snapshot: Any
@@ -143,17 +154,21 @@ class RecordedHistory:
 
 @dataclass
 class Recorder:
-    """Recorder of PyTorch's history in this process, shared by all captures.
+    """Recorder of PyTorch's memory history in this process, shared by all captures.
 
-    torch: the module torch; None until the program imports it.
-    gpu: torch.cuda or torch.xpu; None until the program initialises it.
-    calls: log of the calls that leave no entry.
-    ring: options of the capture that started first and is still active.
+    torch: module torch; None until the program imports it.
+    gpu: module torch.cuda or torch.xpu; None until the program initialises the GPU.
+    calls: marks for calls that leave no entry; None until recording begins.
+    ring: options of the history, from the first of the active captures; None without a capture.
     pid: id of the process whose history is recorded.
-    is_ours: True if this recorder started the history and will stop it.
-    conf_at_start: conf when recording began; None if the snapshot does not show it.
-    base: number of counted entries (calls.py) of each device when recording began.
-    held: bytes allocated when recording began.
+    is_on: True while a history is recorded.
+    is_ours: True if this recorder started the history, and False if the program did.
+    conf_at_start: allocator settings (PYTORCH_CUDA_ALLOC_CONF) when recording began; None if
+        unknown.
+    base: for each device, the number of allocations, frees and out-of-memory errors before
+        recording began.
+    held: bytes that were allocated when recording began.
+    listeners: active captures.
     """
 
     torch: Any = None
@@ -171,11 +186,11 @@ class Recorder:
 
     @property
     def is_here(self) -> bool:
-        """True if this process records; False in a process that was forked from it."""
+        """True if this process records a history; False in a process forked while recording."""
         return self.is_on and self.pid == os.getpid()
 
     def attach(self, listener: Listener, ring: Ring) -> None:
-        """Begin recording for the capture `listener`, now or when the program uses the GPU."""
+        """Add the capture `listener`, and begin to record now or when PyTorch uses the GPU."""
         self.listeners.append(listener)
         if self.ring is None:
             self.ring = ring
@@ -196,7 +211,7 @@ class Recorder:
         self.is_on = False
 
     def note(self, kind: str, value: object) -> None:
-        """Add a mark, such as the number of a "step" or the name of a "phase", to every device."""
+        """Add a mark to every device, such as kind "step" with the number of a training step."""
         if self.is_here and self.calls is not None:
             marks = self.calls.marks
             marks += self.calls.marks_of(lambda: (kind, value))
@@ -204,7 +219,7 @@ class Recorder:
                 self._thin(marks)
 
     def history(self) -> RecordedHistory | None:
-        """Return the recorded history; None if not recording or if nothing was allocated."""
+        """Return the history up to now; None if none is recorded or nothing was ever allocated."""
         if not self.is_here or self.calls is None or self.ring is None:
             return None
         calls = self.calls
@@ -228,9 +243,9 @@ class Recorder:
     def _lost(
         self, device: int, trace: list[Any], before: list[int], after: list[int]
     ) -> int | None:
-        # The history ends at the newest counted entry, even if the ring was overwritten or the
-        # program restarted the history. If another thread adds entries during the snapshot, the
-        # result may be None.
+        # Returns the number of counted entries before the first entry of `trace`: the count minus
+        # the entries in `trace`, which always has the newest ones.  If another thread adds entries
+        # during the snapshot, the result may be None (unknown).
         if device >= len(self.base) or device >= len(after):
             return None
         rows, base = len(counted_rows(trace)), self.base[device]
@@ -254,7 +269,7 @@ class Recorder:
         self.calls = CallLog(self.torch, gpu, lambda: self.is_here)
         self.is_ours = not backend.is_recording(self.torch)
         with contextlib.suppress(Exception):  # optional information
-            # Before the history starts, because it would have an entry for this snapshot.
+            # This call comes before recording starts, because a snapshot adds an entry.
             self.conf_at_start = _conf_of(gpu.memory._snapshot())
         if self.is_ours:
             gpu.memory._record_memory_history(
@@ -275,7 +290,7 @@ class Recorder:
             listener.on_device()
             for kind, value in listener.moment():
                 self.note(kind, value)
-        # Once per process, because an observer cannot be removed.
+        # An observer is registered once per process, because it cannot be removed.
         if backend.module not in self._observed and backend.observe(self.torch, self._observer):
             self._observed.add(backend.module)
 
@@ -295,7 +310,7 @@ class Recorder:
 
 
 def when_loaded(name: str, then: Callable[[Any], Any]) -> None:
-    """Call `then` with the module `name` once it is loaded, or now if it is loaded already."""
+    """Call `then(module)` when the module `name` is imported, or now if it already is."""
     module = sys.modules.get(name)
     if module is not None and not getattr(module.__spec__, "_initializing", False):
         then(module)

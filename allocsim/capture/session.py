@@ -1,6 +1,6 @@
-"""Capture of a program: the occasions on which it writes the history, and the file names.
+"""Context manager that captures a program: it decides when to write the history, and where.
 
-`capture` raises an exception only for invalid arguments; a capture never raises one.
+`capture` raises an exception for invalid arguments.  The returned `Capture` never raises one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from allocsim.capture.recorder import LOG, RECORDER, Ring, quiet, say_once
 from allocsim.units import format_size, parse_size
 
 MAX_ENTRIES = 200_000
-"""Default number of entries per device; the cost of each is in docs/commands/capture.md."""
+"""Default number of entries per device; docs/commands/capture.md gives the cost of an entry."""
 MAX_DISK = "4GiB"
 OCCASIONS = ("oom", "exit", "step")
 PHASES = ("setup", "forward", "backward", "optimizer")
@@ -32,7 +32,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _LOCK = threading.RLock()
 _ACTIVE: list[Capture] = []
 _CHAINED: list[Any] = []
-"""This module's exception hook and the hook that it replaced; empty if not installed."""
+"""This module's sys.excepthook and the function that it replaced; empty if not installed."""
 
 
 def capture(
@@ -44,7 +44,7 @@ def capture(
     *,
     max_disk: int | str = MAX_DISK,
 ) -> Capture:
-    """Return a context manager and decorator that records PyTorch's memory history and writes it.
+    """Return a context manager and decorator that records PyTorch's memory history to files.
 
         with capture("run.pickle", on=("step", "exit"), steps=100) as recording:
             for batch in batches:
@@ -53,13 +53,13 @@ def capture(
 
     path: file name, to which rank and occasion are added ("run-rank0-step3-oom.pickle"), or a
         folder.
-    on: one or several of the occasions "oom", "exit" and "step" on which to write.  At any
-        out-of-memory error, the file is written before the exception is raised.
-    steps: for on="step", the step numbers to write, or one number n for every nth step.  A step is
-        written when the next step begins.
+    on: one or several occasions on which to write a file: "oom", "exit" and "step".  At an
+        out-of-memory error, a file is always written, before PyTorch raises the exception.
+    steps: for on="step", the numbers of the training steps to write, or an integer n to write every
+        nth step.  The file of a step is written when the next step begins.
     max_entries: number of entries that each device's history can hold; when it is full, the oldest
         entries are overwritten.
-    stacks: "python", "all" (also C++ stacks, which take far longer to record) or None.
+    stacks: stacks to record: "python", "all" (also C++ stacks, which take far longer) or None.
     max_disk: largest total size of all files, in bytes or as text such as "4GiB"; the oldest files
         are removed to make room for new ones.
 
@@ -72,7 +72,7 @@ def capture(
 class Capture:
     """Recorder of the memory history of a running program: a context manager and decorator.
 
-    Instead of `with`, `start` and `stop` can be called, more than once if wanted.
+    Methods `start` and `stop` can be called in place of a `with` statement, also repeatedly.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Capture:
 
     @quiet
     def start(self) -> None:
-        """Start recording, now or when the program initialises the GPU."""
+        """Start to record now, or later when the program initialises the GPU."""
         if self.is_active:
             return
         self._clear()
@@ -136,7 +136,7 @@ class Capture:
 
     @quiet
     def stop(self) -> None:
-        """Write the files of the last step and of the exit, if requested, and stop recording."""
+        """Stop recording; first write files for the last step and the exit if `on` names them."""
         if not self.is_active:
             return
         try:
@@ -155,7 +155,7 @@ class Capture:
     def step(self, number: int | None = None) -> None:
         """Mark the start of a training step.
 
-        number: number of the step, from 1; None for the number after the previous step's.
+        number: number of the step, from 1; None to add 1 to the number of the previous step.
         """
         if self.is_active:
             self._end_step()
@@ -165,27 +165,30 @@ class Capture:
 
     @quiet
     def phase(self, name: str) -> None:
-        """Mark the start of a phase of the step: "setup", "forward", "backward" or "optimizer"."""
+        """Mark the start of a training phase: "setup", "forward", "backward" or "optimizer"."""
         if self.is_active and name in PHASES:
             self._phase = name
             RECORDER.note("phase", name)
 
     @quiet
     def save(self, label: str = "") -> str | None:
-        """Write the current history and return the path of the file; None if there is no history.
+        """Write the history up to now and return the path of the file; None if nothing is recorded.
 
-        label: text added to the file name after rank and step.
+        label: text added to the end of the file name, after rank and step.
         """
         written = self._save("on request", label) if self.is_active else None
         return None if written is None else str(written.path)
 
     @quiet
     def failed(self, error: BaseException | None) -> None:
-        """Add the text of an out-of-memory error to the file that was written when it occurred."""
+        """Add the text of an out-of-memory error to its file; do nothing for other errors.
+
+        error: exception of the program; its causes are searched for the out-of-memory error.
+        """
         text = _text_of(error)
         if text is None or not self.is_active:
             return
-        if self._at_error is None:  # this device has no observer
+        if self._at_error is None:  # PyTorch has no callback for errors of this device
             self._on_error(-1, None)
         if self._at_error is not None:
             self._at_error.put_text(text)
@@ -196,7 +199,7 @@ class Capture:
             self._on_error(device, free)
 
     def on_device(self) -> None:
-        """Begin a new capture in a forked process that begins to use the GPU."""
+        """Reset the capture if this process was forked, when it begins to use the GPU."""
         if not self.is_active:
             self._clear()
             self._pid = os.getpid()
@@ -219,7 +222,7 @@ class Capture:
         self.stop()
 
     def __call__(self, function: _F) -> _F:
-        """Return `function` wrapped so that each call of it is captured separately."""
+        """Return `function` wrapped in a new capture for each call (use as a decorator)."""
 
         def again() -> Capture:
             on, steps = self.on, self.steps
@@ -330,7 +333,7 @@ def _watch_exceptions() -> None:
     def excepthook(kind: Any, error: Any, trace: Any) -> None:
         for active in tuple(_ACTIVE):
             active.failed(error)
-            if not isinstance(error, KeyboardInterrupt):  # ends the program by a signal
+            if not isinstance(error, KeyboardInterrupt):  # Python then exits by a signal
                 active.exit_code = 1
         before(kind, error, trace)
 

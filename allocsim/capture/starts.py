@@ -1,8 +1,8 @@
-"""Start a capture in programs that do not call `capture`.
+"""Ways to start a capture without a call of `capture`: library callbacks, environment variables.
 
-A callback of a training library starts it, or environment variables do.  Recording begins when the
-callback is created, so create it before the model moves to the device.  ALLOCSIM_CAPTURE is the
-path of the files, and variables such as ALLOCSIM_CAPTURE_STEPS are options of `capture`.
+A callback for a training library begins to record when it is created, so create it before the model
+moves to the device.  The environment variable ALLOCSIM_CAPTURE gives the path of the files; others,
+such as ALLOCSIM_CAPTURE_STEPS, give the arguments of `capture`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ class _Capturing:
 def for_transformers(path: str, **options: Any) -> Any:
     """Return a `TrainerCallback` for Hugging Face's transformers that captures to `path`.
 
-    options: keyword arguments of `capture`.  Forward and backward pass are one phase, because the
-        Trainer calls no callback between them.
+    The Trainer calls no callback between forward and backward pass, so the capture cannot tell them
+    apart.
+
+    options: keyword arguments of `capture`.
     """
     base: Any = import_module("transformers").TrainerCallback
 
@@ -49,7 +51,9 @@ def for_transformers(path: str, **options: Any) -> Any:
 def for_lightning(path: str, **options: Any) -> Any:
     """Return a `Callback` for `lightning` or `pytorch_lightning` that captures to `path`.
 
-    A step is a batch.  options: keyword arguments of `capture`.
+    Each batch counts as a training step.
+
+    options: keyword arguments of `capture`.
     """
     old = "pytorch_lightning" in sys.modules and "lightning" not in sys.modules
     base: Any = import_module("pytorch_lightning" if old else "lightning.pytorch").Callback
@@ -77,7 +81,9 @@ def for_lightning(path: str, **options: Any) -> Any:
 def for_composer(path: str, **options: Any) -> Any:
     """Return a `Callback` for MosaicML's Composer that captures to `path`.
 
-    A step is a batch.  options: keyword arguments of `capture`.
+    Each batch counts as a training step.
+
+    options: keyword arguments of `capture`.
     """
     base: Any = import_module("composer").Callback
 
@@ -102,7 +108,7 @@ def for_composer(path: str, **options: Any) -> Any:
 
 @quiet
 def install() -> Capture | None:
-    """Capture this program to its end, with options from environment variables.
+    """Start a capture of this program that lasts to its end, with options from the environment.
 
     Return the capture; None if ALLOCSIM_CAPTURE is not set or a variable is invalid.
     """

@@ -1,6 +1,7 @@
-"""Hook that starts a capture when a program's interpreter starts, before the program's code.
+"""Module that Python imports at startup, before the program's code; it starts a capture.
 
-The interpreter may lack allocsim, which is then loaded from the folder of this file.
+If allocsim is not installed for this interpreter, it is imported from the folder that contains this
+file's package.
 """
 
 import importlib.machinery
@@ -13,7 +14,7 @@ BESIDE = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 
 
 class Finder:
-    """Import hook in sys.meta_path that finds allocsim if the interpreter lacks it."""
+    """Import hook in sys.meta_path that finds allocsim if it is not installed."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
@@ -23,7 +24,7 @@ class Finder:
 
 
 def run_the_other():
-    """Run the environment's own module sitecustomize, which this one hides, if there is one."""
+    """Run the environment's own sitecustomize module, which this file hides, if there is one."""
     rest = [place for place in sys.path if os.path.abspath(place or ".") != HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
     if spec is not None and spec.loader is not None:
