@@ -53,9 +53,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Entry of a recording at which blocks are listed, and what the program was doing then.
+    """Moment of a recording for which blocks are listed: an entry, and the training phase then.
 
-    what: "peak", "oom" or "end"; "entry" if the user gave the entry number.
+    entry: blocks are listed as they are after this entry; None for a recording without entries.
+    what: kind of moment: "peak", "oom", "end", or "entry" if the user gave the entry number.
     step: number of the training step, from 1; 0 if no steps are known.
     phase: training phase, such as "forward"; "" if unknown.
     requested_bytes: bytes of the failed request if `what` is "oom", else None.
@@ -71,10 +72,14 @@ class Moment:
 def moment_of(
     path: str, trace: Trace, device_run: DeviceRun, scene: Scene, at: str | int | None
 ) -> Moment:
-    """Return the moment that the user selected: "peak", "oom", "end" or an entry number.
+    """Return the moment that the user selected.
 
-    scene: blocks of the recording, for the training step and phase of the moment.
-    at: None for "oom" if the recording has an out-of-memory error, else "peak".
+    path: name of the recording, for errors.
+    scene: blocks of the recording, from which the training step and phase are inferred.
+    at: "peak" of allocated bytes, "oom", "end" or an entry number.  None selects "oom" if the
+        recording has an out-of-memory error, else "peak".
+
+    Raises RecordingError if the recording has no such moment.
     """
     ooms = np.flatnonzero(trace.action == Action.OOM)
     last = len(trace) - 1 if device_run.stopped_at is None else device_run.stopped_at
@@ -115,7 +120,7 @@ def moment_of_state(path: str, at: str | int | None) -> Moment:
 
 
 BY = ("line", "stack", "module", "category", "stream", "pool")
-"""Kinds of owners by which blocks can be grouped; every block has an owner of each kind."""
+"""Kinds of owners by which blocks can be grouped.  Every block has one owner of each kind."""
 
 _MODULES = 3
 _STACK = 8
@@ -126,10 +131,10 @@ class Held:
     """Blocks in use after one entry, with their owners and categories, in order of allocation.
 
     blocks: all blocks of the recording.
-    rows: indices in `blocks` of the allocated blocks.
-    whose: owner of each allocated block.
-    rules: for each allocated block, the index in `RULES` of the rule that decides its category; -1
-        if no rule applies.
+    rows: indices in `blocks` of the blocks in use.
+    whose: owner of each block in use.
+    rules: for each block in use, the index in `RULES` of the rule that decides its category; -1 if
+        no rule applies.
     """
 
     blocks: Blocks
@@ -168,10 +173,11 @@ class Held:
         return self._parts[whose]
 
     def name(self, by: str, index: int, frames: int | None = None) -> str:
-        """Return the name of the owner of the block at `index` in `rows`.
+        """Return the name of the owner of one block in use.
 
-        by: kind of owner, one of `BY`.
-        frames: number of stack frames in the name; None for the default of the kind.
+        by: kind of owner, an item of `BY`.
+        index: index of the block in `rows`.
+        frames: largest number of stack frames in the name; None for the default of the kind.
         """
         whose = self.whose[index]
         if by == "line":
@@ -194,7 +200,9 @@ def scene_of_run(
 ) -> Scene:
     """Return the blocks of a recording, each with the phase and kind of code that requested it.
 
-    The arguments are those of `blocks_of`.
+    start: segments before the first entry.
+    timeline: memory during the replay under the recorded settings, which gives sizes of blocks.
+    lives: lifetimes of the blocks if known (then `start` must be empty); None to compute them.
     """
     return _scene(trace, blocks_of(trace, start, timeline, lives), is_state_only=False)
 
@@ -211,7 +219,7 @@ def _scene(trace: Trace, blocks: Blocks, *, is_state_only: bool) -> Scene:
 def held_at(scene: Scene, trace: Trace, entry: int, since: int = -1) -> Held:
     """Return the blocks that are allocated after `entry`, with their owners.
 
-    since: leave out blocks that were requested before this entry; -1 for all blocks.
+    since: entry; blocks that were requested before it are left out.  -1 keeps all blocks.
     """
     rows = scene.blocks.in_use(entry)
     rows = rows[scene.blocks.born[rows] >= since]

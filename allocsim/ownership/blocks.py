@@ -1,8 +1,8 @@
-"""Blocks of a device as columns: lifetime, size and stack, each free with its allocation.
+"""Blocks of a device as columns: size, stack, and the entries of the allocation and the free.
 
-A block is in use after entry e if `born <= e < freed`, and waits for other streams if `freed <= e <
-completed`; `born` is -1 for blocks from before the first entry.  The size of a block is its size in
-the baseline (the replay under the recorded settings), so that sizes add up to the allocated bytes.
+A block is in use after entry e if `born <= e < freed`.  It waits for other streams if `freed <= e <
+completed`.  Blocks from before the first entry have `born` -1.  Sizes of blocks are taken from the
+replay under the recorded settings, so that they add up to the allocated bytes.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Blocks:
     size: bytes of the block; 0 if the replay refused the request.
     requested: bytes of the request before rounding.
     pool: index into `pools`; -1 for the default pool.
-    stack: stack number in the recording's frame table; -1 without a stack.
-    born, freed, completed: entries of the allocation, of the free, and of the free's completion;
-        `n_entries` for a free or completion that does not occur.
+    stack: stack index in the recording's frame table; -1 without a stack.
+    born: entry of the allocation; -1 for a block from before the first entry.
+    freed, completed: entries of free_requested and free_completed; `n_entries` if there is none.
     n_entries: number of entries of the recording.
     """
 
@@ -62,7 +62,7 @@ class Blocks:
         return np.flatnonzero((self.born <= entry) & (entry < self.freed) & (self.size > 0))
 
     def pending(self, entry: int) -> NDArray[np.intp]:
-        """Return the indices of the freed blocks that wait for other streams after `entry`."""
+        """Return the indices of freed blocks whose other streams have not finished at `entry`."""
         return np.flatnonzero((self.freed <= entry) & (entry < self.completed))
 
 
@@ -75,8 +75,8 @@ def blocks_of(
     """Return the blocks of a recording.
 
     start: segments before the first entry.
-    timeline: memory during the replay under the recorded settings, for the sizes of blocks.
-    lives: lifetimes of the blocks, if they are known and `start` is empty; None to find them.
+    timeline: memory during the replay under the recorded settings, which gives sizes of blocks.
+    lives: lifetimes of the blocks if known (then `start` must be empty); None to compute them.
     """
     pools = pools_of(trace)
     before, old = rows_of(start, pools.ids), np.zeros(0, dtype=np.intp)
@@ -101,10 +101,10 @@ def blocks_of(
 
 
 def paired(columns: Sequence[NDArray[Any]], n_entries: int, pools: tuple[PoolId, ...]) -> Blocks:
-    """Match each free with its allocation, and return the blocks.
+    """Return the blocks of a list of allocations and frees, after matching frees by address.
 
-    columns: action, address, size, requested size, stream, pool, stack and entry of each allocation
-        and free.
+    columns: action, address, size, requested size, stream, pool, stack and entry, each with one
+        item per allocation or free, in order.
     """
     action, *others, entry = columns
     made, lives = _lives_of(action, others[0], entry, n_entries)
@@ -133,14 +133,14 @@ def _with_lives(
 def _lives_of(
     action: NDArray[np.uint8], address: NDArray[np.uint64], entry: _Column, n_entries: int
 ) -> tuple[NDArray[np.intp], BlockLives]:
-    # Also returns the row of each allocation.
+    # Also returns the index of each allocation in the arguments.
     order = stable_order(address)
     at = np.flatnonzero(action[order] == Action.ALLOC)
     padded = np.append(order, [-1, -1])
     made, first, second = order[at], padded[at + 1], padded[at + 2]
     here = address[made]
     is_freed = (first >= 0) & (address[first] == here) & any_of(action[first], _FREES)
-    # A free_completed without a free_requested is both.
+    # A free_completed without a free_requested counts as both.
     is_both = is_freed & (action[first] == Action.FREE_COMPLETED)
     completes = is_freed & (second >= 0) & (address[second] == here)
     completes &= action[second] == Action.FREE_COMPLETED
@@ -166,9 +166,9 @@ def blocks_of_state(trace: Trace) -> Blocks:
 
 
 def rows_of(segments: tuple[SegmentState, ...], pools: tuple[PoolId, ...]) -> list[NDArray[Any]]:
-    """Return the blocks in use in segments before the first entry, as columns for `paired`.
+    """Return the blocks that are in use before the first entry, as columns for `paired`.
 
-    Each block becomes an allocation with the entry number -1, then a free if its free is pending.
+    Each block becomes an allocation at entry -1, followed by a free if the block is pending.
     """
     rows = []
     number = {pool: index for index, pool in enumerate(pools) if pool != DEFAULT_POOL}

@@ -1,6 +1,6 @@
-"""Facts about the blocks of a recording that several category rules use.
+"""Facts about the blocks of a recording that several category rules (rules.py) use.
 
-The facts follow from lifetimes and stacks; each is computed on first use and cached.
+Facts are inferred from lifetimes and stacks.  Each is computed on first use and cached.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _Mask = NDArray[np.bool_]
 _Column = NDArray[np.int64]
 
 WORKSPACE_SIZES = (8_519_680, 33_554_432, 1_048_576)
-"""Sizes in bytes of the workspaces of cuBLAS (two parts of 4 MiB, eight of 16 KiB), of cuBLAS on
-Hopper, and of cuBLASLt."""
+"""Bytes of the workspaces of cuBLAS (twice 4 MiB and eight times 16 KiB), of cuBLAS on Hopper GPUs,
+and of cuBLASLt."""
 
-_NEAR = 8  # number of earlier allocations among which a copied buffer is searched
+_NEAR = 8  # number of allocations before a buffer among which the copied tensor is searched
 
 MADE_AS_PARAMETERS = (Origin.LAYER, Origin.CONVERTED, Origin.SHARDED, Origin.COPIED)
 _MADE_OTHERWISE = (Origin.OWN_LAYER, Origin.OTHER, Origin.FILLED, Origin.LOADED)
@@ -30,7 +30,7 @@ _MADE_OTHERWISE = (Origin.OWN_LAYER, Origin.OTHER, Origin.FILLED, Origin.LOADED)
 class Evidence:
     """Cached facts about the blocks of one device.
 
-    A mask has one item per block; its docstring describes the blocks for which it is True.
+    A mask has one item per block.  The docstring of a mask describes the blocks whose item is True.
     """
 
     def __init__(self, scene: Scene) -> None:
@@ -39,9 +39,9 @@ class Evidence:
 
     @cached_property
     def lasts(self) -> _Mask:
-        """Blocks allocated before the first forward pass and still allocated at its beginning.
+        """Blocks of code outside training phases, not freed before the first forward pass begins.
 
-        Without a forward pass: blocks that are still allocated at the last allocation.
+        If there is no forward pass, the blocks must not be freed before the last allocation.
         """
         begins = int(np.append(self.scene.forwards.first, NEVER)[0])
         begins = min(begins, self.scene.last_alloc)
@@ -49,7 +49,7 @@ class Evidence:
 
     @cached_property
     def model_sizes(self) -> NDArray[np.int64]:
-        """Distinct requested sizes of blocks that are, or could be, parameters."""
+        """Distinct requested sizes, in bytes, of all blocks that may be parameters."""
         scene = self.scene
         made = scene.came_from(*MADE_AS_PARAMETERS, Origin.OWN_LAYER)
         made |= self.lasts & scene.born_in(Phase.SETUP)
@@ -58,7 +58,7 @@ class Evidence:
 
     @cached_property
     def gradients(self) -> _Mask:
-        """Blocks that autograd allocated in a backward pass and that outlive this pass."""
+        """Blocks that autograd allocated in a backward pass and that are in use after this pass."""
         scene, blocks = self.scene, self.blocks
         made = scene.born_in(Phase.BACKWARD) & ~scene.is_before
         made &= scene.came_from(Origin.ENGINE, Origin.NODE) | (
@@ -66,7 +66,8 @@ class Evidence:
         )
         last, after = scene.span_end(scene.backwards)
         stays = (blocks.freed > after) & (after != NEVER)
-        # Freed before the next request: a gradient only if a parameter has the same size.
+        # A block that is freed between the pass and the next allocation counts only if a parameter
+        # has the same size.
         dropped = (blocks.freed > last) & ~stays & np.isin(blocks.requested, self.model_sizes)
         before = scene.is_before & scene.came_from(Origin.ENGINE) & scene.outlives_all
         before &= ~np.isin(blocks.requested, WORKSPACE_SIZES[:2])
@@ -75,7 +76,10 @@ class Evidence:
 
     @cached_property
     def stays_as_workspace(self) -> _Mask:
-        """Blocks of a workspace's size that were allocated within a step and never freed."""
+        """Blocks of a workspace's size that are never freed.
+
+        They are from a forward or backward pass, or from before the recording and without frames.
+        """
         scene, blocks = self.scene, self.blocks
         sized = np.isin(blocks.requested, WORKSPACE_SIZES[:2])
         sized &= ~np.isin(blocks.requested, self.model_sizes)
@@ -95,9 +99,9 @@ class Evidence:
 
     @cached_property
     def gradient_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Distinct sizes of gradients in bytes, and the most gradients of each size at one time.
+        """Distinct sizes of gradients in bytes, and the number of gradients of each size.
 
-        The gradients are counted at the end of each backward pass.
+        The number is the largest at the end of any backward pass.
         """
         rows = np.flatnonzero(self.gradients)
         spans = self.scene.backwards.of(self.blocks.born[rows])
@@ -115,8 +119,8 @@ class Evidence:
     def has_gradient(self) -> _Mask:
         """Blocks from before training that must be parameters, since gradients of their size exist.
 
-        If there are n more gradients than known parameters of a size, the first n blocks of that
-        size with an unknown purpose are taken for parameters.
+        If a size has n more gradients than parameters known from stacks, the first n other blocks
+        of that size are taken for parameters.
         """
         scene, blocks = self.scene, self.blocks
         stays = self.lasts & (scene.born_in(Phase.SETUP) | scene.outlives_all)
@@ -129,8 +133,8 @@ class Evidence:
             found[rows[: max(count - taken, 0)]] = True
             beyond = count - taken - len(rows)
             if 0 < beyond < count:
-                # The other gradients are parts of larger tensors, as that of a ViT's class token,
-                # which is concatenated with one image.  Their sizes are multiples of a parameter's.
+                # The other gradients are in larger tensors, such as that of a ViT's class token,
+                # which is concatenated with an image.  Their size is a multiple of a parameter's.
                 own = stays & scene.came_from(Origin.OWN_LAYER) & ~found & ~self.copied_buffers
                 rows = np.flatnonzero(own & (blocks.requested > 0) & (blocks.requested < size))
                 found[rows[size % blocks.requested[rows] == 0][:beyond]] = True
@@ -138,7 +142,7 @@ class Evidence:
 
     @cached_property
     def all_train(self) -> bool:
-        """True if every known parameter has a gradient."""
+        """True if each size has at least as many gradients as parameters known from stacks."""
         scene, blocks = self.scene, self.blocks
         known = blocks.requested[self.lasts & scene.came_from(*MADE_AS_PARAMETERS)]
         size, count = np.unique(known, return_counts=True)
@@ -148,9 +152,9 @@ class Evidence:
 
     @cached_property
     def copied_buffers(self) -> _Mask:
-        """Blocks that a module's constructor requests soon after a computed tensor of equal size.
+        """Blocks that a module's constructor requests soon after computing a tensor of equal size.
 
-        Such a block is a copy of the tensor, which the module registers as a buffer.
+        Such a block is a copy of the tensor that the module registers as a buffer.
         """
         scene, blocks = self.scene, self.blocks
         worked_out = self.lasts & scene.born_in(Phase.SETUP) & scene.came_from(Origin.OTHER)
@@ -163,11 +167,12 @@ class Evidence:
 
     @cached_property
     def kept_by_fate(self) -> _Mask:
-        """Blocks of the last, unfinished forward pass that its backward pass would have needed.
+        """Blocks of a forward pass without a backward pass that were probably kept for it.
 
-        A block counts if most blocks with its stack were kept for the backward pass in earlier
-        forward passes.  If these passes have no block with its stack, it counts if `piles_up` is
-        True, or if several blocks with its stack were kept after the last backward pass.
+        This concerns a recording that ends in a forward pass.  A block counts if most blocks with
+        the same stack in earlier forward passes were kept for backward.  If there were none, it
+        counts if `piles_up` is True, or if several blocks with the same stack have accumulated
+        since the last backward pass.
         """
         scene, blocks = self.scene, self.blocks
         forward = self.of_forward & ~scene.is_before
@@ -178,7 +183,7 @@ class Evidence:
         n_whole = np.bincount(blocks.stack[whole] + 1, minlength=n_stacks)
         likely = 2 * n_kept > n_whole
         cut = forward & (self.next_backward == NEVER) & scene.outlives_all
-        # A line without earlier steps: blocks that accumulate from call to call are kept.
+        # For stacks that earlier forward passes lack: blocks that accumulate are kept.
         repeats = np.bincount(blocks.stack[cut] + 1, minlength=n_stacks) > 1
         piled = (n_whole == 0) & (self.piles_up | (repeats & bool(len(scene.backwards))))
         found: _Mask = cut & (likely | piled)[blocks.stack + 1] & ~scene.is_without_grad
@@ -186,7 +191,7 @@ class Evidence:
 
     @cached_property
     def of_forward(self) -> _Mask:
-        """Blocks allocated in a forward pass, or between it and the backward pass, as a loss is."""
+        """Blocks allocated in a forward pass, or between forward and backward, such as a loss."""
         scene = self.scene
         program = np.flatnonzero(scene.born_in(Phase.PROGRAM) & ~scene.is_before)
         born, following = self.blocks.born[program], self.next_backward[program]
@@ -197,7 +202,7 @@ class Evidence:
         # If no module is ever called, the program's own code is the forward pass.
         is_forward = (forward > others) | (not len(scene.forwards))
         between = is_forward & (following != NEVER) & (self.blocks.freed[program] > following)
-        # A batch created before the next forward pass does not belong to the previous one.
+        # A batch that is created between two forward passes does not belong to the first of them.
         between &= ~(scene.forwards.next_first(born) < following)
         found: _Mask = scene.born_in(Phase.FORWARD) & ~scene.is_engine_thread
         found[program] |= between
@@ -205,9 +210,9 @@ class Evidence:
 
     @cached_property
     def piles_up(self) -> bool:
-        """True if the last forward pass keeps more than half of its requested bytes.
+        """True if no backward pass runs, and most bytes of forward passes are allocated at the end.
 
-        This indicates training that ran out of memory; inference frees most of its memory.
+        This indicates training that ran out of memory.  Inference would free most of its memory.
         """
         scene, blocks = self.scene, self.blocks
         if not len(scene.forwards) or scene.backwards.first.size:
@@ -220,9 +225,9 @@ class Evidence:
 
     @cached_property
     def ends_and_next_begins(self) -> tuple[_Column, _Column]:
-        """Entries at which each block's forward pass ends and the next forward pass begins.
+        """For each block, the entry where its forward pass ends, and where the next one begins.
 
-        A block's forward pass is the latest that began before its allocation.
+        The forward pass of a block is the latest that began before the block's allocation.
         """
         last, _ = self.scene.span_end(self.scene.forwards)
         return last, self.scene.forwards.next_first(self.blocks.born)
@@ -235,11 +240,11 @@ class Evidence:
 
     @cached_property
     def from_before(self) -> tuple[_Mask, _Mask]:
-        """Two masks of blocks from before the recording: parameters, and optimizer state.
+        """Two masks for blocks from before the recording: its parameters, and its optimizer state.
 
-        n gradients of a size imply n parameters of that size and, if an optimizer is used, n or 2n
-        blocks of its state.  All these blocks live to the end of the recording, except optimizer
-        state that a step of the optimizer replaces.
+        If there are n gradients of a size, n blocks of that size are taken for parameters, and the
+        next n or 2n blocks for optimizer state if an optimizer runs.  These blocks must not be
+        freed, except optimizer state that a step of the optimizer replaces.
         """
         scene, blocks = self.scene, self.blocks
         parameters = np.zeros(len(blocks), dtype=bool)
@@ -259,7 +264,7 @@ class Evidence:
 
     @cached_property
     def state_of_step(self) -> _Mask:
-        """Blocks that an optimizer's step allocates and that outlive this step."""
+        """Blocks that a step of an optimizer allocates and that are in use after this step."""
         scene, blocks = self.scene, self.blocks
         born = scene.born_in(Phase.OPTIMIZER) & ~scene.is_before
         last, after = scene.span_end(scene.optimizers)

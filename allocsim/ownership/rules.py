@@ -1,4 +1,4 @@
-"""Rules that assign a category, such as "parameters", to each block; the first match decides.
+"""Rules that assign a category, such as "parameters", to each block; the first that matches wins.
 
 Rules use stacks, training phases and lifetimes.  They use sizes only to match gradients with
 parameters and to recognise workspaces.
@@ -41,10 +41,11 @@ CATEGORIES = (
 
 @dataclass(frozen=True, slots=True)
 class CategoryRule:
-    """Rule that assigns a category to the blocks that match.
+    """Rule that assigns a category to certain blocks.
 
-    reason: reason for the category, as a clause to show to the user.
-    holds: function that returns a mask, True for the blocks that match.
+    category: one of `CATEGORIES`.
+    reason: explanation of the rule for the user, as a clause.
+    holds: function that returns a mask of the blocks to which the rule applies.
     """
 
     category: str
@@ -101,8 +102,8 @@ def _kept_for_backward(known: Evidence) -> _Mask:
 
 
 def _recomputed(known: Evidence) -> _Mask:
-    # Python code in autograd's thread allocated the block, and autograd allocated more before its
-    # free.
+    # Python code in autograd's thread allocated the block, and the block was still in use when
+    # autograd itself next allocated memory.
     scene, blocks = known.scene, known.blocks
     again = scene.is_engine_thread & scene.born_in(Phase.BACKWARD) & ~scene.is_before
     engine = np.sort(blocks.born[scene.is_bare & ~scene.is_before])
@@ -129,7 +130,7 @@ _BY_PROFILER = (
     (ACTIVATIONS, Origin.TOLD_ACTIVATION),
     (GRADIENTS, Origin.TOLD_GRADIENT),
 )
-"""Categories that the memory timeline of PyTorch's profiler gives, with the `Origin` for each."""
+"""Categories in the memory timeline of PyTorch's profiler, each with its `Origin`."""
 
 
 RULES: tuple[CategoryRule, ...] = (
@@ -220,7 +221,7 @@ RULES: tuple[CategoryRule, ...] = (
 
 
 def rules_of(scene: Scene) -> NDArray[np.int64]:
-    """Return for each block the index in `RULES` of the first matching rule; -1 if none."""
+    """Return for each block the index in `RULES` of the first rule that applies; -1 if none."""
     if not scene.rules:
         known = Evidence(scene)
         found = np.full(len(scene.blocks), -1, dtype=np.int64)
@@ -250,12 +251,13 @@ def purposes_of(
     lives: Sequence[NDArray[np.int64]],
     n_entries: int,
 ) -> NDArray[np.int64]:
-    """Return the category of each block of a list of requests, as an index into `CATEGORIES`.
+    """Return the category of each block of a program, as an index into `CATEGORIES`.
 
-    stack, requested: each block's stack number in `table`, and its requested bytes.
-    lives: two columns: number of the row that requests each block, and of the row that frees it;
-        `n_entries` if the block is never freed.
-    n_entries: number of rows of the program, which are requests, frees and other allocator calls.
+    stack: stack index in `table` of each block's request.
+    requested: requested bytes of each block.
+    lives: two columns: for each block, the index of the allocator call that requests it, and of the
+        call that frees it (`n_entries` if none does).
+    n_entries: number of all allocator calls of the program.
     """
     born, freed = lives
     n = len(born)

@@ -22,18 +22,20 @@ _MARKED = {
     "backward": Phase.BACKWARD,
     "optimizer": Phase.OPTIMIZER,
 }
-"""Training phase that begins at a mark (`recording.Mark`), by the mark's value.
+"""Dictionary from the value of a mark (`recording.Mark`) to the training phase that begins there.
 
-A mark with any other value ends the phase before it.
+A mark with any other value only ends the previous phase.
 """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """All spans of one training phase; a span is a sequence of allocations in this phase only.
+    """Spans of one training phase: sequences of successive allocations that are all in this phase.
 
-    first, last: entries of the first and last allocation of each span.
-    after: entry of the first allocation after each span; `NEVER` if there is none.
+    A span of the forward phase, for example, is usually one forward pass.
+
+    first, last: for each span, the entries of its first and last allocation.
+    after: for each span, the entry of the first allocation after it; `NEVER` if there is none.
     """
 
     first: _Column
@@ -49,7 +51,7 @@ class Spans:
         return found
 
     def previous_last(self, entry: _Column) -> _Column:
-        """Return the latest entry in any span, up to and including each item of `entry`.
+        """Return, for each item of `entry`, the last entry up to it that is in a span.
 
         The result is -1 for an item before the first span.
         """
@@ -58,7 +60,7 @@ class Spans:
         return found.astype(np.int64)
 
     def of(self, entry: _Column) -> NDArray[np.intp]:
-        """Return the index of the last span that begins at or before each entry; -1 if none."""
+        """Return, for each item of `entry`, the index of the last span begun so far; -1 if none."""
         if not len(self):
             return np.full(len(entry), -1)
         return np.searchsorted(self.first, entry, side="right") - 1
@@ -68,8 +70,8 @@ class Spans:
 class Scene:
     """Blocks of one device, with the training phase and the kind of code that requested each.
 
-    phase: number of a `Phase` for each block, inferred from its stack.
-    origin: number of an `Origin` (kind of code) for each block, inferred from its stack.
+    phase: value of `Phase` for each block, inferred from its stack or from marks.
+    origin: value of `Origin` (kind of code) for each block, inferred from its stack.
     is_engine_thread: mask of blocks allocated by Python code in autograd's thread.
     is_without_grad: mask of blocks allocated while gradients were disabled.
     is_bare: mask of blocks allocated by autograd itself, or without Python frames.
@@ -77,8 +79,9 @@ class Scene:
     forwards, backwards, optimizers: spans of the forward, backward and optimizer phase.
     last_alloc: entry of the last allocation; -1 if there is none.
     has_lives: True if the recording has entries; without entries lifetimes are unknown.
-    marked_starts, marked_numbers: first entry and number of each training step that is marked.
-    rules: cache of `rules_of`: empty before the first call, then one item.
+    marked_starts, marked_numbers: first entry and number of each training step, from marks; empty
+        if the recording has no marks for steps.
+    rules: cache of the result of `rules_of`; empty before its first call.
     """
 
     blocks: Blocks
@@ -109,7 +112,7 @@ class Scene:
         return self.blocks.freed > self.last_alloc
 
     def span_end(self, spans: Spans) -> tuple[_Column, _Column]:
-        """Return two entries per block: last allocation in its span, first allocation after it.
+        """Return, for each block, the last entry of its span and the first allocation after it.
 
         The span of a block is the last of `spans` that begins before the block is allocated.
         """
@@ -152,7 +155,7 @@ class Scene:
 
     @property
     def _step_ends(self) -> _Column:
-        # A single optimizer step does not end the steps of several backward passes.
+        # If several backward passes have one optimizer step in all, each backward pass ends a step.
         ends_steps = len(self.optimizers) > 1 or len(self.backwards) <= 1
         return (self.optimizers if ends_steps and len(self.optimizers) else self.backwards).last
 
@@ -180,7 +183,7 @@ def scene_of(
     is_silent = phase == Phase.UNTOLD
     phase = np.where(is_silent & ~is_before, _marked_phases(marks, blocks.born), phase)
     if sees_backward:
-        # Autograd's thread runs no Python, so its requests have no frames.
+        # Autograd's thread runs no Python, so requests without frames are its own.
         is_engines = is_silent & ~is_before & any_of(phase, (Phase.UNTOLD, Phase.BACKWARD))
         phase = np.where(is_engines, np.uint8(Phase.BACKWARD), phase)
         origin = np.where(is_engines, np.uint8(Origin.ENGINE), origin)

@@ -1,7 +1,7 @@
 """Infer from a stack the training phase and the kind of code that requested memory.
 
-The innermost frame in a known file or function of PyTorch or its libraries decides.  A stack
-without such a frame belongs to the user's program.
+The innermost frame that belongs to a known file or function of PyTorch or its libraries decides.  A
+stack without such a frame belongs to the user's own code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from allocsim.recording import Frame, FrameTable
 class Phase(IntEnum):
     """Training phase, or other part of the program, that requested a block.
 
-    PROGRAM is the user's code outside model and optimizer.  UNTOLD means that the stack is unknown.
+    UNTOLD is an unknown stack, SETUP the construction of the model, and PROGRAM the user's code
+    outside model and optimizer.
     """
 
     UNTOLD = 0
@@ -44,26 +45,29 @@ _PHASE_TEXTS = {
 
 
 class Origin(IntEnum):
-    """Kind of code that requested a block; TOLD_… is a category given by PyTorch's profiler."""
+    """Kind of code that requested a block, and often the purpose of the block.
+
+    Members TOLD_… are for blocks whose category PyTorch's profiler has recorded.
+    """
 
     OTHER = 0
     ENGINE = 1  # autograd's engine itself
     LAYER = 2  # the __init__ of one of PyTorch's layers: a parameter
-    LAYER_STATISTICS = 3  # the same: running statistics of a norm
+    LAYER_STATISTICS = 3  # the __init__ of one of PyTorch's norms: running statistics
     CONVERTED = 4  # module.to() or similar: a parameter
-    CONVERTED_REST = 5  # the same: a buffer
+    CONVERTED_REST = 5  # module.to() or similar: a buffer
     OWN_LAYER = 6  # the __init__ of a module of the user's program
     SHARDED = 7  # a shard of a parameter, or a buffer of many parameters
     COPIED = 8  # a copy of a parameter by copy.deepcopy
     LOADED = 9  # read from a checkpoint into a module
-    FILLED = 10  # initialising values: temporary
+    FILLED = 10  # initialisation of values: a temporary block
     CACHE = 11  # code with the name of a key-value cache
     EXCHANGE = 12  # communication with other ranks
     SCALER = 13  # the gradient scaler
     STATE = 14  # creation of optimizer state
     GRADIENT_BUFFER = 15  # one buffer for the gradients of many parameters
     NODE = 16  # the backward of an autograd.Function, or compiled code in its place
-    TOLD_PARAMETER = 17  # given by the profiler's memory timeline, like the following
+    TOLD_PARAMETER = 17  # this and the following: category in the profiler's memory timeline
     TOLD_OPTIMIZER = 18
     TOLD_INPUT = 19
     TOLD_TEMPORARY = 20
@@ -72,7 +76,7 @@ class Origin(IntEnum):
 
 
 _STAND_INS = ("<before>", "<timeline>", "<rows>")
-"""File names of the synthetic frames in recordings that have only requests."""
+"""File names in frames that allocsim adds to recordings that have only requests and frees."""
 
 _BY_PROFILER = {
     "parameter": Origin.TOLD_PARAMETER,
@@ -86,9 +90,9 @@ _BY_PROFILER = {
 
 @dataclass(frozen=True, slots=True)
 class StackKind:
-    """Training phase and kind of code that a stack shows.
+    """Training phase and kind of code, as inferred from one stack.
 
-    is_engine_thread: True if autograd's thread called the Python code: recomputation or a hook.
+    is_engine_thread: True if autograd's thread ran the Python code, for recomputation or a hook.
     is_without_grad: True if the model was called under no_grad or inference_mode.
     """
 
@@ -99,7 +103,7 @@ class StackKind:
 
 
 _ROOTS = {"<module>", "_run_module_as_main", "_run_code", "_bootstrap", "_bootstrap_inner"}
-"""Outermost functions of the program's threads; autograd's threads have other functions."""
+"""Outermost functions in stacks of the program's threads.  Autograd's threads have other ones."""
 
 _CALLS = {"_call_impl", "_wrapped_call_impl"}
 _LAYER_FILES = {
@@ -108,7 +112,7 @@ _LAYER_FILES = {
 }
 _NORM_FILES = {"batchnorm.py", "instancenorm.py"}
 _FLAT_BUFFERS = "param_and_grad_buffer.py"
-"""File of Megatron whose constructor allocates a buffer for parameters, then one for gradients."""
+"""File of Megatron with a constructor that allocates a parameter buffer, then a gradient buffer."""
 _OPTIMIZER_FILES = {
     *("adam.py", "adamw.py", "sgd.py", "adagrad.py", "adadelta.py", "adamax.py", "asgd.py"),
     *("nadam.py", "radam.py", "rmsprop.py", "rprop.py", "lbfgs.py", "sparse_adam.py"),
@@ -132,7 +136,7 @@ _CACHE = re.compile(
 _FILLS = re.compile(r"_?(reset|init|initialize)_\w+|_no_grad_\w+|trunc_normal_|orthogonal_")
 _STATE_MAKERS = {"_init_group", "init_state", "_init_state", "load_state_dict"}
 _PASSED = {"_device.py", "_contextlib.py", "functional.py", "_decorators.py"}
-"""Files of PyTorch that are skipped in a stack to find the constructor that requested memory."""
+"""Files of PyTorch between a constructor and the request in a stack; `_constructor` skips them."""
 _ENGINE = re.compile(r"torch::autograd::(python::Python)?Engine::|torch::autograd::Node::")
 
 
@@ -145,15 +149,17 @@ def is_python(frame: Frame) -> bool:
 
 
 def is_call(frame: Frame) -> bool:
-    """Return True if a frame is in the code by which PyTorch calls a module."""
+    """Return True if a frame is a function of PyTorch that calls a module's forward."""
     return frame.name in _CALLS or (frame.name == "inner" and file_name_of(frame) == "module.py")
 
 
 def kinds_of(table: FrameTable, stacks: Sequence[int]) -> dict[int, StackKind]:
-    """Return the classification of each stack, by stack number.
+    """Return a dictionary from each stack index to the training phase and kind of code.
 
-    All stacks must be given at once, because one stack may show that a file in another stack
-    defines modules.
+    Pass all stacks of the recording at once: one stack can show that a file defines modules, and
+    this affects other stacks with that file.
+
+    stacks: indices of stacks in `table`; -1 for requests without a stack.
     """
     known = {stack: table.stack(stack) for stack in stacks}
     python = {
@@ -222,7 +228,7 @@ class _Facts:
         return Origin.LOADED if any(_LOADS.search(name) for name in names) else Origin.OTHER
 
     def _constructed(self, constructor: Frame) -> Origin:
-        # A norm allocates weight and bias first, then its running statistics in three lines.
+        # A norm allocates weight and bias first, then its running statistics on three later lines.
         if file_name_of(constructor) == _FLAT_BUFFERS:
             is_first = constructor.line == self.flat[constructor.filename][0]
             return Origin.SHARDED if is_first else Origin.GRADIENT_BUFFER
@@ -243,8 +249,8 @@ def _is_root(python: tuple[Frame, ...]) -> bool:
 
 
 def _is_without_grad(python: tuple[Frame, ...]) -> bool:
-    # Only a no_grad decorator outside all module calls counts: inside a module, a function without
-    # gradients may still create tensors that backward needs.
+    # A no_grad decorator counts only outside all module calls.  Inside a module, a function under
+    # no_grad may still create tensors that the backward pass needs.
     for frame in reversed(python):
         if is_call(frame):
             break

@@ -1,7 +1,8 @@
-"""Names of a block's owner: line, stack, module of the model, stream or pool.
+"""Names of the owners of blocks: a line, stack, module of the model, stream or pool.
 
-Requests of autograd's thread have no Python frames, so their owner is inferred: it is the forward
-code that is common to the stacks of the activations freed just before and just after the request.
+Requests of autograd's thread have no Python frames.  Their owner is inferred from two activations:
+the last freed before the request, and the first freed after it.  The owner is the forward code that
+both of their stacks contain.
 """
 
 from __future__ import annotations
@@ -32,30 +33,30 @@ _PLUMBING = {
 }
 _PLUMBING_FILES = {"_compile.py", "checkpoint.py", "eval_frame.py"}
 _CALLS_AGAIN = "recompute_fn"
-"""Function of torch.utils.checkpoint that calls a module's forward again."""
+"""Function of torch.utils.checkpoint that calls a module's forward again to recompute it."""
 _MOVES = {"to", "cuda", "half", "float", "bfloat16"}  # functions that move or convert a module
 
 
 @dataclass(frozen=True, slots=True)
 class Whose:
-    """Owner of one block, from the stack of its request.
+    """Owner of a block, from the stack of its request.
 
-    stack: Python frames that requested the block, innermost first.  If autograd requested it:
-        frames of the forward code that autograd differentiates; empty if unknown.
-    silent: "" if the stack of the request was recorded; else a text such as "no stack recorded".
+    stack: Python frames of the request, innermost first; empty if unknown.  For a request of
+        autograd, frames of the forward code that it differentiates.
+    silent: reason why the request has no recorded stack, such as "no stack recorded"; "" if it has.
     """
 
     stack: tuple[Frame, ...]
     silent: str = ""
 
     def __hash__(self) -> int:
-        # The hash of a whole stack takes as long as all else that is done with an owner.
+        # Two frames are enough; a hash of the whole stack doubles the time spent on owners.
         return hash((self.stack[:2], self.silent))
 
     def line(self, frames: int = 1) -> str:
-        """Return the user's line that requested the block, followed by its callers, as text.
+        """Return the line of the user's code that requested the block, as text.
 
-        frames: largest number of lines.
+        frames: largest number of lines; above 1, the lines of callers follow.
         """
         code = code_of(self.stack)
         if code is None:
@@ -68,7 +69,10 @@ class Whose:
         return self._said(name) if name else self.silent or NO_STACK
 
     def whole(self, frames: int) -> str:
-        """Return the innermost `frames` frames of the stack, without wrapper frames."""
+        """Return the innermost frames of the stack, without wrapper functions, as text.
+
+        frames: largest number of frames.
+        """
         shown = [frame for frame in self.stack if not is_plumbing(frame)][:frames]
         lines = " < ".join(map(line_of, shown))
         return self._said(lines) if lines else self.silent or NO_STACK
@@ -88,9 +92,9 @@ def is_plumbing(frame: Frame) -> bool:
 
 
 def module_name(stack: Sequence[Frame], frames: int) -> str:
-    """Return the names of the modules that a stack calls, innermost first, as one text.
+    """Return the names of the modules whose forward is in a stack, innermost first, as one text.
 
-    If the stack calls no module, return the names of its functions.
+    If there is no such module, return the names of the stack's functions.
 
     frames: largest number of names.
     """
@@ -134,7 +138,10 @@ def whose_of(
 ) -> list[Whose]:
     """Return the owner of each block in `rows`.
 
-    activations: mask of the activations among all blocks, to infer owners of autograd's requests.
+    rows: indices of blocks in `scene.blocks`.
+    table: frames of the stacks of `scene.blocks`.
+    activations: mask over all blocks: True for activations, from which the owners of autograd's
+        requests are inferred.
     """
     blocks = scene.blocks
     python: dict[int, tuple[Frame, ...]] = {}
@@ -173,7 +180,8 @@ class _Nodes:
         return bool(self._scene.backwards.of(self._scene.blocks.born[row : row + 1])[0] >= 0)
 
     def around(self, row: int) -> tuple[int, ...]:
-        # Activations that another backward pass freed are left out.
+        # Returns the stacks of the activations that the same backward pass freed just before and
+        # just after the request.
         scene, blocks = self._scene, self._scene.blocks
         born = int(blocks.born[row])
         span = int(scene.backwards.of(blocks.born[row : row + 1])[0])
@@ -209,14 +217,14 @@ def pool_name(blocks: Blocks, row: int) -> str:
 
 
 LINE = re.compile(r":(\d+)")
-"""Pattern of a line number in the name of an owner."""
+"""Pattern for line numbers in the name of an owner, such as ":12"."""
 
 
 def moved_lines(before: Iterable[str], now: Iterable[str]) -> dict[str, str]:
-    """Return a dictionary from new to old names of owners that differ only in line numbers.
+    """Match owners of two recordings whose names differ only in line numbers.
 
-    If several names differ only in line numbers, they are matched in order of these numbers,
-    provided that both recordings have equally many.
+    Return a dictionary from the name in the new recording to the name in the old one.  Several such
+    names are matched in order of line numbers, if both recordings have equally many of them.
 
     before, now: names of all owners in the old and in the new recording.
     """
