@@ -1,4 +1,4 @@
-"""Allocator of pinned host memory, as PyTorch has it in a process (semantics 13)."""
+"""Model of the allocator from which PyTorch takes pinned host memory (semantics 13)."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ _HASH_OF_STREAM = stream_hash(0)
 
 
 class CachingHostAllocator:
-    """Allocator of pinned host memory, as `torch.empty(n, pin_memory=True)` uses it.
+    """Model of the allocator that serves `torch.empty(n, pin_memory=True)`.
 
     conf: value of PYTORCH_CUDA_ALLOC_CONF; only options that begin with `pinned_` have an effect.
-    torch_version: release of PyTorch, 2.6 or later.
+    torch_version: PyTorch release, 2.6 or later.
     host_memory: bytes of host memory that the driver can pin; None for no limit.
-    record_history: keep `history`, like record_pinned_host_memory of torch.cuda.memory.
+    record_history: True to record entries in `history`.
 
-    The work of a stream finishes when `synchronize` is called.  The background thread of
-    `pinned_use_background_threads` is assumed to finish its polling between any two calls.
+    Streams finish their work when `synchronize` is called.  With `pinned_use_background_threads`,
+    the background thread is assumed to finish its polling between any two calls.
 
-    Raises ConfigError for a conf or release that is refused.
+    Raises ConfigError for an invalid conf or an unsupported release.
 
     Mirrors: CachingHostAllocatorImpl
     """
@@ -105,14 +105,14 @@ class CachingHostAllocator:
             self._has_thread |= block is None
         if block is None:
             block = self._alloc_block(rounded, pool)
-        # Earlier releases have no such mark.
+        # PyTorch releases without private pools do not mark blocks of a capture.
         block.in_capture = self.release.host_private_pools and self._capture is not None
         self._note("alloc", block)
         self._poll_in_background()
         return block.address
 
     def free(self, address: int | None) -> None:
-        """Free the block at `address`; it is reused after its streams finish (semantics 13.3)."""
+        """Free the block at `address`, to be reused when its streams finish (semantics 13.3)."""
         if address is None:
             return
         block = self._allocated(address, "free")
@@ -129,15 +129,15 @@ class CachingHostAllocator:
             return
         block.event_count += len(streams)
         events = self._pool_of(block).events
-        # A block of a capture never gets its events, so it is never used again (13.6).
+        # Upstream records no events for a block of a capture, so it is never reused (13.6).
         for stream in () if block.in_capture else streams:
             events.append(((stream, self._driver.record_event(stream)), block))
         block.streams = None
 
     def record_event(self, address: int, stream: int) -> None:
-        """Store that `stream` uses the block at `address`, as a non-blocking copy does.
+        """Note that `stream` uses the block at `address`, for example in a non-blocking copy.
 
-        A later free of the block then waits until this use has ended.  Source: semantics 13.3.
+        After a free, the block is reused only when this use has ended.  Source: semantics 13.3.
         """
         block = self._allocated(address, "record_event")
         if block.streams is None:
@@ -145,12 +145,12 @@ class CachingHostAllocator:
         block.streams[stream] = None
 
     def synchronize(self, stream: int | None = None) -> None:
-        """Let one stream, or all streams if it is None, finish their work."""
+        """Finish the submitted work of `stream`, or of all streams if it is None."""
         self._driver.synchronize(stream)
         self._poll_in_background()
 
     def empty_cache(self) -> None:
-        """Release all free blocks of the default pool, and of pools that no graph uses.
+        """Release all free blocks of the default pool and of private pools that no graph uses.
 
         Source: semantics 13.4.
 
@@ -166,10 +166,10 @@ class CachingHostAllocator:
                     self._default.stats.absorb(pool.stats)
 
     def set_allocator_settings(self, conf: str) -> None:
-        """Change options at run time, like torch.cuda.memory._set_allocator_settings().
+        """Change options at run time, as torch.cuda.memory._set_allocator_settings() does.
 
-        Raises ConfigError for an option that the release refuses; the options before it are applied
-        nevertheless.
+        Raises ConfigError for an option that the PyTorch release refuses; the options before it in
+        `conf` have then been applied, as in PyTorch.
         """
         try:
             self._config = parse_conf(conf, self.release, self._config)
@@ -180,10 +180,10 @@ class CachingHostAllocator:
     # -- graph captures ------------------------------------------------------------------
 
     def begin_allocate_to_pool(self, pool_id: PoolId, stream: int = 0) -> None:
-        """Begin a graph capture on `stream`, whose requests go to the private pool `pool_id`.
+        """Begin a CUDA graph capture on `stream`: requests now go to the private pool `pool_id`.
 
-        Up to PyTorch 2.10 they go to the default pool.  All calls up to the end of the capture are
-        assumed to come from the capturing thread.  Source: semantics 13.6.
+        Up to PyTorch 2.10, they still go to the default pool.  All calls before the end of the
+        capture are assumed to come from the capturing thread.  Source: semantics 13.6.
         """
         if self._capture is not None:
             raise ValueError(f"pool {self._capture[0]} is being captured; expected one capture")
@@ -204,7 +204,7 @@ class CachingHostAllocator:
         self._capture = None
 
     def release_pool(self, pool_id: PoolId) -> None:
-        """End one use of a pool, as PyTorch does when it deletes a graph (semantics 13.6)."""
+        """Note that one graph of a pool is deleted (semantics 13.6)."""
         if not self.release.host_private_pools:
             return
         pool = self._private.get(pool_id)
@@ -217,15 +217,15 @@ class CachingHostAllocator:
     # -- what the program can read -------------------------------------------------------
 
     def round_size(self, size: int) -> int:
-        """Return the bytes of the block that serves a request of `size` bytes (semantics 13.1)."""
+        """Return the bytes of a new block for a request of `size` bytes (semantics 13.1)."""
         threshold = self._bytes("pinned_max_round_threshold_mb")
         is_rounded = size <= min(threshold, self._bytes("pinned_max_cached_size_mb"))
         return 1 << bucket_of(size) if is_rounded else size
 
     def host_memory_stats(self) -> dict[str, int]:
-        """Return the result of torch.cuda.host_memory_stats(), without durations.
+        """Return the values of torch.cuda.host_memory_stats(), except durations.
 
-        Up to PyTorch 2.6, the result is empty.  Source: semantics 13.5.
+        The result is empty for PyTorch 2.6.  Source: semantics 13.5.
         """
         names = self.release.host_stats
         return {} if names is None else flattened(names, self._owned, self._active())
@@ -240,12 +240,12 @@ class CachingHostAllocator:
         self._owned.reset_accumulated()
 
     def host_segments(self) -> list[dict[str, Any]]:
-        """Return `host_segments` of a snapshot, sorted by address: one segment for each block."""
+        """Return "host_segments" as in a snapshot: one segment per block, sorted by address."""
         return [segment_of(block) for _, block in sorted(self._blocks.items())]
 
     @property
     def history(self) -> list[TraceEntry]:
-        """Entries since the allocator was created, as in `host_traces` of a snapshot.
+        """Entries since the allocator was created, as in "host_traces" of a snapshot.
 
         All streams are 0.  The list is empty unless `record_history` was True.
         """
@@ -301,9 +301,9 @@ class CachingHostAllocator:
         return block
 
     def _allocate_host_memory(self, size: int) -> int:
-        """Return the address of `size` newly pinned bytes, or of bytes of the reserve segment.
+        """Return the address of `size` bytes, from the reserve segment if it has enough room.
 
-        The reserve segment is used if enough of it is left.  Source: semantics 13.2.
+        Otherwise the driver pins new memory.  Source: semantics 13.2.
         """
         if not self._asked_for_reserve:
             reserved = self._config.host.get("pinned_reserve_segment_size_mb", 0) * MIB
@@ -319,10 +319,10 @@ class CachingHostAllocator:
         return address
 
     def _process_events(self, pool: HostBlockPool, size: int = _ANY_SIZE) -> None:
-        """Complete frees whose events have passed (semantics 13.4).
+        """Complete the frees whose events have passed (semantics 13.4).
 
-        size: if given, complete one free of a block of this size.  Else complete all frees in
-            order, up to the first event that has not passed.
+        size: if given, complete one free of a block of this size.  By default, complete all frees
+            up to the first event that has not passed.
 
         Mirrors: process_events_for_specific_size
         """
@@ -331,7 +331,7 @@ class CachingHostAllocator:
             event, block = events.popleft()
             if size != _ANY_SIZE:
                 tried += 1
-                if tried > most + 1:  # as upstream: one event more than the queue had
+                if tried > most + 1:  # upstream also tries one event more than the queue had
                     events.append((event, block))
                     return
                 if block.size != size:
@@ -352,11 +352,11 @@ class CachingHostAllocator:
     def _complete_free(
         self, block: HostBlock, pool: HostBlockPool, polled: int, *, is_plain: bool
     ) -> None:
-        """Cache a block that nothing uses, or release it if it is too large to be cached.
+        """Add a freed block to the free list, or release it if it is too large to be cached.
 
-        polled: argument `size` of `_process_events`; some releases subtract it from the active
-            bytes in place of the block's size.
-        is_plain: True if no stream delayed the free.
+        polled: argument `size` of `_process_events`; some PyTorch releases subtract it from the
+            active bytes in place of the block's size.
+        is_plain: True if the free waited for no stream.
 
         Mirrors: maybe_cache_block
         """

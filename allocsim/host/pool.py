@@ -1,7 +1,8 @@
-"""Parts of the allocator of pinned memory: driver, statistics, blocks and their pools.
+"""Parts of the pinned-memory allocator: driver, statistics, blocks and pools.
 
-Active blocks are counted for each power of two.  A total is the sum of these counts.  The peak of a
-total is the sum of the peaks of the counts, which may be at different times (semantics 13.5).
+As in PyTorch, blocks in use are counted separately for each power of two, and the statistics add up
+these counts.  A reported peak is the sum of the peaks of all powers, although these may be reached
+at different times (semantics 13.5).
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ OUT_OF_MEMORY = "CUDA error: out of memory"
 
 
 class HostDriver:
-    """Model of the driver for one process: pinned memory, and streams with their events.
+    """Model of the CUDA driver for one process: pinned memory, streams and events.
 
     capacity: bytes of host memory that the driver can pin; None for no limit.
-    used: pinned bytes.
+    used: bytes that are pinned now.
     """
 
     def __init__(self, capacity: int | None) -> None:
@@ -42,9 +43,9 @@ class HostDriver:
         self._done: dict[int, int] = {}
 
     def host_alloc(self, size: int) -> int:
-        """Return the address of `size` new bytes; no address is used twice.
+        """Pin `size` bytes and return their address, which was never used before.
 
-        Raises OutOfMemoryError if all pinned bytes together would exceed `capacity`.
+        Raises OutOfMemoryError if the pinned bytes would exceed `capacity`.
 
         Mirrors: allocate_host_memory_slowpath
         """
@@ -73,13 +74,13 @@ class HostDriver:
         return self._done.get(stream, 0) >= number
 
     def synchronize(self, stream: int | None = None) -> None:
-        """Let one stream, or all streams if it is None, finish their submitted work."""
+        """Finish the submitted work of `stream`, or of all streams if it is None."""
         for each in [*self._issued] if stream is None else [stream]:
             self._done[each] = self._issued.get(each, 0)
 
 
 class ReserveSegment:
-    """Segment that is pinned in advance and never released; new blocks are cut from it.
+    """Segment that is pinned in advance and never released; blocks are taken from its front.
 
     Source: semantics 13.2.
 
@@ -90,7 +91,7 @@ class ReserveSegment:
         self._start, self._next, self._end = start, start, start + size
 
     def allocate(self, size: int) -> int | None:
-        """Return the address of a new block; None if the rest of the segment is too small."""
+        """Return the address of `size` unused bytes; None if fewer are left."""
         address, end = self._next, self._next + round_up(size, PAGE)
         if end > self._end:
             return None
@@ -134,9 +135,10 @@ class ActiveStats:
 
 @dataclass(slots=True)
 class OwnedStats:
-    """Number and bytes of the blocks that the allocator has pinned, in use or cached.
+    """Number and bytes of all blocks of the allocator, in use or cached.
 
-    n_alloc, n_free: driver calls since the last reset, including one for the reserve segment.
+    n_alloc, n_free: number of driver calls that pinned or released memory since the last reset; the
+        reserve segment counts as one call.
     """
 
     count: Stat = field(default_factory=Stat)
@@ -161,7 +163,12 @@ class OwnedStats:
 def flattened(
     names: HostStatNames, owned: OwnedStats, pools: Iterable[ActiveStats]
 ) -> dict[str, int]:
-    """Return statistics under the keys of torch.cuda.host_memory_stats()."""
+    """Return statistics as a dictionary with the keys of torch.cuda.host_memory_stats().
+
+    names: prefixes of the keys, which differ between PyTorch releases.
+    owned: statistics of all blocks.
+    pools: statistics of the blocks in use of each pool.
+    """
     count, size = Stat(), Stat()
     for active in pools:
         for bucket in active.count:
@@ -195,15 +202,16 @@ def _add(total: Stat, stat: Stat) -> None:
 
 
 Event = tuple[int, int]
-"""CUDA event, as (stream, number of the event on this stream)."""
+"""CUDA event: (stream, index of the event among those recorded on this stream)."""
 
 
 @dataclass(slots=True, eq=False)
 class HostBlock:
     """Block of pinned memory, used by the program or free.
 
-    size: bytes, rounded.
-    streams: streams that use the block, in the order of upstream's hash table.
+    size: bytes of the block, after rounding.
+    allocated: True while the program uses the block.
+    streams: keys are the streams that use the block, in the order of upstream's hash table.
     event_count: number of events that must pass before the freed block can be reused.
     in_capture: True if the block's last request came from a graph capture.
 
@@ -226,10 +234,11 @@ class HostBlock:
 
 @dataclass(slots=True, eq=False)
 class HostBlockPool:
-    """Default pool, or private pool of a graph capture.
+    """Default pool, or private pool of a CUDA graph capture.
 
-    blocks: all blocks by address.
-    events: events that frees wait for, each with its block, oldest first.
+    stats: statistics of the blocks in use.
+    blocks: all blocks of the pool, keyed by address.
+    events: events for which freed blocks wait, each with its block, oldest first.
     use_count: number of captures and graphs that use a private pool.
 
     Mirrors: HostBlockPool, HostPrivatePool
@@ -246,7 +255,10 @@ class HostBlockPool:
         """Remove and return the newest free block of at least `size` bytes; None if none exists.
 
         Only blocks with the same `bucket_of` (power of two) as `size` are searched.
-        takes_newest: True to return the newest of these blocks even if it is too small.
+
+        takes_newest: True to return the newest of these blocks even if it is too small, as some
+            PyTorch releases do.
+
         Source: semantics 13.2.
         """
         free = self._free.get(bucket_of(size), [])
@@ -259,7 +271,7 @@ class HostBlockPool:
         self._free.setdefault(bucket_of(block.size), []).append(block)
 
     def take_free_blocks(self) -> Iterator[HostBlock]:
-        """Remove and yield all free blocks, bucket by bucket, the oldest of each first."""
+        """Remove and yield all free blocks: smallest power of two first, then oldest first."""
         for bucket in sorted(self._free):
             yield from self._free.pop(bucket)
 
@@ -273,7 +285,7 @@ def bucket_of(size: int) -> int:
 
 
 def segment_of(block: HostBlock) -> dict[str, Any]:
-    """Return a block as a segment of a snapshot (semantics 13.7)."""
+    """Return a block as a snapshot shows it: a segment with one block (semantics 13.7)."""
     state = ALLOCATED if block.allocated else PENDING if block.event_count else INACTIVE
     return {
         "device": -1,

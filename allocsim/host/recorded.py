@@ -1,7 +1,7 @@
-"""Pinned host memory in a recording: its blocks after each entry, and why it grew.
+"""Pinned host memory in a recording: the blocks after each entry, and the reasons for growth.
 
-Each recorded request is compared with PyTorch's rule (semantics 13.2): a request takes the newest
-free block of the same power of two, and a new block only if none is large enough.
+Each recorded request is checked against PyTorch's rule (semantics 13.2): a request takes the newest
+free block of the same power of two, and a new block only if none of them is large enough.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, PoolId, Seg
 
 
 class GrowthCause(Enum):
-    """Reason why no free block could serve a request, so that more host memory was pinned."""
+    """Reason why a request could take no free block, so that new host memory was pinned."""
 
     IN_USE = "all blocks of the size were in use"
     WAITING = "freed blocks of the size waited for a copy to finish"
@@ -30,8 +30,9 @@ class GrowthCause(Enum):
 class Growth:
     """Block that was newly pinned because no free block could serve a request.
 
-    entry: number of the segment_alloc entry of the block.
-    frames: stack number of the request, -1 if unknown.
+    entry: index of the segment_alloc entry of the block.
+    size: bytes of the block.
+    frames: stack index of the request; -1 if unknown.
     cached: bytes of all free blocks at that entry.
     """
 
@@ -44,11 +45,11 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class HostTotals:
-    """Bytes of pinned memory after an entry, by state.
+    """Bytes of pinned memory after an entry, by state of the blocks.
 
-    entry: entry number; -1 for the state before the first entry.
-    in_use: bytes that the program has allocated.
-    waiting: bytes that the program has freed, but that a copy may still use.
+    entry: index of the entry; -1 for the state before the first entry.
+    in_use: bytes of blocks that the program has allocated.
+    waiting: bytes of blocks that the program has freed, but that a copy may still use.
     cached: bytes of free blocks.
     """
 
@@ -64,16 +65,16 @@ class HostTotals:
 
 @dataclass(frozen=True, slots=True)
 class HostCourse:
-    """History of pinned memory in a recording: totals, newly pinned blocks and checked requests.
+    """Summary of pinned memory in a recording: totals, newly pinned blocks and checked requests.
 
     start, end: totals before the first and after the last entry.
-    peak_in_use: totals at the first entry with the most bytes in use.
-    peak: totals at the first entry with the most pinned bytes.
+    peak_in_use: totals when the bytes in use were highest, for the first time.
+    peak: totals when the pinned bytes were highest, for the first time.
     growths: newly pinned blocks, in order.
-    released: bytes that were released to the driver.
+    released: bytes that were released to the driver, in all.
     requests: number of requests in the recording.
-    checked: number of requests whose recorded block can be compared with the model's choice.
-    agreed: number of checked requests where both are the same block.
+    checked: number of requests for which PyTorch's rule gives one block to compare.
+    agreed: number of checked requests that took the block that the rule gives.
     """
 
     start: HostTotals
@@ -131,9 +132,10 @@ class _Blocks:
 
 
 def follow(trace: Trace, stop: int | None = None) -> HostCourse:
-    """Compute the pinned memory after each entry; return its peaks, growth and checked requests.
+    """Compute the pinned memory after each entry, and return a summary.
 
-    stop: number of the first entry to leave out; None for all entries.
+    trace: pinned host memory of a recording (`load_host`).
+    stop: index of the first entry to leave out; None for all entries.
     """
     walk = _Walk(trace)
     start = peak = peak_in_use = end = walk.blocks.totals(-1)
@@ -155,9 +157,9 @@ def follow(trace: Trace, stop: int | None = None) -> HostCourse:
 
 
 def state_after(trace: Trace, entry: int) -> Trace:
-    """Return pinned memory after an entry, as a trace that has segments but no entries.
+    """Return the pinned memory after an entry, as a trace that has segments but no entries.
 
-    entry: number of the entry; -1 for the state before the first one.
+    entry: index of the entry; -1 for the state before the first one.
     """
     walk = _Walk(trace)
     deque(walk.entries(entry + 1), maxlen=0)
