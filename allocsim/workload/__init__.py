@@ -1,8 +1,8 @@
 """Synthetic recordings: simulated programs, recorded as PyTorch would record them.
 
 Every function in `KINDS` returns a `Recording` of one device.  Equal arguments give equal entries.
-A replay of such a recording gives the recorded addresses, because the recording has the release and
-the device memory.
+A replay of such a recording reproduces its addresses, because the PyTorch release and the device
+memory are recorded too.
 """
 
 from collections.abc import Callable
@@ -27,4 +27,4 @@ KINDS: dict[str, Callable[..., Recording]] = {
     "streams": streams,
     "graphs": graphs,
 }
-"""Function that simulates each kind of program, by its name in `allocsim synth`."""
+"""Functions that simulate a program, keyed by the kind of program in `allocsim synth KIND`."""

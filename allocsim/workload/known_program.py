@@ -1,9 +1,9 @@
-"""Simulate a program given as a list of requests and frees, and return its recording.
+"""Simulate a program that is given as a list of allocator calls, and return its recording.
 
-A row of the program is one call: a request, a free or empty_cache.  In rows that repeat, such as a
-decoding step, requests of the small pool are not simulated if the small pool has the same free
-blocks as before an earlier repetition: they get the addresses of that repetition.  This is exact,
-because the pools share no blocks.
+A call is a request, a free or empty_cache.  Programs repeat sequences of calls, such as a decoding
+step.  If the small pool has the same free blocks before a repetition as before an earlier one, its
+small requests get the addresses of the earlier one and are not simulated.  The result is exact,
+because the small and the large pool share no blocks.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ from allocsim.workload.stretches import EMPTY_CACHE, KnownProgram, Repeats, peri
 _Ints = NDArray[np.int64]
 
 _AT_ONCE = 1 << 12
-"""Number of calls of the program that are passed to the core at a time."""
+"""Number of calls that are passed to allocsim.core at a time."""
 
 _FOLDED = 1 << 15
-"""Number of calls whose statistics are added up at a time, so that arrays stay in the cache."""
+"""Number of calls whose statistics are added up at a time; their arrays fit in the CPU cache."""
 
 _ENTRIES = np.zeros(EMPTY_CACHE + 1, dtype=np.int64)
-"""Number of history entries of a call of the program, by its kind, if it needs no driver call."""
+"""Number of history entries of a call without driver calls; the index is the kind of call."""
 _ENTRIES[[MALLOC, FREE]] = 1, 2
 
 
@@ -70,15 +70,15 @@ _ENTRIES[[MALLOC, FREE]] = 1, 2
 class Played:
     """Result of a simulated program.
 
-    allocator: the allocator at the end.
-    moved: bytes that each request and free adds to allocated memory; negative for a free.
+    allocator: allocator in its state at the end.
+    moved: bytes that each request or free adds to allocated memory, negative for a free.
     peak: state of the allocator at the peak of reserved memory.
     peak_device_bytes: highest memory in use on the device, including the CUDA context.
     oom_text: text of the out-of-memory error that ended the program; "" without an error.
-    n_before: for each of the program's rows (calls), the number of history entries before it; then
-        the number of all entries.
+    n_before: for each call of the program, the number of history entries before it; then the number
+        of all entries.
     lives: lifetimes of the blocks.
-    period: longest sequence of equal periods of the program, whose steps are its calls.
+    period: longest part of the program that consists of equal sequences of calls; None if none.
     """
 
     allocator: ReplayAllocator
@@ -92,15 +92,15 @@ class Played:
     _kept: KeptHistory
 
     def marks(self, resets: int, empties: Sequence[int]) -> tuple[Mark, ...]:
-        """Return marks for the recording: calls of empty_cache, and a reset of the peak statistics.
+        """Return marks for the recording, of empty_cache calls and of a reset of peak statistics.
 
-        resets: number of the program's row (call) at which the peaks are reset; -1 if they are not.
-        empties: numbers of the program's rows that call empty_cache.
+        resets: index of the program's call before which peaks are reset; -1 if they are not.
+        empties: indices of the program's calls of empty_cache.
         """
         rows = [(resets, 0, MarkKind.PEAK_RESET)] * (resets >= 0)
         rows += [(row, 1, MarkKind.EMPTY_CACHE) for row in empties]
         n_before = self.n_before
-        # The rows after an error have no entries.
+        # Calls after an out-of-memory error have no entries.
         reached = int(np.searchsorted(n_before, n_before[-1])) if self.oom_text else len(n_before)
         return tuple(
             Mark(int(n_before[row]), kind) for row, _, kind in sorted(rows) if row < reached
@@ -109,7 +109,11 @@ class Played:
     def recording(
         self, path: str, table: FrameTable, provenance: Provenance, marks: Sequence[Mark]
     ) -> Recording:
-        """Return the recording of the program, named `path`, with the stacks in `table`."""
+        """Return the recording of the program.
+
+        path: name of the recording.
+        table: stacks of the program's requests.
+        """
         made = self._kept.recording(path, self.allocator, table, provenance)
         (trace,) = made.devices
         return replace(made, devices=(replace(trace, marks=tuple(marks)),))
@@ -120,7 +124,7 @@ def play_known(program: KnownProgram, allocator: ReplayAllocator) -> Played:
     keep_pages()
     player = _Player(program, allocator)
     try:
-        with collector_paused():  # it took a third of the time
+        with collector_paused():  # Python's garbage collector took a third of the time
             player.play()
     except OutOfMemoryError as error:
         player.oom_text = str(error)
@@ -128,8 +132,8 @@ def play_known(program: KnownProgram, allocator: ReplayAllocator) -> Played:
 
 
 def _lives_of(program: KnownProgram, n_before: _Ints, *, is_whole: bool) -> BlockLives:
-    # A request ends with the entry of its allocation, and a free begins with free_requested.
-    # Without `is_whole`, the last request with entries failed, and later rows have no entries.
+    # The last entry of a request is its allocation; the first entry of a free is free_requested.
+    # `is_whole` False: the last request with entries failed, and later calls have no entries.
     has_entries, n_entries = n_before[1:] > n_before[:-1], int(n_before[-1])
     asks = np.flatnonzero((program.kind == MALLOC) & has_entries)
     frees = (program.kind == FREE) & has_entries
@@ -142,13 +146,11 @@ def _lives_of(program: KnownProgram, n_before: _Ints, *, is_whole: bool) -> Bloc
 def peak_of_known(
     program: KnownProgram, allocator: ReplayAllocator, since: int = 0
 ) -> tuple[int, bool]:
-    """Simulate `program` on an empty `allocator` that keeps no history.
+    """Simulate `program` and return its peak of reserved bytes, and True if it ran out of memory.
 
-    since: first row (call) of the program that counts for the peak; all count if the program fails
-        before it.
-
-    Return the highest reserved bytes after any row that counts, and True if the program ran out of
-    memory.
+    allocator: empty allocator that keeps no history.
+    since: index of the first call that counts for the peak; if the program fails before it, all
+        calls count.
     """
     left = _Steps(program).rows(np.arange(len(program.kind)))
     moved, peak, most = Column(), 0, 0
@@ -179,7 +181,7 @@ def _take(allocator: ReplayAllocator, step: StepRow) -> None:
 
 
 class _Steps:
-    """Calls of a program as columns for the core, where a free has the size of its request."""
+    """Calls of a program as columns for allocsim.core, where a free has the size of its request."""
 
     def __init__(self, program: KnownProgram) -> None:
         self.requested = program.size[program.kind == MALLOC]
@@ -207,15 +209,15 @@ class _Player:
         self.oom_text = ""
         self._steps = _Steps(program)
         self._n_entries = np.zeros(len(program.kind), dtype=np.int64)
-        """Number of history entries of each call of the program; 0 before it is simulated."""
+        """Number of history entries of each call; 0 for a call that is not simulated yet."""
         self._singly: list[tuple[NDArray[Any], ...]] = []
-        """History entries of the program's calls that the core's fast loop did not run, as columns:
-        number of the call, action, address and size."""
+        """History entries of calls that the fast loop of allocsim.core cannot run, as columns: call
+        index, action, address and size."""
         self._records: list[tuple[_Ints, ...]] = []
-        """Changes of the statistics that are not in `_stat_moves` yet, as arrays: bytes, requested
-        bytes, packed changes of inactive split blocks (columns 1 to 3 of core/journal.py)."""
+        """Changes of statistics to add to `_stat_moves`, as arrays: bytes, requested bytes, packed
+        changes of inactive split blocks (columns 1 to 3 of core/journal.py)."""
         self._stat_moves = np.zeros((3, len(program.kind)), dtype=np.int64)
-        """Changes of the statistics: three rows as in `_records`, one column per call."""
+        """Changes of statistics: three rows as in `_records`, and one column per call."""
         self._repeats = Repeats(program, allocator)
         self._address = np.zeros(len(self._steps.requested), dtype=np.uint64)
         """Address of each block."""
@@ -238,7 +240,7 @@ class _Player:
         return self._play_all(starts[-1], len(self._program.kind))
 
     def _play_stretch(self, number: int) -> int:
-        # Returns the number of stretches played; two may be copied together.
+        # Returns the number of stretches that are done; two may be copied together.
         starts, repeats = self._program.stretches, self._repeats
         repeats.places[number] = small_places(self._allocator)
         span = repeats.span(number)
@@ -259,7 +261,8 @@ class _Player:
             self._play(rows)
 
     def _pass_over(self, rows: slice, before: slice) -> bool:
-        # Returns False if the results would differ from those in `before`.
+        # Gives small requests in `rows` the addresses of those in `before`, and simulates the other
+        # calls.  Returns False if the addresses would differ, so that all calls must be simulated.
         program, is_small = self._program, self._repeats.is_small
         small = rows.start + np.flatnonzero(is_small[rows])
         model = before.start + np.flatnonzero(is_small[before])
@@ -267,14 +270,14 @@ class _Player:
         asks = program.kind[small] == MALLOC
         address[of_small[asks]] = address[program.block[model[asks]]]
         if not np.array_equal(address[of_small], address[program.block[model]]):
-            return False  # it frees older blocks at other addresses
+            return False  # it frees blocks from before the stretch, at other addresses
         renamed = self._repeats.replaced(small, address, self._steps.requested)
         if renamed is None:
             return False
         large = rows.start + np.flatnonzero(~is_small[rows])
         taken = self._play(large, stops=True)
         if taken < len(large):
-            # The row needs more than search, split and merge, so all earlier rows must come first.
+            # A large call that needs a driver call, for example: simulate all calls in order.
             row = int(large[taken])
             self._play(small[small < row])
             self._play_all(row, rows.stop)
@@ -288,7 +291,7 @@ class _Player:
         return True
 
     def _play(self, rows: _Ints, *, stops: bool = False) -> int:
-        # `stops`: return before the first row that needs more than search, split and merge.
+        # `stops`: return before the first call that the fast loop of allocsim.core cannot run.
         if not len(rows):
             return 0
         allocator, left, history = self._allocator, self._steps.rows(rows), self._allocator.history
@@ -302,7 +305,7 @@ class _Player:
                 ends.append(len(history))
         finally:
             if len(ends) < len(singly):
-                ends.append(len(history))  # after an error
+                ends.append(len(history))  # the last call raised an error
             self._keep(rows[: len(places)], places, singly, ends)
         return len(places)
 
@@ -368,7 +371,7 @@ class _Player:
         action[n_before[1:][is_freed] - 1] = Action.FREE_COMPLETED
         if self._singly:
             singly, *known = map(np.concatenate, zip(*self._singly, strict=True))
-            # Stretches play the rows of the two pools out of order.
+            # In a stretch, calls of the two pools are not simulated in order.
             order = np.argsort(singly, kind="stable")
             is_single = np.zeros(len(counts), dtype=bool)
             is_single[singly] = True

@@ -1,6 +1,8 @@
-"""Simulated programs, each with one typical use of memory.
+"""Simulated programs, each with a typical pattern of memory use.
 
-Equal arguments give equal recordings.
+All functions return a recording; equal arguments give equal recordings.  Common parameters:
+`seed` of random sizes, `device_memory` in bytes or as text such as "24GiB", `conf` for the value of
+PYTORCH_CUDA_ALLOC_CONF, and `entries` for the number of history entries to generate.
 """
 
 from __future__ import annotations
@@ -33,13 +35,14 @@ def fragments(
     Each round requests larger blocks than the holes, so half-empty segments accumulate.
 
     rounds: number of rounds.
-    blocks: number of pairs that a round allocates: a block that is freed at the end of the round,
-        and a block that lives for `life` more rounds.
-    block_size: approximate bytes of the first round's short-lived blocks.  Long-lived blocks have
-        between a quarter of it and all of it.
-    growth: percent by which short-lived blocks grow per round.  Blocks eight times larger than the
-        first are followed by blocks of the first size.
-    entries: number of entries to generate, in place of `rounds`.
+    blocks: number of short-lived blocks that a round allocates, and of long-lived blocks.
+    life: number of later rounds after which long-lived blocks are freed; short-lived blocks are
+        freed at the end of their round.
+    block_size: approximate bytes of a short-lived block in the first round.  Long-lived blocks have
+        a random size from a quarter of it to all of it.
+    growth: percent by which short-lived blocks grow per round; when they have grown eightfold, they
+        start again at the first size.
+    entries: number of entries to generate; if given, `rounds` is ignored.
     """
     options = dict(locals())
     base = parse_size(block_size)
@@ -70,9 +73,9 @@ def fragments(
 def oom(*, device_memory: int | str = "60MiB", conf: str = "") -> Recording:
     """Simulate an out-of-memory error by fragmentation, in ten calls.
 
-    Six blocks of 9 MiB fill three segments, and every other block is freed.  On 60 MiB, 33 MiB are
-    unused then, but the largest free block has 9 MiB, so a request of 12 MiB fails.  No segment can
-    be released, because each has an allocated block.
+    Six blocks of 9 MiB fill three segments, and every other block is freed.  A 60 MiB device then
+    has 33 MiB unused, but the largest free block has 9 MiB, so a request of 12 MiB fails.  No
+    segment can be released, because each contains an allocated block.
     """
     options = dict(locals())
     recorder = Recorder(device_memory, conf)
@@ -104,11 +107,11 @@ def graphs(
     """Simulate CUDA graphs, each captured into a private pool, followed by work outside of graphs.
 
     pools: number of graphs, each captured into its own pool.
-    tensors: number of tensors that a capture allocates.  All but the last are freed within it.
-    tensor_size: bytes of the largest tensor; others have at least an eighth of it.
-    rounds: number of rounds of work after the captures.  Each allocates and frees `tensors`
-        tensors.  Then every other graph is deleted and empty_cache is called.
-    entries: number of entries after which the rounds end, in place of `rounds`.
+    tensors: number of tensors that a capture allocates; all but the last are freed before it ends.
+    tensor_size: bytes of the largest possible tensor; sizes are random, from an eighth of it.
+    rounds: number of rounds after the captures; each allocates and frees `tensors` tensors.  After
+        the rounds, every other graph is deleted and empty_cache is called.
+    entries: number of entries at which the rounds end; if given, `rounds` is ignored.
     """
     options = dict(locals())
     largest = parse_size(tensor_size)
@@ -142,7 +145,7 @@ def graphs(
 
 
 SIDE_STREAM = 4096
-"""Raw handle of the side stream."""
+"""Raw handle of the side stream, as a recording stores it."""
 
 _OVERLAP = "overlap.py"
 
@@ -164,9 +167,9 @@ def streams(
 
     steps: number of steps.
     buffers: number of buffers per step.
-    buffer_size: bytes of the largest buffer; others have at least half of it.
-    lag: number of steps after which the side stream finishes its work.
-    entries: number of entries to generate, in place of `steps`.
+    buffer_size: bytes of the largest possible buffer; sizes are random, from half of it.
+    lag: the side stream finishes its work once in this number of steps.
+    entries: number of entries to generate; if given, `steps` is ignored.
     """
     options = dict(locals())
     largest = parse_size(buffer_size)
@@ -217,17 +220,17 @@ def server(
 ) -> Recording:
     """Simulate a language model that serves several users at once, each with a growing KV cache.
 
-    To grow a cache, the program allocates a larger one and frees the old one, whose memory is too
-    small for the next, still larger cache.
+    To grow a cache, the program allocates a larger one and frees the old one.  The freed memory is
+    too small for later, still larger caches.
 
     requests: number of questions from users.
     concurrent: number of questions that the server answers at the same time.
-    prompt, answer: highest number of tokens of a prompt and of an answer.  Actual numbers are
-        random, between an eighth of the highest number and that number.
-    growth: tokens by which a cache grows at a time.
+    prompt, answer: highest number of tokens of a prompt and of an answer; the numbers are random,
+        from an eighth of the highest.
+    growth: number of tokens by which a cache grows at a time.
     cache_size: bytes of cache per token.
     weights: bytes of the model, in tensors of 64 MiB.
-    entries: number of entries to generate, in place of `requests`.
+    entries: number of entries to generate; if given, `requests` is ignored.
     """
     options = dict(locals())
     bytes_a_token = parse_size(cache_size)
@@ -283,11 +286,12 @@ def training(
 ) -> Recording:
     """Simulate a training loop with forward, backward and Adam.
 
-    layers, hidden: number of layers and width of the model.
-    batch, sequence: number of sequences in a step, and tokens in each.
-    ragged: True to draw a sequence length for every step, from a quarter of `sequence` to all of
+    steps: number of training steps.
+    layers, hidden: number of layers, and width of the model (hidden size).
+    batch, sequence: number of sequences in a step, and number of tokens in each.
+    ragged: True for a random sequence length in every step, from a quarter of `sequence` to all of
         it.
-    entries: number of entries to generate, in place of `steps`.
+    entries: number of entries to generate; if given, `steps` is ignored.
     """
     options = dict(locals())
     chance = random.Random(seed)

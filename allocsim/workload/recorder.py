@@ -1,6 +1,6 @@
 """Recorder of a simulated program: it calls the allocator model and returns a recording.
 
-The caller gives each request a line of the simulated program, which becomes its stack.
+The caller names a line of the simulated program for each request; it is recorded as the stack.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SNAPSHOT_BOUND = 1 << 40
 
 
 class KeptHistory:
-    """History of one device as columns, to which entries are appended."""
+    """Entries of one device, collected as columns, and converted to a recording at the end."""
 
     def __init__(self) -> None:
         self._pools: dict[PoolId, int] = {}
@@ -44,9 +44,9 @@ class KeptHistory:
     def take(
         self, history: Sequence[TraceEntry], frames: NDArray[np.int64]
     ) -> dict[str, NDArray[Any]]:
-        """Append entries of an allocator's history, and return them as columns.
+        """Append entries of an allocator's history, and return these entries as columns.
 
-        frames: stack number of each entry; -1 without a stack.
+        frames: stack index of each entry; -1 without a stack.
         """
         columns = list(zip(*history, strict=True)) or [()] * 5
         actions, addresses, sizes, streams, pools = columns
@@ -71,7 +71,10 @@ class KeptHistory:
         size: NDArray[np.int64],
         frames: NDArray[np.int64],
     ) -> None:
-        """Append entries given as columns, on stream 0 and in the default pool."""
+        """Append entries on stream 0 and in the default pool.
+
+        The columns are those of `Trace`; `frames` has stack indices.
+        """
         pool = self._pools.setdefault(DEFAULT_POOL, len(self._pools))
         self._columns.append(
             {
@@ -95,11 +98,11 @@ class KeptHistory:
     ) -> Recording:
         """Return a recording of the appended entries and of the segments of `allocator`.
 
-        The entries must come from `allocator`, whose own history is cleared.
+        allocator: allocator from which the entries come; its own history is cleared.
         """
         segments = allocator.segments()
         snapshot = allocator.snapshot()
-        del snapshot["segments"][1:]  # one shows the keys; reading all took 25 ms of a program
+        del snapshot["segments"][1:]  # one segment shows which keys exist; reading all took 25 ms
         empty = read_snapshot(path, snapshot, _SNAPSHOT_BOUND)
         allocator.take_history()
         columns = self._whole()
@@ -131,11 +134,11 @@ def _with_code(
 ) -> tuple[SegmentState, ...]:
     blocks = (block for each in segments for block in each.blocks if block.state != INACTIVE)
     held = np.array([block.address for block in blocks], dtype=np.uint64)
-    held = np.append(np.sort(held), 0)  # 0: for addresses above all
+    held = np.append(np.sort(held), 0)  # searchsorted gives the index of the 0 above all addresses
     rows = np.flatnonzero(columns["action"] == Action.ALLOC)
     address = columns["addr"][rows]
     rows = rows[held[np.searchsorted(held[:-1], address)] == address]
-    # The last allocation at an address counts.
+    # If an address was allocated several times, the dictionary keeps the last allocation.
     code = dict(zip(columns["addr"][rows].tolist(), columns["frames"][rows].tolist(), strict=True))
 
     def known(block: BlockState) -> BlockState:
@@ -146,7 +149,7 @@ def _with_code(
 
 
 BASE_ADDRESS = 0x7F00_0000_0000
-"""Address of the first segment, as on a real machine."""
+"""Default address of the first segment, similar to addresses on a real machine."""
 
 SUFFIXES = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz", ".npz")
 """Supported file name endings.  PyTorch's viewer opens pickles; `.npz` loads fastest."""
@@ -155,11 +158,11 @@ _CHUNK = 1 << 16
 
 
 class Recorder:
-    """Simulated allocator whose requests are recorded, each with a line of code as its stack.
+    """Simulated allocator that records its requests, each with a line of code as its stack.
 
     device_memory: bytes, or text such as "16GiB".
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
-    release: PyTorch version.
+    release: PyTorch release, such as "2.11".
     context_memory: bytes of the CUDA context.
     base_address: address of the first segment.
     oom_text: text of the out-of-memory error that ended the program; "" without an error.
@@ -199,11 +202,14 @@ class Recorder:
         return self._taken + len(self._history)
 
     def code(self, filename: str, name: str, line: int) -> int:
-        """Return a number for a line of the simulated program; pass it to `malloc`."""
+        """Return an index for a line of the simulated program, to pass to `malloc` and `free`."""
         return self._interner.stack([self._interner.frame(Frame(filename, name, line))])
 
     def malloc(self, size: int, code: int, stream: int = 0) -> int:
-        """Allocate `size` bytes for the line of code with number `code`, and return the address."""
+        """Allocate `size` bytes and return their address.
+
+        code: index from `code` of the line that requests them.
+        """
         try:
             address = self.allocator.malloc(size, stream)
         finally:
@@ -220,9 +226,10 @@ class Recorder:
         self._note(-1)
 
     def rounds(self, rounds: int, entries: int | None) -> Iterator[int]:
-        """Yield the round numbers from 0 to `rounds` - 1.
+        """Yield 0, 1, 2 and so on, `rounds` numbers in all.
 
-        entries: if not None, ignore `rounds` and stop at this number of recorded entries.
+        entries: if not None, `rounds` is ignored, and the numbers end when this many entries are
+            recorded.
         """
         for number in count():
             if (number >= rounds) if entries is None else (self.n_entries >= entries):
@@ -231,9 +238,9 @@ class Recorder:
 
     @contextmanager
     def program(self) -> Iterator[None]:
-        """Run the simulated program in a `with` block; an out-of-memory error ends it.
+        """Run the simulated program in a `with` block that an out-of-memory error ends.
 
-        The text of the error is stored in `oom_text`.
+        The error is not raised; its text is stored in `oom_text`.
         """
         try:
             yield
@@ -248,7 +255,10 @@ class Recorder:
     # -- the recording -------------------------------------------------------------------
 
     def recording(self, kind: str, options: Mapping[str, object]) -> Recording:
-        """Return the recording of all requests; `kind` and `options` are for its provenance."""
+        """Return the recording of all requests.
+
+        kind, options: arguments of `allocsim synth`, to store the command in the recording.
+        """
         provenance = Provenance(
             torch_version=f"{NEWEST}.0",
             device_name="a device that allocsim synth imagined",
@@ -280,9 +290,10 @@ def _flags(options: Mapping[str, object]) -> Iterator[str]:
 
 
 def write_recording(recording: Recording, path: str | os.PathLike[str]) -> None:
-    """Write `recording` to `path`, in the format that the file name shows; replace any file there.
+    """Write `recording` to the file `path`, which is replaced if it exists.
 
-    Equal recordings give equal bytes; gzip files have no timestamp.
+    The ending of the name selects the format.  Equal recordings give equal bytes; gzip files have
+    no timestamp.
 
     Raises ValueError if the name ends in none of `SUFFIXES`, and OSError if writing fails.
     """

@@ -1,4 +1,4 @@
-"""Program as a table with one row per call, and its stretches (ranges of rows) that repeat."""
+"""Program as a table of allocator calls, and a search for ranges of calls that repeat."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from allocsim.simulation import Period, longest_period
 _Ints = NDArray[np.int64]
 
 EMPTY_CACHE = 9
-"""Value in `KnownProgram.kind` for a call of empty_cache; other values are MALLOC and FREE."""
+"""Value in `KnownProgram.kind` for a call of empty_cache; the others are MALLOC and FREE."""
 
 _SPANS = (1, 2)
-"""Numbers of stretches to go back in the search for an equal one.  To go back 2 helps if two blocks
-swap their addresses in every stretch."""
+"""Distances at which an equal earlier stretch is searched: 1 is the previous stretch.  Distance 2
+helps if two blocks swap their addresses in every stretch."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,11 +28,11 @@ class KnownProgram:
     """Requests, frees and empty_cache calls of a program, as columns with one row per call.
 
     kind: MALLOC, FREE or EMPTY_CACHE.
-    block: number of the block; blocks are numbered from 0 in the order of their requests.
+    block: index of the block; blocks are numbered from 0 in the order of their requests.
     size: bytes of a request.
-    stack: stack number of a request; -1 in other rows.
-    stretches: first row of each stretch (range of rows) that may repeat an earlier one, then the
-        end of the last stretch.
+    stack: stack index of a request; -1 for other calls.
+    stretches: boundaries of consecutive ranges of rows that may repeat, such as decoding steps: the
+        first row of each range, then the end of the last range.
     """
 
     kind: NDArray[np.integer[Any]]
@@ -43,10 +43,10 @@ class KnownProgram:
 
 
 def period_of(program: KnownProgram) -> Period | None:
-    """Return the longest sequence of equal periods of a program, or None.
+    """Return the longest part of a program that consists of equal periods; None if there is none.
 
-    A step of a period is a row of the program.  A period begins again after the distance of two
-    successive stretches with the same number of rows.
+    A period is a range of calls that repeats at once.  The lengths to try are the distances between
+    successive stretches (`KnownProgram.stretches`) with equal numbers of calls.
     """
     rows = np.arange(len(program.kind))
     asks = program.kind == MALLOC
@@ -59,10 +59,11 @@ def period_of(program: KnownProgram) -> Period | None:
 
 
 class Repeats:
-    """Search for stretches (ranges of calls) of a program that repeat an earlier stretch.
+    """Search for stretches (ranges of calls) of a program whose small requests repeat earlier ones.
 
-    places: by the number of a stretch, a value that identifies the free blocks of the small pool at
-        the beginning of the stretch (`small_places`).
+    places: dictionary from the index of a stretch to a value that identifies the free blocks of the
+        small pool at its beginning (`small_places`); the caller fills it.
+    is_small: mask of the calls that concern the small pool.
     """
 
     def __init__(self, program: KnownProgram, allocator: ReplayAllocator) -> None:
@@ -74,12 +75,12 @@ class Repeats:
         """Rounded size of each block."""
         of_small = self._rounded <= SMALL_SIZE
         self._number = np.cumsum(of_small)
-        """For each block, the number of blocks of the small pool from block 0 to this block."""
+        """For each block, the number of small blocks among this and all earlier blocks."""
         self.is_small = (program.kind != EMPTY_CACHE) & of_small[program.block]
         self._asked_before = np.cumsum(asks)
         frees = program.kind == FREE
         self._freed = np.full(len(which), len(asks))
-        """Row that frees each block; for a block that is not freed, the number of all rows."""
+        """Call that frees each block; for a block that is not freed, the number of all calls."""
         self._freed[program.block[frees]] = np.flatnonzero(frees)
         self.places: dict[int, object] = {}
         self._keys: dict[int, tuple[bytes, ...]] = {}
@@ -115,8 +116,9 @@ class Repeats:
     def replaced(
         self, small: _Ints, address: NDArray[np.uint64], requested: _Ints
     ) -> dict[int, int] | None:
-        # The new name of an older block is that of the block at the same address at its end; None
-        # if one does not match.
+        # `small` are the small calls of a repeated stretch.  It frees some older blocks, and leaves
+        # new ones at the same addresses.  Returns a dictionary from old to new blocks; None if they
+        # do not match.
         program = self._program
         asks = program.kind[small] == MALLOC
         asked, freed = program.block[small[asks]], program.block[small[~asks]]
