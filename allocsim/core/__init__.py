@@ -1,12 +1,12 @@
 """Exact model of PyTorch's native CUDA caching allocator, for one device.
 
-In the core, "upstream" is the C++ source of PyTorch (c10::cuda::CUDACachingAllocator), and a number
-such as (1.5) is a section of docs/concepts/semantics.md.
+In the core, "upstream" is the C++ source of PyTorch (c10::cuda::CUDACachingAllocator).  A number
+such as (1.5) in a comment, or "section 1.5", is a section of docs/concepts/semantics.md.
 
 Read in this order: constants, releases (differences between releases), options, config, block,
 pool, find_split_merge (blocks and segments), allocator (the calls of torch.cuda), cache_miss
-(attempts after a search without a result), oom_text, reclaim, private_pools.  No module reads a
-clock, a file, the environment or a random source, and none prints.
+(attempts to serve a request if no free block fits), oom_text, reclaim, private_pools.  No module
+reads a clock, a file, the environment or a random source, and none prints.
 """
 
 from allocsim.core.allocator import CachingAllocator, CallCounts

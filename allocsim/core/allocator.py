@@ -2,8 +2,8 @@
 
 `malloc` completes the frees whose events have passed (`PendingFrees.process_events`) and searches
 for a free block (`Heap.get_free_block`).  If there is none, the attempts of cache_miss.py follow.
-If they all fail, segments that they released stay released, and memory that they mapped stays
-mapped, as in PyTorch.  Source: docs/concepts/semantics.md 1.8.
+If all attempts fail, the segments that they released stay released, and the memory that they mapped
+stays mapped, as in PyTorch.  Source: docs/concepts/semantics.md 1.8.
 
 The module is long because it is the interface of the core: one short method for each call of
 torch.cuda, and for each value that other packages read.  Calls that only a replay makes are in
@@ -51,7 +51,7 @@ from allocsim.units import parse_size
 
 
 class CallCounts(NamedTuple):
-    """Numbers of driver calls that obtained memory (`allocs`) and released it (`frees`).
+    """Numbers of driver calls that obtained memory (`allocs`) and that released memory (`frees`).
 
     retries: number of times that a request released all cached memory and tried again.
     """
@@ -74,7 +74,7 @@ class CachingAllocator:
     address_policy: "bump" never reuses an address, "firstfit" takes the lowest free range, "driver"
         chooses addresses as CUDA does.
     base_address: address of the first segment; with the policy "driver", the address below which
-        segments are placed (0: `DRIVER_TOP`).
+        segments are placed; 0 for `DRIVER_TOP`.
     context_memory: bytes of the CUDA context and of other processes.
     host_spill: host memory that the driver provides once the card is full; 0 if it provides none.
     record_history: True to keep the history that `snapshot` shows.
@@ -83,7 +83,7 @@ class CachingAllocator:
     rounded_sizes: cache of rounded sizes to share with an allocator of equal options; None for a
         new cache.
 
-    Raises ConfigError for a value that the release or the model refuses.
+    Raises ConfigError for a value that this version of PyTorch or the model refuses.
 
     Mirrors: DeviceCachingAllocator
     """
@@ -231,10 +231,10 @@ class CachingAllocator:
     def empty_cache(self, pool: int | PoolId | None = None) -> None:
         """Release cached memory like torch.cuda.empty_cache().
 
-        pool: release this private pool only, as 2.8 and later do when its MemPool is deleted.  No
-            effect while the pool is in use.
+        pool: private pool to release, as PyTorch 2.8 and later do when its MemPool is deleted; None
+            to release all cached memory.  A private pool that is in use is not released.
 
-        Raises ValueError if empty_cache of the release has no parameter for a pool.
+        Raises ValueError for a `pool` if empty_cache of this version of PyTorch accepts none.
         """
         pool_id = DEFAULT_POOL if pool is None else _pool_id(pool)
         if pool_id != DEFAULT_POOL:
@@ -258,7 +258,9 @@ class CachingAllocator:
 
     @property
     def in_capture(self) -> bool:
-        """True if frees wait for `end_allocate_to_pool`, as they do in a graph capture.
+        """True while an open pool scope counts as a graph capture.
+
+        Frees of blocks that several streams use then wait for `end_allocate_to_pool`.
 
         Source: semantics 5.4.
         """
@@ -275,10 +277,11 @@ class CachingAllocator:
         """Send requests to a private pool until `end_allocate_to_pool`.
 
         pool: id of the private pool; a number n means (0, n).
-        no_split: do not split blocks of the pool (2.10+).
-        use_on_oom: let the pool serve requests of the default pool on a full device (2.8+).
-        stream: in releases up to 2.2, the only stream whose requests go to the pool (None: 0);
-            ignored in later releases.
+        no_split: do not split blocks of the pool (PyTorch 2.10 and later).
+        use_on_oom: let the pool serve requests of the default pool on a full device (PyTorch 2.8
+            and later).
+        stream: in PyTorch up to 2.2, the only stream whose requests go to the pool (None for stream
+            0); ignored in later versions.
 
         Mirrors: setNoSplit, setUseOnOOM
         """
@@ -310,11 +313,11 @@ class CachingAllocator:
         return holds_releasable(self.heap, self.private_pools)
 
     def delete_mempool(self, pool: int | PoolId) -> None:
-        """Delete the torch.cuda.MemPool that uses a private pool (semantics 5.7).
+        """Delete the torch.cuda.MemPool that uses a private pool (semantics.md, section 5.7).
 
-        This decrements the use count of the pool, switches its use_on_oom off (from 2.11 on), and
-        releases its cached memory if the count is then 0.  Raises ValueError up to 2.5, where a
-        MemPool does not count as a user of its private pool.
+        This decrements the use count of the pool, ends its use_on_oom (PyTorch 2.11+), and
+        releases its cached memory if the count is then 0.  Raises ValueError for PyTorch up to 2.5,
+        where a MemPool does not count as a user of its private pool.
 
         Mirrors: MemPool::~MemPool
         """
@@ -333,8 +336,10 @@ class CachingAllocator:
     def set_allocator_settings(self, conf: str) -> None:
         """Change options at run time, like torch.cuda.memory._set_allocator_settings().
 
+        conf: option string in the form of PYTORCH_CUDA_ALLOC_CONF.
+
         Raises ConfigError for an option that the simulated PyTorch refuses.  The options before it
-        are applied nevertheless.
+        in `conf` are applied nevertheless.
         """
         try:
             self.heap.use_config(option_string.parse(conf, self.release, self.heap.config))
@@ -345,7 +350,7 @@ class CachingAllocator:
             raise
 
     def set_per_process_memory_fraction(self, fraction: float) -> None:
-        """Limit reserved memory to a fraction of the device, 0 to 1 (semantics 1.11).
+        """Limit reserved memory to a fraction of the device, 0 to 1 (semantics.md, section 1.11).
 
         Mirrors: setMemoryFraction
         """
@@ -373,7 +378,7 @@ class CachingAllocator:
         return self.heap.live[ptr].size
 
     def round_size(self, size: int) -> int:
-        """Return the block size for a request of `size` bytes (semantics 1.2)."""
+        """Return the block size for a request of `size` bytes (semantics.md, section 1.2)."""
         return self.heap.rounded_sizes[size]
 
     def pool_use_count(self, pool: int | PoolId) -> int:
@@ -410,7 +415,7 @@ class CachingAllocator:
         """Bytes that may be reserved, or None without a limit.
 
         set_per_process_memory_fraction sets the limit; so do the options throw_on_cudamalloc_oom
-        and per_process_memory_fraction together (semantics 1.12).
+        and per_process_memory_fraction together (semantics.md, section 1.12).
         """
         limit, config = self.heap.limit, self.heap.config
         if not config.throw_on_cudamalloc_oom:

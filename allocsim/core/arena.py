@@ -24,11 +24,11 @@ from allocsim.units import round_up
 
 class AddressEventKind(Enum):
     GAP = auto()
-    """[start, end) becomes free for new chunks, the address ranges that the driver reserves."""
+    """[start, end) becomes free for new chunks; the driver reserves addresses in chunks."""
     HOLE = auto()
-    """[start, end) becomes free for requests, in a chunk that foreign code keeps reserved."""
+    """[start, end) becomes free for requests, in a chunk that other code keeps reserved."""
     TAKEN = auto()
-    """Foreign code allocates `end - start` bytes where the driver places them, and keeps them."""
+    """Other code allocates `end - start` bytes where the driver places them, and keeps them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Arena:
         return address
 
     def release(self, start: int, end: int) -> None:
-        """Release [start, end), and each chunk that is then empty, unless foreign code keeps it."""
+        """Release [start, end), and each chunk that is then empty and that no other code keeps."""
         while start < end:
             chunk = self.chunk_at(start)
             if chunk is None:
@@ -156,7 +156,7 @@ class Arena:
     def widen_chunk(self, start: int, end: int) -> int:
         """Extend the chunk at `start` to `end`, or to the next chunk; return its new end.
 
-        The added part is free, but the chunk stays reserved when empty, as if foreign code used it.
+        The added part is free, but the chunk stays reserved when empty, as if other code used it.
         """
         old = int(self._chunks[start])
         end = max(self._free_until(old, end), old)
@@ -195,7 +195,11 @@ class Arena:
         return wide
 
     def close_gaps(self, size: int, above: int) -> None:
-        """Forbid new chunks in gaps of at least `size` bytes that begin at or above `above`."""
+        """Forbid new chunks in gaps of at least `size` bytes that begin at or above `above`.
+
+        A gap is an address range between two chunks, and a chunk is a range that the driver has
+        reserved.
+        """
         wide = round_up(size, ADDRESS_CHUNK)
         for start, end in list(self._gaps.items()):
             if end - start >= wide and start >= above:

@@ -22,13 +22,15 @@ class Block:
     mapped: False for address space of an expandable segment without memory.
     stream_uses: streams given to record_stream; None if there are none.  The free of the block
         records an event of each stream and sets this to None.
-    capture_uses: streams in `stream_uses` that record_stream got during a graph capture.
+    capture_uses: streams in `stream_uses` that were given during a graph capture; None if there are
+        none.
     event_count: number of events that must pass before the free is complete.
-    gc_base: value of `BlockPool.search_calls` when the block became free; its age is the number of
-        searches since.
+    gc_base: value of `BlockPool.search_calls` when the block became free; the age of a free block
+        is the number of searches since then.
     expandable: the expandable segment of the block; None for a segment from cudaMalloc.
-    rank: number that, added to the address, orders free blocks of equal size (pool.py).
-    free: free blocks of the block's pool and stream; contains the block only while it is free.
+    rank: number that decides, with the address, the order of free blocks of equal size (pool.py).
+    free: list of the free blocks of the block's pool and stream; it contains the block itself only
+        while the block is free.
     key: sort key in `free`; 0 if the block is not free.
     is_reusable: True if fast_path.py may reuse the object once the block is merged into another.
     """

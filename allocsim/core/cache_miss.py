@@ -1,17 +1,18 @@
 """Attempts to serve a request that found no free block, up to the first success.
 
-The attempts in their order (semantics 1.8), each with the function that makes it:
+The attempts in their order (semantics.md, section 1.8), each with the function that makes it:
 
     1  process the events that have passed                 `CachingAllocator.malloc`
     2  take a free block                                   `CachingAllocator.malloc`
     3  collect garbage, then allocate a segment            `garbage_collect_cached_blocks`
-    4  take a block of a pool marked use_on_oom (2.11+)    `_try_mempool_fallback`
+    4  PyTorch 2.11+: take a block of a use_on_oom pool    `_try_mempool_fallback`
     5  release oversize blocks, then allocate a segment    `release_available_cached_blocks`
     6  release all cached blocks, then allocate a segment  `release_cached_blocks`
-    7  take a block of a pool marked use_on_oom (2.8+)     `_try_mempool_fallback`
+    7  2.8 to 2.10: take a block of a use_on_oom pool      `_try_mempool_fallback`
     8  raise OutOfMemoryError                              `_out_of_memory`
 
-`_alloc_block` allocates the segment.  Attempt 7 became attempt 4 in 2.11.
+`_alloc_block` allocates the segment.  A use_on_oom pool is a private pool that also serves requests
+of the default pool.  PyTorch 2.11 moved these pools from attempt 7 to attempt 4.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class AllocParams:
     segment_size: size of the segment to obtain from the driver.
     expandable: True if blocks of expandable segments may serve the request.
     may_split: False if the pool's blocks are not split (no_split).
-    is_rejected: True once throw_on_cudamalloc_oom has refused the request (semantics 1.12).
+    is_rejected: True once the option throw_on_cudamalloc_oom has refused the request.
+
+    Source: semantics 1.12.
     """
 
     pool: BlockPool
@@ -56,7 +59,7 @@ class AllocParams:
 
 
 class Attempts:
-    """Attempts to serve a request that found no free block, in the order of the module's list."""
+    """Attempts to serve a request that found no free block, in the order of the list above."""
 
     __slots__ = ("_heap", "_private", "_pending", "_device_index")
 
@@ -69,7 +72,11 @@ class Attempts:
         self._device_index = device_index
 
     def alloc(self, block: Block | None, params: AllocParams, requested: int) -> Block:
-        """Allocate `block`; if it is None, allocate by the first attempt that succeeds."""
+        """Allocate a free `block`; if it is None, the block of the first successful attempt.
+
+        requested: bytes of the request before rounding.
+        Raises OutOfMemoryError if every attempt fails.
+        """
         heap = self._heap
         if block is None:
             try:
@@ -121,8 +128,8 @@ class Attempts:
         """Obtain a segment as one block; return None if the memory limit or the driver refuses it.
 
         Each refusal by throw_on_cudamalloc_oom increments num_oom_rejections, but a refusal ends
-        the request only if it comes in attempt 3 of the module's list (semantics 1.12, observed on
-        real PyTorch).
+        the request only in attempt 3 of the module docstring (semantics.md, section 1.12; observed
+        on real PyTorch).
         """
         heap = self._heap
         heap.work = Work.DRIVER
@@ -143,9 +150,10 @@ class Attempts:
         return heap.alloc_segment(params.pool, params.stream, params.segment_size)
 
     def _try_mempool_fallback(self, params: AllocParams) -> Block | None:
-        """Return a block of a pool marked use_on_oom, for a request of the default pool.
+        """Return a free block of a pool marked use_on_oom, for a request of the default pool.
 
-        From 2.10 on, only blocks from cudaMalloc serve such a request (observed on real PyTorch).
+        Returns None if no block fits, or if the request is of a private pool.  From PyTorch 2.10
+        on, only blocks from cudaMalloc serve such a request (observed on real PyTorch).
         Source: semantics 5.6.
         """
         if params.pool.owner is not None:

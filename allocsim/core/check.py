@@ -1,22 +1,24 @@
 """Invariants of the allocator that hold between two calls.
 
 1. The blocks of a segment tile it: `block.ptr + block.size == block.next.ptr`.
-2. `block.next.prev is block`.  All blocks of a segment have the same pool, stream and `rank`; in
-   2.12 `rank` is the number of the block object, so it differs.
+2. `block.next.prev is block`.  All blocks of a segment have the same pool, stream and `rank`.  Only
+   in PyTorch 2.12 does `rank` differ: it is the creation number of the block.
 3. No two free blocks and no two unmapped blocks are adjacent: they would have merged.
 4. A pool lists exactly its free mapped blocks, each with its own sort key, in ascending order.
 5. A block in `live` or `named` is allocated; a block in `pending` is active but not allocated.
 6. Segments do not overlap.
 7. The current `allocated`, `active`, `requested` and `inactive_split` are sums over the blocks.
 8. `reserved` is the sum of mapped bytes, and at most the memory obtained from the driver.
-9. No peak is below its current value, and `all` is the sum of small and large.
+9. No peak is below its current value, and a statistic of all pools is the sum of that of the small
+   pool and that of the large pool.
 10. An allocated block is at least as large as its request.
 
 `live`, `named` and `pending` are fields of `Heap`.
 
-The following may happen both in PyTorch and in the model.  A size that roundup_power2_divisions:1
-leaves unrounded is not a multiple of 512.  After a reset of the totals, allocated minus freed
-differs from current.  A request that failed has released or mapped memory.
+The following is no error, because it happens in PyTorch too.  A size that
+roundup_power2_divisions:1 leaves unrounded is not a multiple of 512.  After a reset of the totals,
+`allocated - freed` of a statistic differs from `current`.  A request that failed has released or
+mapped memory.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from allocsim.errors import InvariantError
 
 
 def check(heap: Heap, private: PrivatePools) -> None:
-    """Raise InvariantError with the number of the invariant in the module's list that is broken."""
+    """Raise InvariantError, with its number in the module's list, if an invariant is broken."""
     halves = [half for owner in private.pools.values() for half in (owner.small, owner.large)]
     _require(4, heap.pools == [heap.small, heap.large, *halves], "a pool is not among the pools")
     blocks = list(heap.active)

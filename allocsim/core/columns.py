@@ -35,7 +35,9 @@ class Buffer(Protocol):
 
 
 BlockColumns = tuple["Column", "Column", "Column", "Column", "list[Block]"]
-"""Columns of blocks: address, size, requested bytes, 1 if allocated else 0; and a list of heads.
+"""Four columns with a row for each block, and a list of blocks that are heads.
+
+The columns are the address, the size, the requested bytes, and 1 if the block is allocated, else 0.
 
 A head is the first block of a segment, or of a mapped range in an expandable segment.  In the
 compiled form, addresses are signed 64-bit numbers.

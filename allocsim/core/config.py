@@ -1,8 +1,9 @@
 """Settings of one allocator: the values of PYTORCH_CUDA_ALLOC_CONF.
 
-Setting a new conf at run time resets max_split_size, roundup_power2_divisions and
-garbage_collection_threshold (from 2.11 on also max_non_split_rounding), and keeps all other
-options. The parser is in option_string.py.  Source: semantics 1.2, 8.
+A program can set a new option string (conf) at run time.  This resets max_split_size,
+roundup_power2_divisions and garbage_collection_threshold (from PyTorch 2.11 on also
+max_non_split_rounding), and keeps all other options.  The parser is in option_string.py.  Source:
+semantics 1.2, 8.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from allocsim.units import MIB, round_up
 NO_DIVISIONS = (0,) * N_ROUNDUP_INTERVALS
 
 MAX_KEPT: Final = 1 << 16
-"""Maximum number of sizes in `RoundedSizes`; programs use hundreds."""
+"""Maximum number of sizes in the cache `RoundedSizes`; a program requests hundreds of sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatorConfig:
     """Options that the native allocator reads; sizes are in bytes.
 
-    release: release whose rules apply.
-    text: the conf as it was given, which snapshots show.
+    release: PyTorch release whose rules apply.
+    text: option string (conf) as the user wrote it; snapshots contain it.
 
     The other fields are the options of the same name, documented by PyTorch.  A size without `_mb`
     in its name is the option with `_mb`, converted to bytes.
@@ -60,18 +61,24 @@ class AllocatorConfig:
     throw_on_cudamalloc_oom: bool = False
     graph_capture_record_stream_reuse: bool = False
     expandable_segments_reserve: tuple[float, str] | None = None
-    """(number, unit): unit "" for a fraction of the device, "G" for GiB."""
+    """Option as (number, unit): unit "" for a fraction of the device, "G" for GiB."""
     host: dict[str, int | bool] = field(default_factory=dict)
-    """Options that the model ignores: those of pinned memory, and release_lock_on_cudamalloc."""
+    """Values of options that do not affect device memory, keyed by the name of the option."""
 
     # -- used by the allocator -----------------------------------------------------------
 
     def round_size(self, size: int) -> int:
-        """Return the block size for a request of `size` bytes; at least 1 (semantics 1.2)."""
+        """Return the block size for a request of `size` bytes, which must be positive.
+
+        Source: semantics 1.2.
+        """
         return round_up(size, self.rounding_step(size))
 
     def rounding_step(self, size: int) -> int:
-        """Return the granularity to which a request of `size` bytes is rounded (semantics 1.2)."""
+        """Return the bytes of the unit to which a request of `size` bytes is rounded up.
+
+        Source: semantics 1.2.
+        """
         divisions = self.divisions_of(size)  # 0 if the option is not set
         # Up to 2.3 one division leaves a size unrounded; later it has no effect.
         is_effective = divisions > (0 if self.release.one_division_keeps_size else 1)
@@ -101,7 +108,7 @@ class AllocatorConfig:
 
     @property
     def rounds_to_quantum(self) -> bool:
-        """True if every rounded size is a multiple of 512 bytes (semantics 1.2)."""
+        """True if every rounded size is a multiple of 512 bytes (semantics.md, section 1.2)."""
         return not (self.release.one_division_keeps_size and 1 in self.roundup_power2_divisions)
 
     @property
@@ -109,7 +116,9 @@ class AllocatorConfig:
         return any(self.roundup_power2_divisions)
 
     def segment_size(self, size: int) -> int:
-        """Return the bytes of the segment for a request of rounded `size` (semantics 1.4).
+        """Return the bytes of the segment for a request of rounded `size`.
+
+        Source: semantics 1.4.
 
         Mirrors: get_allocation_size
         """
@@ -120,7 +129,10 @@ class AllocatorConfig:
         return round_up(size, ROUND_LARGE)
 
     def accepts(self, size: int, block: int) -> bool:
-        """Return True if a request of rounded `size` may use a block of `block` bytes (1.6)."""
+        """Return True if a request of rounded `size` may use a block of `block` bytes.
+
+        Source: semantics 1.6.
+        """
         limit = self.max_split_size
         # An oversize request accepts a block that exceeds it by less than max_non_split_rounding.
         # Only blocks below max_split_size serve requests below it.
@@ -129,7 +141,7 @@ class AllocatorConfig:
         return size <= block < size + self.max_non_split_rounding
 
     def expandable_reserve(self, total: int) -> int:
-        """Return the bytes of address space for an expandable segment (semantics 4.8).
+        """Return the bytes of address space for an expandable segment (semantics.md, section 4.8).
 
         total: bytes of the device.
         """
@@ -140,7 +152,10 @@ class AllocatorConfig:
         return int(min(wanted, longest_reserve(total)))
 
     def with_default_cuts(self) -> AllocatorConfig:
-        """Return a copy with default options for splitting or releasing memory (`Role.CUTS`)."""
+        """Return a copy where the options that shape segments and blocks have their defaults.
+
+        These are the options with `Role.CUTS`.
+        """
         fresh = AllocatorConfig(self.release)
         cuts = [option.field for option in OPTIONS.values() if option.role is Role.CUTS]
         changes: dict[str, Any] = {name: getattr(fresh, name) for name in cuts}
@@ -149,7 +164,7 @@ class AllocatorConfig:
     # -- shown to people -----------------------------------------------------------------
 
     def __str__(self) -> str:
-        """Return a conf with every option that differs from its default, in a fixed order."""
+        """Return an option string (conf) of all options without their default, in a fixed order."""
         parts = []
         if self.max_split_size != UNLIMITED:
             parts.append(f"max_split_size_mb:{self.max_split_size // MIB}")
@@ -195,7 +210,10 @@ class AllocatorConfig:
         )
 
     def refused_handles(self) -> str | None:
-        """Return a warning if the driver refuses handles of large_segment_size_mb, else None."""
+        """Return a warning if the driver cannot map memory in units of large_segment_size_mb.
+
+        Returns None if it can, or without expandable segments.
+        """
         if not self.expandable_segments or self.large_segment_size % PAGE == 0:
             return None
         size = self.large_segment_size // MIB
@@ -223,7 +241,7 @@ class AllocatorConfig:
         return {key: values[key] for key in self.release.settings_keys}
 
     def max_split_size_stat(self) -> int:
-        """Return max_split_size as memory_stats() shows it: a signed word, -1 if unlimited."""
+        """Return max_split_size in bytes as memory_stats() shows it; -1 if it is unlimited."""
         return _signed(self.max_split_size)
 
     def _host_size(self, key: str) -> int:
@@ -317,7 +335,7 @@ _INERT: dict[str, Callable[[AllocatorConfig, bool], str] | None] = {
     "per_process_memory_fraction": None,
     "graph_capture_record_stream_reuse": None,
 }
-"""For each option, a function that returns why the option has no effect; "" if it has an effect.
+"""For each option, a function that returns the reason why it has no effect, or "" if it has one.
 
 The second argument of the function is True if a memory fraction limits reserved memory.  An option
 with None instead of a function always has an effect.
@@ -329,11 +347,11 @@ def _signed(word: int) -> int:
 
 
 def _power2_step(size: int, divisions: int) -> int:
-    """Return the largest power of two up to `size`, divided by `divisions` (semantics 1.2).
+    """Return the step in bytes to which roundup_power2_divisions rounds a request of `size` bytes.
 
-    `size` is rounded up to a multiple of this step in bytes.  Callers pass a `size` above
-    512 * `divisions`, so the step is at least 512.  1 division leaves the size unrounded: the
-    result is 1.
+    The step is the largest power of two up to `size`, divided by `divisions`.  It is at least 512,
+    because callers pass a `size` above 512 * `divisions`.  For 1 division the result is 1: the size
+    stays unrounded.  Source: semantics 1.2.
 
     Mirrors: roundup_power2_next_division
     """
@@ -345,8 +363,8 @@ def _power2_step(size: int, divisions: int) -> int:
 def longest_reserve(total: int) -> int:
     """Return the most address space, in bytes, that PyTorch reserves for an expandable segment.
 
-    This is 9/8 of `total`, the bytes of the device (semantics 4.1).  An unlimited device counts as
-    `LARGEST_CARD`, so that addresses and sort keys fit machine words.
+    This is 9/8 of `total`, the bytes of the device (semantics.md, section 4.1).  A device without a
+    limit counts as `LARGEST_CARD`, because addresses and sort keys must fit machine words.
     """
     card = total if total < UNLIMITED_DEVICE else LARGEST_CARD
     return card + card // 8

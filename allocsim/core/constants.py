@@ -1,8 +1,8 @@
 """Sizes fixed in PyTorch's source, each under a name close to PyTorch's.
 
-LARGE_BUFFER is also the default of two options: large_segment_size_mb (2.11) and
-max_non_split_rounding_mb (2.6).  All constants are Final, so that the compiled form of the core
-uses them as numbers.  Source: semantics 1.1.
+LARGE_BUFFER is also the default of two options: large_segment_size_mb (from PyTorch 2.11 on) and
+max_non_split_rounding_mb (from PyTorch 2.6 on).  All constants are Final, so that the compiled form
+of the core uses them as numbers.  Source: semantics 1.1.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ROUNDUP_FIRST_BIT: Final = 20
 """log2 of 1 MiB: value i of roundup_power2_divisions is for sizes of 2**i to 2**(i + 1) MiB."""
 
 PAGE: Final = 2048 * KIB
-"""Unit of the driver's memory and addresses."""
+"""Bytes of a page; the driver allocates memory and addresses in pages."""
 
 ADDRESS_CHUNK: Final = 32 * MIB
 """Unit of the addresses that the CUDA driver reserves for cudaMalloc."""

@@ -29,7 +29,7 @@ class Device:
     host_memory: bytes of host memory that the driver provides once the card is full, as on Windows;
         0 if it provides none.
     used: bytes of all allocations, in whole pages.
-    room: upper limit of `used`.  A replay lowers it if the recorded driver refused a request.
+    room: upper limit of `used`.  A replay lowers it where the driver refused a recorded request.
     refused_below: bytes of the smallest device on which one of the refused calls would have
         succeeded; None if no call was refused for lack of memory.
     calls: dictionary from (name, bytes) of a driver call to the number of such calls that
@@ -278,7 +278,7 @@ class Device:
         return self._done.get(stream, 0) >= number
 
     def wait_for(self, stream: int, number: int) -> None:
-        """Simulate cudaEventSynchronize for event `number` of `stream`."""
+        """Wait for event `number` of `stream`, as cudaEventSynchronize does."""
         # Events of a stream pass in order, so all earlier events have passed as well.
         self._done[stream] = max(self._done.get(stream, 0), number)
 

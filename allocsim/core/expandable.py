@@ -1,8 +1,8 @@
 """Expandable segments: reserved address space where memory is mapped in handles.
 
 A handle is a piece of physical memory from cuMemCreate.  All handles of a segment have the same
-size and begin at multiples of it from `base`.  Mapped and unmapped ranges begin and end at handles;
-the blocks of a mapped range need not.
+size and begin at multiples of it from `base`.  Mapped and unmapped ranges begin and end at the
+boundary of a handle.  Blocks inside a mapped range can begin anywhere.
 
 - A request takes the first sequence of adjacent free and unmapped blocks that is large enough, and
   maps the unmapped blocks in turn.  Blocks mapped before a failure stay mapped.
@@ -57,9 +57,10 @@ class ExpandableSegment:
         return self.base + self.size
 
     def dictated_move(self) -> int:
-        """Move the range to the address given to `Device.dictate_address`; return the distance.
+        """Move the range to the address given to `Device.dictate_address`.
 
-        The distance is 0 if no address was given.  The range must have no mapped memory.
+        Returns the distance in bytes; 0 if no address was given.  The range must have no mapped
+        memory.
         """
         there = self._device.move_range(self.base)
         if there is None:
@@ -68,7 +69,7 @@ class ExpandableSegment:
         return distance
 
     def end_before(self, address: int, least: int) -> None:
-        """Shorten the range to end at or before `address`, but keep the first `least` bytes."""
+        """Shorten the range to end at or before `address`, but keep at least `least` bytes."""
         room = (min(self.end, address) - self.base) // self.handle_size * self.handle_size
         self.size = max(room, least)
         self._device.adopt_address(self.base, self.size)
@@ -98,7 +99,10 @@ class ExpandableSegment:
         return mapped
 
     def whole_handles(self, ptr: int, size: int) -> tuple[int, int]:
-        """Return start and bytes of the whole handles in [ptr, ptr + size); 0 bytes if none."""
+        """Return address and bytes of the handles that are completely in [ptr, ptr + size).
+
+        The bytes are 0 if there are none.
+        """
         start = round_up(ptr - self.base, self.handle_size)
         end = (ptr - self.base + size) // self.handle_size * self.handle_size
         return self.base + start, max(end - start, 0)
@@ -156,18 +160,20 @@ def _move_to_dictated_address(heap: Heap, block: Block) -> int:
 
 
 def find_expandable_block(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
-    """Return the first of adjacent free and unmapped blocks that have room for a request.
+    """Return the first block of a sequence of adjacent free and unmapped blocks for a request.
 
-    If no existing blocks suffice, the result is the only block of a new segment.  From 2.15 on, a
-    new segment that cannot hold `size` bytes is destroyed, and the result is None (semantics 4.2).
+    The sequence has at least `size` bytes.  If there is none, the result is the only block of a new
+    segment.  From PyTorch 2.15 on, a new segment that cannot hold `size` bytes is destroyed, and
+    the result is None (semantics.md, section 4.2).
     """
     return first_of_sequence(pool, stream, size) or _new_segment(heap, pool, stream, size)
 
 
 def first_of_sequence(pool: BlockPool, stream: int, size: int) -> Block | None:
-    """Return the first of adjacent free and unmapped blocks that together have `size` bytes.
+    """Return the first block of adjacent free and unmapped blocks with `size` bytes in total.
 
-    Among several such sequences of blocks, the lowest address wins.  None if there is none.
+    Among several such sequences of blocks, the one at the lowest address is chosen.  Returns None
+    if there is none.
     """
     for unmapped in pool.unmapped_of(stream):
         prev = unmapped.prev
@@ -208,7 +214,10 @@ def _new_segment(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block |
 
 
 def _map_block(heap: Heap, block: Block, size: int) -> bool:
-    """Map the first `size` bytes of an unmapped block as a free block; False if out of memory."""
+    """Map the first `size` bytes of an unmapped block, and add them to the free blocks.
+
+    Returns False, without a change, if the device has too little memory.
+    """
     assert block.expandable is not None
     pool = block.pool
     mapped = block.expandable.map(size)
@@ -241,7 +250,7 @@ def _piece(heap: Heap, whole: Block, ptr: int, size: int) -> Block:
 
 
 def unmap_block(heap: Heap, block: Block) -> None:
-    """Unmap the whole handles inside a free expandable block, if there are any.
+    """Unmap the handles that are completely inside a free expandable block, if there are any.
 
     If the segment then has no mapped memory, its address space is released as well.
 

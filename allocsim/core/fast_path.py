@@ -29,8 +29,8 @@ StepRow = tuple[int, int, int, int]
 """(kind, block name, requested bytes, stream) of one step of a plan.
 
 MALLOC adds the block to `Heap.named`; FREE and FREE_REQUESTED remove it.  FREE_REQUESTED begins a
-free, and a later FREE_COMPLETED completes it.  BRIEF is a MALLOC whose block
-the next step frees, with the same size and stream.  Any other kind stops the loop.
+free, and a later FREE_COMPLETED completes it.  BRIEF is a MALLOC whose block the next step frees,
+with the same size and stream.  The fast loop `play` stops at a step of any other kind.
 """
 
 _Step = tuple[int, Any, Any, int]
@@ -61,10 +61,10 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
     moved: list[int],
     places: list[int] | None = None,
 ) -> StepRow | None:
-    """Replay steps until one needs more than free blocks; return that step, or None after the last.
+    """Replay steps until a step needs more than free blocks; return that step, or None at the end.
 
-    waiting: frees that FREE_REQUESTED began and FREE_COMPLETED has not completed: a dictionary from
-        the block's name (its recorded address) to the free.
+    waiting: dictionary from a block's name (its recorded address) to the free that FREE_REQUESTED
+        began and FREE_COMPLETED has not completed.
     moved: list to which the change of allocated bytes of each step is appended.
     places: list to which the address of each step's block is appended, for callers that make the
         history entries themselves.  With this list, the loop also stops at a free whose size or
@@ -379,14 +379,14 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
 def fast_pools(
     heap: Heap, private: PrivatePools, pending: PendingFrees
 ) -> tuple[BlockPool, BlockPool] | None:
-    """Return the small and large pool that serve requests now; None if the fast loop cannot run.
+    """Return the small and large pool that serve requests now; None if `play` cannot run.
 
     It cannot run in these cases:
     - events must be polled;
     - a caller of `CachingAllocator.witness` collects history entries with the memory state of each;
     - the open pool scope is for one stream only, or its pool does not split blocks;
     - expandable segments were switched off after some had been created;
-    - it is compiled, and the sort keys of free blocks do not fit 64 bits.
+    - the core is compiled, and the sort keys of free blocks do not fit 64 bits.
     """
     if IS_COMPILED and heap.layout.is_wide:
         return None

@@ -52,8 +52,8 @@ class Heap:
         collection (`Witnessed`); None if no caller needs them.
     least_segment: lower bound of the bytes of each segment and each handle.
     made_expandable: True if an expandable segment was ever created.
-    numbers_objects: True if the simulated release orders equal free blocks by the age of the C++
-        object; each block then has a creation number.
+    numbers_objects: True if this version of PyTorch orders free blocks of equal size by the age of
+        the C++ object; each block then has a creation number.
     spare: unused block objects that fast_path.py may reuse.
     """
 
@@ -107,7 +107,7 @@ class Heap:
         self.pools.remove(pool.large)
 
     def widen_keys(self) -> None:
-        """Give the sort keys of free blocks room for any size and address (`KeyLayout`)."""
+        """Use wide sort keys for free blocks, which fit any size and address (`KeyLayout`)."""
         if self.layout.is_wide:
             return
         self.layout.widen()
@@ -235,11 +235,11 @@ class Heap:
         """Allocate the first `size` bytes of a block taken from its pool; return that block.
 
         The whole block is allocated if `may_split` is False, if the request is oversize, or if the
-        rest is too small to split off.
+        rest is too small to split off.  It is too small below 512 bytes; in the large pool without
+        expandable segments, up to 1 MiB.
 
         requested: bytes of the request before rounding.
-        expandable: True if expandable segments are on.  The rest is split off if it has at least
-            512 bytes; in the large pool without expandable segments, more than 1 MiB.
+        expandable: True if expandable segments are on.
 
         Mirrors: should_split
         """
@@ -375,12 +375,18 @@ class Heap:
             pool.owner.segment_count -= 1
 
     def check_segment_count(self, pool: BlockPool) -> None:
-        """Raise UpstreamAssertionError if a private pool has no segments (semantics 12.6)."""
+        """Raise UpstreamAssertionError if a private pool has no segments.
+
+        Source: semantics 12.6.
+        """
         if pool.owner is not None and pool.owner.segment_count <= 0:
             raise UpstreamAssertionError("the segment count of a private pool fell below zero")
 
     def count_reserved(self, pool: BlockPool, size: int, segments: int = 0) -> None:
-        """Add to the reserved bytes and the number of cudaMalloc segments; negative if released."""
+        """Add `size` to the reserved bytes and `segments` to the number of cudaMalloc segments.
+
+        Both are negative for released memory.
+        """
         self.reserved += size
         self.stats.count_reserved(pool.is_small, size, pool.id)
         if segments:

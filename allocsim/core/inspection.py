@@ -33,7 +33,10 @@ def allocated_block(allocator: CachingAllocator, address: int) -> Block | None:
 
 
 def garbage(allocator: CachingAllocator) -> Iterator[list[Block]]:
-    """Yield the blocks that each pass of a garbage collection would release now (semantics 1.9)."""
+    """Yield the blocks that each pass of a garbage collection would release now.
+
+    Source: semantics 1.9.
+    """
     return garbage_passes(allocator.heap.large)
 
 
@@ -53,7 +56,10 @@ def handle_sizes(allocator: CachingAllocator) -> dict[int, int]:
 
 
 def returnable_pools(allocator: CachingAllocator) -> frozenset[PoolId]:
-    """Return the pools whose cached memory is released when a request fails (semantics 2.5)."""
+    """Return the pools whose cached memory is released when a request fails.
+
+    Source: semantics 2.5.
+    """
     return frozenset((DEFAULT_POOL, *allocator.private_pools.freeable))
 
 
@@ -73,7 +79,10 @@ def pool_of_requests(allocator: CachingAllocator, stream: int) -> PoolId:
 
 
 def helping_pools(allocator: CachingAllocator, stream: int) -> tuple[PoolId, ...]:
-    """Return the pools marked use_on_oom that serve `stream` on a full device (semantics 5.6)."""
+    """Return the pools marked use_on_oom that serve `stream` on a full device.
+
+    Source: semantics 5.6.
+    """
     is_default = pool_of_requests(allocator, stream) == DEFAULT_POOL
     helps = is_default and allocator.release.overflow is not Overflow.NEVER
     return tuple(allocator.private_pools.use_on_oom) if helps else ()
@@ -83,9 +92,9 @@ def helping_pools(allocator: CachingAllocator, stream: int) -> tuple[PoolId, ...
 
 
 def finds_free_block(allocator: CachingAllocator, size: int, stream: int) -> bool:
-    """Return True if a free block would serve a request of `size` bytes (semantics 1.5, 1.6).
+    """Return True if a free block would serve a request of `size` bytes.
 
-    Unlike a malloc, this does not complete pending frees.
+    Unlike a malloc, this does not complete pending frees.  Source: semantics 1.5, 1.6.
     """
     # The block is taken and put back, which leaves the allocator as it was.
     heap = allocator.heap
@@ -104,9 +113,9 @@ def finds_free_block(allocator: CachingAllocator, size: int, stream: int) -> boo
 
 
 def mapped_for(allocator: CachingAllocator, size: int, stream: int) -> int:
-    """Return the bytes that a request would map if no free block serves it (semantics 4.2).
+    """Return the bytes that a request of `size` bytes would map if no free block serves it.
 
-    The result is 0 if expandable segments do not serve the request.
+    The result is 0 if expandable segments do not serve the request.  Source: semantics 4.2.
     """
     config, rounded = allocator.config, allocator.config.round_size(size)
     pool = _pool_for(allocator, rounded, stream)
@@ -139,10 +148,10 @@ def _uses_expandable(allocator: CachingAllocator, pool: BlockPool) -> bool:
 
 
 def would_serve(allocator: CachingAllocator, block: Block, size: int, stream: int) -> bool:
-    """Return True if freeing the allocated `block` would let it serve the request.
+    """Return True if the allocated `block`, once freed, would serve a request of `size` bytes.
 
-    Merged with its free neighbours (semantics 2.2), it must be the block that the search finds
-    (semantics 1.5, 4.4), and it must not be too large for the request (semantics 1.6).
+    Merged with its free neighbours, the freed block must be the block that the search finds, and it
+    must not be too large for the request.  Source: semantics 1.5, 1.6, 2.2, 4.4.
     """
     rounded = allocator.config.round_size(size)
     whole = _merged_copy(block)
@@ -151,10 +160,10 @@ def would_serve(allocator: CachingAllocator, block: Block, size: int, stream: in
 
 
 def served_once_free(allocator: CachingAllocator, block: Block, size: int, stream: int) -> bool:
-    """Return True if any free block would serve the request after `block`, now allocated, is freed.
+    """Return True if any free block would serve a request once the allocated `block` is freed.
 
-    The free can also make the request fail: the search finds the merged block first and ends there
-    if that is too large (semantics 1.6).
+    The free can also make the request fail: the search ends at the merged block if it finds it
+    first and the block is too large (semantics.md, section 1.6).
     """
     rounded = allocator.config.round_size(size)
     if not _searches_pool_of(allocator, block, rounded, stream):
@@ -321,10 +330,10 @@ def fingerprint(
 
     In states with equal values, the same steps have the same effects.
 
-    waiting: frees that have begun and are not complete, by name (recorded address) of the block.
-    allocated_at: dictionary from the name of a block to the number of the plan step that requested
+    waiting: dictionary from the name (recorded address) of a block to its incomplete free.
+    allocated_at: dictionary from the name of a block to the index of the plan step that requested
         it, for the blocks requested in the part of the plan that repeats.
-    step: number of the next plan step.  The value contains the age of each such block in steps,
+    step: index of the next plan step.  The result contains the age of each such block in steps,
         `step - allocated_at[name]`, in place of its name.
     """
     # Blocks from before the repeating part are only counted: none are added, and a block that was

@@ -35,7 +35,7 @@ SPLIT: Final = 2
 """Factor of the change in blocks (-2 to 1), in the long form of column 3 of a journal."""
 
 OWN: Final = 2
-"""Short form of column 3 of a journal if inactive split blocks change in bytes, not in number."""
+"""Short form of column 3 of a journal if the number of inactive split blocks does not change."""
 
 OWN_PLUS: Final = 6
 """Short form of column 3 of a journal if the number of inactive split blocks increases by 1."""
@@ -110,7 +110,7 @@ class Moves:
 
     change: sum of the changes.
     peak: highest running sum of the changes; at least 0.
-    grown: sum of the changes that are increases.
+    grown: sum of the positive changes.
     """
 
     change: int = 0
@@ -123,7 +123,7 @@ GroupMoves = tuple[Moves, Moves, Moves, Moves, Moves, Moves, Moves]
 requested bytes, inactive split blocks, inactive split bytes."""
 
 Folder = Callable[[Journal], tuple[GroupMoves, GroupMoves, GroupMoves]]
-"""Function that totals the changes in a journal, for `all`, `small_pool` and `large_pool`."""
+"""Function that adds up the changes in a journal, for `all`, `small_pool` and `large_pool`."""
 
 
 _ActiveMoves = tuple[Moves, Moves, Moves, Moves, Moves]
@@ -265,7 +265,7 @@ def _fold_active(  # noqa: PLR0912, PLR0915  (one loop, by design)
 
 
 def split_journal(journal: Journal, n_records: int, n_waits: int) -> tuple[Journal, Journal]:
-    """Split a journal after `n_records` records and `n_waits` waits; return both parts."""
+    """Split a journal in two; the first part has `n_records` records and `n_waits` waits."""
     sizes, requests, inactive, at, waits = map(list, journal)
     before = (sizes[:n_records], requests[:n_records], inactive[:n_records])
     after = (sizes[n_records:], requests[n_records:], inactive[n_records:])

@@ -1,7 +1,7 @@
 """Text of out-of-memory errors, in the wording of the simulated release (releases.py).
 
-"Tried to allocate" is the size of the segment, not of the request, and free memory is read after
-the caches were released.  Source: semantics 7.2, 7.3, 12.4, 12.5.
+The number after "Tried to allocate" is the size of the segment, not of the request, and free memory
+is read after the caches were released.  Source: semantics 7.2, 7.3, 12.4, 12.5.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Parser of PYTORCH_CUDA_ALLOC_CONF, with the rules and error messages of each release.
 
-- `, : [ ]` are tokens, everything else is a word.  Blanks are dropped everywhere (up to 2.9 only
-  spaces).
-- Up to 2.9 a wrong separator is an error.  From 2.10 on any token may separate, and the conf is
-  read twice: first for the options that all accelerators have, then for the options of CUDA.
-- If a release refuses a conf, the options before the bad one stay applied, and options that a new
+- `, : [ ]` are tokens, everything else is a word.  Blanks are dropped everywhere (up to PyTorch 2.9
+  only spaces).
+- Up to PyTorch 2.9 a wrong separator is an error.  From 2.10 on any token may separate, and the
+  option string (conf) is read twice: first for the options that all accelerators have, then for the
+  options of CUDA.
+- If PyTorch refuses a conf, the options before the bad one stay applied, and options that a new
   conf resets (config.py) stay reset.
 - Only the leading digits of a number are read: "30.7" is 30.
 
@@ -27,7 +28,7 @@ from allocsim.errors import ConfigError
 from allocsim.units import MIB
 
 MAX_LENGTH = 64 * 1024
-"""Number of characters above which a conf is refused unread."""
+"""Largest number of characters of an option string (conf); a longer one is refused unread."""
 
 _WORD = re.compile(r"[,:\[\]]|[^,:\[\]]+")
 _SPACES = str.maketrans("", "", " ")
@@ -55,8 +56,9 @@ class BadOptionError(ConfigError):
 
 
 def parse(text: str, release: Release, previous: AllocatorConfig | None = None) -> AllocatorConfig:
-    """Return the options that apply after the conf `text` was set in `release`.
+    """Return the options that apply after a program sets the option string (conf) `text`.
 
+    release: PyTorch release that reads it.
     previous: options that applied before; None for the defaults of a new process.
     Raises BadOptionError if the release refuses the conf.
 
@@ -169,7 +171,8 @@ class _Parser:
     def integer(self, word: str, key: str, *, is_64_bit: bool = False) -> int:
         """Return the number at the beginning of `word` modulo 2**64.
 
-        is_64_bit: accept 64 bits in every release; else up to 2.9 the number must fit a C int.
+        is_64_bit: accept 64 bits in every version of PyTorch.  If False, the number must fit a C
+            int up to PyTorch 2.9.
         """
         match = _INTEGER.match(word)
         most = _INT_MAX if self.release.separators_checked and not is_64_bit else _WORD_MAX
@@ -211,8 +214,8 @@ def _is_power_of_two(value: int) -> bool:
 def _read_threshold_size(parser: _Parser, key: str) -> None:
     """Read max_split_size_mb or max_non_split_rounding_mb.
 
-    Raises BadOptionError for a value below large_segment_size_mb; some releases also refuse this
-    value itself.
+    Raises BadOptionError for a value below large_segment_size_mb; some versions of PyTorch also
+    refuse a value equal to it.
     """
     word = parser.value(key)
     size = min(parser.integer(word, key), _SIZE_MAX)
@@ -284,7 +287,7 @@ def _read_division_list(parser: _Parser, key: str) -> None:
     """Read a roundup_power2_divisions list `[size:divisions,...,>:divisions]`, with sizes in MiB.
 
     The first pair also applies to smaller sizes, and `>` to all sizes after the last one.  Each
-    pair applies as soon as it is read, on top of an earlier list (semantics 1.2).
+    pair applies as soon as it is read, on top of an earlier list (semantics.md, section 1.2).
     """
     last = 0
     is_first = True
@@ -330,14 +333,20 @@ def _division_value(parser: _Parser, key: str) -> int:
 
 
 def _read_reserve(parser: _Parser, key: str) -> None:
-    """Read expandable_segments_reserve; malformed values are ignored (semantics 12.5)."""
+    """Read expandable_segments_reserve; malformed values are ignored.
+
+    Source: semantics 12.5.
+    """
     match = _RESERVE.fullmatch(parser.value(key))
     if match is not None and float(match[1]) > 0:
         parser.set(expandable_segments_reserve=(float(match[1]), match[2].upper()))
 
 
 def _read_reserve_by_class(parser: _Parser, key: str) -> None:
-    """Parse and ignore `[class:reserve,...]`; only C++ gives streams a class (semantics 4.8)."""
+    """Parse and ignore `[class:reserve,...]`; only C++ gives streams a class.
+
+    Source: semantics 4.8.
+    """
     parser.value(key)
     while parser.value(key) != "]":
         parser.separator(":", key)
@@ -367,7 +376,7 @@ _HOST_NUMBERS: dict[str, Callable[[int], bool]] = {
 }
 
 _SHARED = frozenset(option.name for option in OPTIONS.values() if option.is_shared)
-"""Options read in the first pass from 2.10 on; the second pass reads all others."""
+"""Options that PyTorch 2.10 and later read in the first of two passes over an option string."""
 
 _READERS: dict[str, Callable[[_Parser, str], None]] = {
     **{option.name: _read_host for option in OPTIONS.values() if option.field == "host"},

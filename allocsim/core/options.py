@@ -22,13 +22,13 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option of the conf.
+    """One option of PYTORCH_CUDA_ALLOC_CONF.
 
-    name: name of the option in the conf, such as "max_split_size_mb".
+    name: name of the option in PyTorch, such as "max_split_size_mb".
     field: field of `AllocatorConfig` that has the value.  "host" if the value is in the dictionary
         `AllocatorConfig.host`, "" if it is not kept.
-    is_shared: True if all accelerators have the option.  From 2.10 on, such options are read in the
-        first of two passes.
+    is_shared: True if all accelerators have the option.  PyTorch 2.10 and later read such options
+        in the first of two passes over the option string.
     """
 
     name: str
@@ -66,4 +66,4 @@ _ROWS = (
 )
 
 OPTIONS: dict[str, Option] = {option.name: option for option in _ROWS}
-"""Every option of every modelled release by name."""
+"""Every option of every modelled PyTorch release, keyed by its name."""

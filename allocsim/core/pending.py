@@ -48,12 +48,12 @@ class EventQueues:
 
 @dataclass(slots=True, eq=False)
 class RequestedFree:
-    """Requested free of a block, which a later step of a replay completes.
+    """Free that has begun, and that a later step of a replay completes.
 
     block: block to free; None once the free is complete.
 
-    A wait for all events may complete the free earlier, and then both the address and the `Block`
-    may be in use again, so only this object identifies the free.
+    A wait for all events may complete the free before that step.  Then both the address and the
+    `Block` may be in use again, so only this object identifies the free.
     """
 
     block: Block | None
@@ -88,7 +88,7 @@ class PendingFrees:
 
     @property
     def requested(self) -> tuple[RequestedFree, ...]:
-        """Incomplete frees from `add_requested`, in the order that a wait for all events uses."""
+        """Incomplete frees from `add_requested`, as a wait for all events would complete them."""
         return tuple(self._requested)
 
     def add_requested(self, block: Block) -> RequestedFree:

@@ -151,7 +151,7 @@ class BlockPool:
     search_calls: number of searches since the pool was created; garbage collection computes the
         ages of blocks from it.
     least_rest: smallest remainder for which a block is split while expandable segments are off
-        (semantics 1.7).
+        (semantics.md, section 1.7).
     """
 
     __slots__ = (
@@ -265,7 +265,7 @@ class PrivatePool:
 
     use_count: number of captures and MemPools that use the private pool.
     segment_count: number of segments as PyTorch counts it.  For expandable segments, increments and
-        decrements need not balance (semantics 5.1).
+        decrements need not balance (semantics.md, section 5.1).
     """
 
     __slots__ = ("id", "use_count", "segment_count", "small", "large")
@@ -285,8 +285,10 @@ class PrivatePool:
 def next_not_expandable(blocks: Sequence[Block], at: int) -> int:
     """Return the index of the next cudaMalloc block after index `at`; -1 if none.
 
-    blocks: free blocks, sorted as the module describes.
-    Needed if the program turned expandable segments off after creating some (semantics 4.4).
+    PyTorch searches so if the program turned expandable segments off after creating some
+    (semantics.md, section 4.4).
+
+    blocks: free blocks in ascending order of their sort keys.
     """
     places = range(at + 1, len(blocks))
     return next((place for place in places if blocks[place].expandable is None), -1)
@@ -296,9 +298,10 @@ def least_expandable(blocks: Sequence[Block], at: int) -> int:
     """Return the index of the free block that PyTorch uses if the best fit is expandable.
 
     PyTorch adds to each block's size the unmapped space behind the block.  It starts at the best
-    fit, and moves to the next block in the list as long as this sum decreases (semantics 4.4).
+    fit, and moves to the next block in the list as long as this sum decreases (semantics.md,
+    section 4.4).
 
-    blocks: free blocks, sorted as the module describes.
+    blocks: free blocks in ascending order of their sort keys.
     at: index of the best fit.
     """
     least = _expandable_size(blocks[at])

@@ -23,7 +23,7 @@ class Scope:
     """Time between begin_allocate_to_pool and end_allocate_to_pool.
 
     id: private pool that serves the requests made in this time.
-    stream: the only stream whose requests it serves (up to 2.2); None for all streams.
+    stream: the only stream whose requests the pool serves (PyTorch up to 2.2); None for all.
     """
 
     id: PoolId
@@ -34,7 +34,7 @@ class PrivatePools:
     """Private pools of one device.
 
     pools: dictionary from pool id to private pool.
-    freeable: dictionary of the pools with a use count of 0 that still have segments.
+    freeable: part of `pools`: those with a use count of 0 that still have segments.
     scopes: open scopes, oldest first.
     no_split: ids of pools whose blocks are not split.
     use_on_oom: ids of pools that serve requests of the default pool when the device is full.
@@ -90,7 +90,10 @@ class PrivatePools:
 
     @property
     def in_capture(self) -> bool:
-        """True if a scope is open, and the release treats it as a graph capture (semantics 5.4)."""
+        """True if a scope is open and this version of PyTorch treats it as a graph capture.
+
+        Source: semantics 5.4.
+        """
         return bool(self.scopes) and self._heap.release.scope_is_capture
 
     def get_pool(self, stream: int) -> PrivatePool | None:
@@ -114,8 +117,8 @@ class PrivatePools:
     def overflow_pools(self) -> Iterator[PrivatePool]:
         """Yield the pools marked use_on_oom, in the order of upstream's hash table.
 
-        As in PyTorch, a pool stays marked after its use count reaches 0.  This method creates the
-        pool again if it was removed, and raises UpstreamAssertionError if it still has segments.
+        As in PyTorch, a pool stays marked after its use count reaches 0.  If it was then removed,
+        this method creates it again; if it still has segments, it raises UpstreamAssertionError.
         """
         for pool_id in self.use_on_oom:
             # Upstream increments and decrements the use count around each search.

@@ -28,8 +28,8 @@ from allocsim.state import PoolId
 def garbage_collect_cached_blocks(heap: Heap) -> None:
     """Release old blocks until reserved memory is at most garbage_collection_threshold * limit.
 
-    Do nothing unless threshold and memory limit are set.  Blocks are released in passes
-    (`garbage_passes`); the last pass is completed even if some of its blocks would suffice.
+    Do nothing unless both the threshold and the memory limit are set.  Blocks are released in
+    passes (`garbage_passes`); the last pass is completed even if some of its blocks would suffice.
     """
     if not heap.collects_garbage or heap.limit is None:
         return
@@ -74,8 +74,8 @@ def _age(pool: BlockPool, block: Block) -> int:
 def release_available_cached_blocks(heap: Heap, pool: BlockPool, stream: int, size: int) -> bool:
     """Release cached oversize blocks of `stream`; return True if they suffice for `size` bytes.
 
-    They must have max(size, max_split_size) bytes in total.  If one block alone is large enough,
-    only this block is released.
+    They suffice if they have max(size, max_split_size) bytes in total.  If one block alone is large
+    enough, only this block is released.
     """
     # Oversize blocks are never split, so they are kept only for requests of about their size.
     oversize = heap.config.max_split_size
@@ -111,7 +111,10 @@ def _may_release(heap: Heap, block: Block) -> bool:
 
 
 def release_cached_blocks(heap: Heap, private: PrivatePools, pending: PendingFrees) -> None:
-    """Wait for all events, complete their frees and release every free segment (semantics 2.5)."""
+    """Wait for all events, complete their frees and release every free segment.
+
+    Source: semantics 2.5.
+    """
     pending.synchronize_and_free_events()
     heap.work = Work.RELEASE_CACHED
     # Large before small; in private pools small before large.  The order shows in the history.
@@ -142,7 +145,10 @@ def _is_releasable(block: Block) -> bool:
 
 
 def release_freeable_pools(heap: Heap, private: PrivatePools) -> None:
-    """Release the free segments of private pools whose use count is 0 (semantics 2.5)."""
+    """Release the free segments of private pools whose use count is 0.
+
+    Source: semantics 2.5.
+    """
     for pool_id in private.freeable:
         _release_halves(heap, private, private.freeable[pool_id])
 
@@ -150,7 +156,9 @@ def release_freeable_pools(heap: Heap, private: PrivatePools) -> None:
 def release_cached_blocks_of_pool(
     heap: Heap, private: PrivatePools, pending: PendingFrees, pool_id: PoolId
 ) -> None:
-    """Release the free segments of one private pool, if its use count is 0 (semantics 2.5).
+    """Release the free segments of one private pool, if its use count is 0.
+
+    Source: semantics 2.5.
 
     Mirrors: release_cached_blocks
     """

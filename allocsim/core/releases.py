@@ -1,7 +1,7 @@
 """Differences between the allocators of PyTorch's releases, as data.
 
-`Release` is the behaviour of one release.  `CHANGES` has one row for each release with the changes
-since the row above, so that a new release is a new row.  A new release may also need a row in
+`Release` is the behaviour of one PyTorch release.  `CHANGES` has one row for each release with the
+changes since the row above, so that a new release is a new row.  It may also need a row in
 `recording/recording.py` (contents of recordings), `phantom/wheel.py` (published wheels),
 `analysis/explain/message_words.py` (wordings of errors) and `phantom/stub/release.h` (C++ headers).
 Source: semantics 9, and the section named at each field.
@@ -19,7 +19,7 @@ from allocsim.errors import ConfigError
 
 
 class FreeBlockOrder(Enum):
-    """Tie-break between free blocks of equal stream and size (semantics 1.5)."""
+    """Tie-break between free blocks of equal stream and size (semantics.md, section 1.5)."""
 
     ADDRESS = "lowest address"
     CREATION = "oldest block object, then lowest address"
@@ -38,7 +38,7 @@ class Overflow(Enum):
 
 
 class EmptyCacheInScope(Enum):
-    """Effect of empty_cache while a pool scope is open (semantics 2.5)."""
+    """Effect of empty_cache while a pool scope is open (semantics.md, section 2.5)."""
 
     ASSERTS = "stops on an internal assertion"
     FREEABLE_ONLY = "releases freeable private pools only"
@@ -47,7 +47,7 @@ class EmptyCacheInScope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HostStatNames:
-    """Names of statistics in torch.cuda.host_memory_stats(), which differ between releases.
+    """Names of statistics in torch.cuda.host_memory_stats(), which differ between PyTorch releases.
 
     active, active_bytes: number and bytes of blocks in use, including freed blocks that wait for a
         stream.
@@ -64,18 +64,22 @@ class HostStatNames:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Behaviour of one release.  The defaults are those of 2.1."""
+    """Behaviour of one PyTorch release; defaults are those of PyTorch 2.1.
+
+    Each docstring below is a statement that holds for a release if the field is True.  Sections are
+    those of docs/concepts/semantics.md.
+    """
 
     version: str = "2.1"
 
-    # Placement (semantics 1).
+    # Placement (semantics.md, section 1).
     free_block_order: FreeBlockOrder = FreeBlockOrder.ADDRESS
     one_division_keeps_size: bool = True
-    """roundup_power2_divisions:1 leaves the request unrounded (1.2)."""
+    """roundup_power2_divisions:1 leaves the request unrounded (section 1.2)."""
 
     # Option string (8).
     conf_variables: tuple[str, ...] = ("PYTORCH_CUDA_ALLOC_CONF",)
-    """Environment variables for the option string; the first that is set is read (8.1)."""
+    """Environment variables for the option string; the first that is set is read (section 8.1)."""
     options: frozenset[str] = frozenset(
         {
             "max_split_size_mb",
@@ -86,24 +90,24 @@ class Release:
         }
     )
     separators_checked: bool = True
-    """Every separator of a conf such as `a:b,c:d` is verified (8.2).
+    """Every separator of an option string such as `a:b,c:d` is verified (section 8.2).
 
-    In later releases any token is accepted in place of a separator, and the options that all
-    accelerators share are read before the options of CUDA.
+    If False, any token is accepted in place of a separator, and the options that all accelerators
+    share are read before the options of CUDA.
     """
     thresholds_inclusive: bool = False
-    """Sizes in a conf may equal their minimum; in earlier releases they must exceed it (8.3)."""
+    """Sizes in an option string may equal their minimum, not only exceed it (section 8.3)."""
     list_divisions_may_be_zero: bool = False
     list_tail_overwrites_last: bool = True
-    """`>` in a roundup_power2_divisions list also replaces the last size's value (1.2)."""
+    """`>` in a roundup_power2_divisions list replaces the last size's value too (section 1.2)."""
     parse_resets_non_split_rounding: bool = False
     old_error_words: bool = True
 
     # Limit (1.11).
     full_fraction_is_limit: bool = True
-    """set_per_process_memory_fraction(1.0) installs a limit equal to the total."""
+    """set_per_process_memory_fraction(1.0) sets a limit; if False, it removes the limit."""
     fraction_rounds: bool = False
-    """The limit from a memory fraction is rounded half away from zero instead of truncated."""
+    """The limit from a memory fraction is rounded to the nearest byte instead of truncated."""
 
     # Statistics, traces and snapshots (3, 6).
     counts_device_calls: bool = False
@@ -112,73 +116,80 @@ class Release:
     counts_private_pools: bool = False
     """memory_stats() has reserved_bytes_by_private_pools."""
     entry_fields: tuple[str, ...] = ()
-    """Fields of a trace entry besides action, addr, size, stream, in order."""
+    """Names of the fields that a trace entry has after action, addr, size and stream."""
     snapshot_keys: tuple[str, ...] = ("segments", "device_traces")
     settings_keys: tuple[str, ...] = ()
 
     # Private pools (5).
     scope_is_capture: bool = True
-    """A pool scope counts as a graph capture: frees of blocks that other streams use wait (5.4)."""
+    """A pool scope counts as a graph capture (section 5.4).
+
+    If True, frees of blocks that other streams use wait until the scope ends.
+    """
     scope_by_stream: bool = True
-    """begin_allocate_to_pool sends only requests of one stream to the pool (5.2)."""
+    """begin_allocate_to_pool sends only requests of one stream to the pool (section 5.2)."""
     newest_scope_wins: bool = False
     forgets_captured_streams: bool = False
-    """A free deferred to end_allocate_to_pool ignores record_stream calls in a pool scope (5.5)."""
+    """A free deferred to the end of a pool scope ignores its record_stream calls (section 5.5)."""
     unordered_deferred_frees: bool = False
     """Deferred frees complete in an order that depends on the addresses of C++ objects.
 
-    No model can know this order (12.3a).
+    No model can know this order (section 12.3a).
     """
     empty_cache_in_scope: EmptyCacheInScope = EmptyCacheInScope.ASSERTS
     overflow: Overflow = Overflow.NEVER
     overflow_may_be_expandable: bool = True
-    """Blocks of expandable segments in use_on_oom pools may serve the default pool (5.6)."""
+    """Expandable blocks of use_on_oom pools may serve the default pool (section 5.6)."""
     no_split: bool = False
     empty_cache_of_pool: bool = False
-    """empty_cache has a parameter for one private pool (2.5)."""
+    """empty_cache has a parameter for the private pool to release (section 2.5)."""
     mempools_hold_pools: bool = False
-    """A MemPool counts as a use of its pool until it is deleted (5.7)."""
+    """A MemPool counts as a user of its private pool until it is deleted (section 5.7)."""
     mempool_is_last_user: bool = False
-    """Deleting a MemPool fails an assertion if something else uses its pool (5.7)."""
+    """Deleting a MemPool fails an assertion if its private pool has another user (section 5.7)."""
     mempool_takes_mark_back: bool = False
-    """Deleting a MemPool switches use_on_oom of its pool off (5.7)."""
+    """Deleting a MemPool switches use_on_oom of its private pool off (section 5.7)."""
     release_forgets_no_split: bool = False
-    """When a pool's use count falls to 0, no_split is switched off for its id.
+    """When a private pool's use count falls to 0, no_split is switched off for its id.
 
-    In earlier releases it stays on for the id (observed on real PyTorch).
+    If False, it stays on for the id (observed on real PyTorch).
     """
 
     # Expandable segments (4).
     expandable_private_pools: bool = False
     release_skips_expandable: bool = False
-    """Release of oversize blocks skips expandable ones; before, this failed an assertion (1.10)."""
+    """Releasing oversize blocks skips expandable ones and does not assert (section 1.10)."""
     short_segment_is_destroyed: bool = False
-    """A new expandable segment shorter than the request is destroyed at once (4.2)."""
+    """A new expandable segment shorter than the request is destroyed at once (section 4.2)."""
 
     # Pinned host memory (13).
     models_host: bool = False
     """`CachingHostAllocator` models this release's allocator of pinned memory."""
     host_stats: HostStatNames | None = None
-    """Names in torch.cuda.host_memory_stats(); None if the release has none (13.5)."""
+    """Names in torch.cuda.host_memory_stats(); None if there is no such function (section 13.5)."""
     host_polls_one_size: bool = True
-    """With a background thread, a request first polls for a freed block of its size (13.4)."""
+    """With a background thread, a pinned request polls for frees of its size (section 13.4)."""
     host_counts_plain_frees: bool = True
-    """A free that waits for nothing reduces the active statistics (13.5)."""
+    """A pinned free that waits for no stream reduces the active statistics (section 13.5)."""
     host_counts_polled_size: bool = True
-    """A completed free subtracts the poll's size from active bytes, not the block's (13.5).
+    """A poll subtracts its own size from active pinned bytes for each free (section 13.5).
 
-    The poll's size is the block size that the poll searches for; -1 if it accepts any size.
+    Its own size is the block size that it searches for, or -1 if it accepts any size.  If False, it
+    subtracts the size of the block.
     """
     host_takes_newest: bool = True
-    """A request takes the newest free block of its bucket, even if it is too small (13.2)."""
+    """A pinned request takes the newest block of its bucket, even if too small (section 13.2)."""
     host_private_pools: bool = False
-    """Requests for pinned memory in a graph capture go to a private pool (13.6)."""
+    """Requests for pinned memory in a graph capture go to a private pool (section 13.6)."""
     host_stats_by_pool: bool = False
-    """Active blocks are counted for each pool; a peak is the sum of the pools' peaks (13.6)."""
+    """The peak of active pinned blocks is the sum of the peaks of the pools (section 13.6)."""
 
     # Requests of the program.
     keeps_cublas_workspaces: bool = True
-    """cuBLAS keeps a workspace per handle and stream, not one for each matrix product (12.10)."""
+    """cuBLAS keeps a workspace for each handle and stream (section 12.10).
+
+    If False, each matrix product requests one.
+    """
 
     # The out-of-memory text (7.2).
     oom_text: str = (
@@ -193,7 +204,7 @@ class Release:
     oom_advice_expandable: str | None = None
     """Text in place of `oom_advice` while expandable segments are on; None keeps `oom_advice`."""
     oom_device_is_raw_byte: bool = False
-    """The device index is printed as a raw byte; for GPU 0 this is NUL, which ends the text."""
+    """The error text has the device index as a raw byte; for GPU 0 it is NUL and ends the text."""
     oom_counts_private_pools: bool = False
 
 
@@ -420,7 +431,10 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
 )
-"""One row for each release: changes since the row above; `+options` adds option names."""
+"""For each PyTorch release, its version and the fields of `Release` that changed since the last.
+
+The key "+options" adds names to the field `options`.
+"""
 
 
 def _accumulate() -> dict[str, Release]:
@@ -435,13 +449,16 @@ def _accumulate() -> dict[str, Release]:
 
 
 RELEASES: dict[str, Release] = _accumulate()
-"""Every modelled release by "major.minor"."""
+"""Every modelled PyTorch release, keyed by "major.minor"."""
 
 NEWEST: str = CHANGES[-1][0]
 
 
 def find_release(version: str) -> Release:
-    """Return the release of a version such as "2.15", "2.9.1" or "2.6.0+cu124"."""
+    """Return the modelled release for a PyTorch version such as "2.9.1" or "2.6.0+cu124".
+
+    Raises ConfigError if it is not modelled.
+    """
     key = ".".join(version.partition("+")[0].split(".")[:2])
     if key not in RELEASES:
         first = CHANGES[0][0]

@@ -47,8 +47,8 @@ class ReplayAllocator(CachingAllocator):
 
         Return this step, or None if the loop ran all steps.
 
-        waiting: frees that a step requested and a later step completes, by the name of the block
-            (its recorded address).
+        waiting: dictionary from a block's name (its recorded address) to the free that a step
+            requested and a later step completes.
         moved: list to which each step appends its change in allocated bytes.
         places: list to which each step appends the address of its block; if it is given, the loop
             adds no entries to the history.
@@ -88,7 +88,7 @@ class ReplayAllocator(CachingAllocator):
         return self.heap.named
 
     def take_name(self, name: int) -> int | None:
-        """Remove the name (recorded address) of a block; return its address, None if unknown."""
+        """Remove a block's name (recorded address); return its address, None for no such name."""
         block = self.heap.named.pop(name, None)
         if block is None:
             return None
@@ -115,13 +115,16 @@ class ReplayAllocator(CachingAllocator):
 
     @property
     def collects_garbage_above(self) -> int | None:
-        """Reserved bytes above which a request collects garbage; None if never (semantics 1.9)."""
+        """Reserved bytes above which a request collects garbage; None if never.
+
+        Source: semantics 1.9.
+        """
         if not self.heap.collects_garbage or self.heap.limit is None:
             return None
         return int(self.config.garbage_collection_threshold * self.heap.limit)
 
     def count_with(self, folder: Folder) -> None:
-        """Use the function `folder`, not `fold_records`, to add up changes to the statistics."""
+        """Use the function `folder` in place of `fold_records` to add up changes of statistics."""
         self.heap.stats.folder = folder
 
     def set_block_statistics(self, journals: Iterable[Journal]) -> None:
@@ -167,7 +170,7 @@ def plant(heap: Heap, private: PrivatePools, segments: Iterable[SegmentState]) -
     """Create `segments` in an empty heap, with their blocks.
 
     The statistics count the blocks as if each had just got its present state.
-    Returns the freed blocks that wait for their free to complete, by address.
+    Returns a dictionary from address to block, for freed blocks whose free is not complete.
     """
     pending: dict[int, Block] = {}
     ranges: dict[BlockPool, list[SegmentState]] = {}

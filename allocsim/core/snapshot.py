@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class TraceEntry(NamedTuple):
     """One action of the allocator.
 
-    action: "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free",
-        "segment_map", "segment_unmap", "oom" or "snapshot".
+    action: name in a snapshot: "alloc", "free_requested", "free_completed", "segment_alloc",
+        "segment_free", "segment_map", "segment_unmap", "oom" or "snapshot".
     address: address of the block or segment; free bytes of the device if the action is "oom".
     size: bytes; the requested size if the action concerns a block.
     """

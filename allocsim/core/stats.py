@@ -138,14 +138,14 @@ class SavedBytes:
 class DeviceStats:
     """Statistics of one device.
 
-    pools: statistics of the small pool (index True) and of the large pool (index False).
+    pools: dictionary from True to the statistics of small pools, and from False to those of large.
     folder: function that adds up the changes in the journal and returns the totals; `fold_records`
         or a faster function with equal results.
     saved_bytes: values at the last call of `save_bytes`, known after the next `fold`.
     saved_at: lengths of the journal's columns 1 and 4 (`Journal`) at the last call of `save_bytes`;
         None after a `fold`.
-    reserved_by_pool: reserved bytes of each private pool, by suffix ("all", "small_pool",
-        "large_pool").
+    reserved_by_pool: dictionary from the id of a private pool to its reserved bytes, keyed by the
+        suffix in memory_stats() ("all", "small_pool", "large_pool").
     """
 
     __slots__ = (
