@@ -1,7 +1,8 @@
 """Comparison of a replay under the recorded settings with the recording.
 
-All entries must be equal and in the same order, and the final segments must have equal blocks.
-After the first entry that differs, only the addresses of requests are compared (semantics 6.2).
+All history entries must be equal and in the same order, and the final segments must have equal
+blocks.  After the first entry that differs, only the addresses of requests are compared.  Source:
+semantics 6.2.
 """
 
 from __future__ import annotations

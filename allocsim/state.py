@@ -1,6 +1,6 @@
 """Memory of a device at one moment: segments and their blocks.
 
-The blocks of a valid segment cover it without gap or overlap (semantics 6.5).
+The blocks of a valid segment cover it without gap or overlap (semantics.md, section 6.5).
 `recording/soundness.py` checks this for recordings, and `core/check.py` for the model.
 """
 

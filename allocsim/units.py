@@ -48,7 +48,7 @@ def format_size(size: int) -> str:
     """Format `size` bytes as PyTorch does: "512 bytes", "2.00 MiB", "1024.00 MiB", "1.50 GiB".
 
     The limits are inclusive (exactly 1 MiB is "1024.00 KiB").  The argument is unsigned, so a
-    negative difference gives a huge number, as upstream prints it (semantics 7.1).
+    negative difference gives a huge number, as upstream prints it (semantics.md, section 7.1).
 
     Mirrors: format_size
     """

@@ -3,13 +3,13 @@
 `Threshold` infers the memory limit from garbage collections: a request that needs new memory first
 releases cached blocks until reserved memory is below garbage_collection_threshold * limit.  The
 blocks that were released bound the threshold from above, the blocks that were kept bound it from
-below (semantics 1.9).
+below (semantics.md, section 1.9).
 
 `learn_start` learns the sizes of blocks from before the first entry.  A recording shows only the
 requested size of such a block.  The block may be up to 1 MiB larger, because the large pool splits
 a block only if the remainder is larger than that.  If the replay serves a request from the free
 memory right after such a block, but the recorded run did not, the block is larger than in the
-replay (semantics 1.7, 6.6).
+replay (semantics.md, sections 1.7, 6.6).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def is_limited(gap: Gap, allocator: ReplayAllocator) -> bool:
     limit, config = allocator.memory_limit, allocator.config
     if limit is None or gap.step is None:
         return False
-    # The limit counts the whole segment, even if an expandable one only grows (semantics 1.8).
+    # The limit counts the whole segment, even if an expandable segment only grows (1.8).
     return reserved + config.segment_size(config.round_size(gap.step.size)) > limit
 
 

@@ -2,7 +2,7 @@
 
 A gap consists of the entries between two steps of the program, such as segment_free.  An
 explanation is a sequence of steps that may have caused these entries.  Evidence that distinguishes
-the causes (semantics 1.8, 2.4, 2.5):
+the causes (semantics.md, sections 1.8, 2.4, 2.5):
 
 - A request that found a free block was not refused (but see `_may_grow_in_place`).  If memory
   was returned to the driver just before the request, empty_cache returned it.
@@ -137,7 +137,7 @@ def _known_calls(gap: Gap) -> Iterator[Planned]:
 
 
 def _by_calls(gap: Gap, allocator: ReplayAllocator) -> list[Explanation]:
-    # The deletion of a MemPool returns only the memory of that pool (semantics 5.7).
+    # The deletion of a MemPool returns only the memory of that pool (semantics.md, section 5.7).
     first = next((i for i, entry in enumerate(gap.released) if entry.pool < 0), len(gap.released))
     empty = _by_call(gap, (), Cause.EMPTY_CACHE)
     if first == 0:
@@ -201,9 +201,9 @@ def _by_request(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> Iterator[
 
 
 def _may_grow_in_place(gap: Gap, allocator: ReplayAllocator) -> bool:
-    # Mapped pages of an expandable segment (semantics 4.2) can serve the request, although the
-    # search for a free block excludes them as a block of max_split_size or more.  Options that the
-    # program has just set may have the same effect.
+    # Mapped pages of an expandable segment (4.2) can serve the request, although the search for a
+    # free block excludes them as a block of max_split_size or more.  Options that the program has
+    # just set may have the same effect.
     config = allocator.config
     is_so = config.expandable_segments and config.max_split_size != UNLIMITED
     return is_so or has_just_set(gap)

@@ -7,8 +7,8 @@ not guarantee.
 
 The peak of a replay that completes is a sufficient device size, because on such a device each
 request has the same outcome.  In two cases the peak is only the first size to try: with expandable
-segments, whose address space is 9/8 of the device (semantics 4.1, 4.4), and with limits that change
-with the device, such as a memory fraction (semantics 1.11).
+segments, whose address space is 9/8 of the device (semantics.md, sections 4.1, 4.4), and with
+limits that change with the device, such as a memory fraction (semantics.md, section 1.11).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Find settings that have the same effect on a recording, from its request sizes alone.
 
 A search replays only one of several equivalent settings.  Two settings are equivalent if every
-comparison that the allocator makes has the same result under both settings (semantics 1.2 to 1.7,
-1.9 to 1.11):
+comparison that the allocator makes has the same result under both settings.  Source: semantics 1.2
+to 1.7, 1.9 to 1.11.  For each option:
 
 1. Rounding has an effect only through the rounded values of the requested sizes.  The sizes of
    blocks from before the recording count too, since a replay may start empty and request them.
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
-    """Request sizes rounded under a setting (semantics 1.2).
+    """Request sizes rounded under a setting (semantics.md, section 1.2).
 
     each: rounded sizes in the order of `RequestedSizes.sizes`, as the raw bytes of an int64 array,
         because bytes are fast to compare and hash.
@@ -90,7 +90,7 @@ class RequestedSizes:
 
 
 def rounded_by(config: AllocatorConfig, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the block size for each request size; both are bytes (semantics 1.2)."""
+    """Return the block size for each request size; both are bytes (semantics.md, section 1.2)."""
     starts, steps = _rounding_intervals(config, int(sizes.max(initial=1)).bit_length())
     step = steps[np.searchsorted(starts, sizes, side="right") - 1]
     return -(-sizes // step) * step
