@@ -17,8 +17,6 @@ of the default pool.  PyTorch 2.11 moved these pools from attempt 7 to attempt 4
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from allocsim.core.block import Block
 from allocsim.core.expandable import try_allocate_expandable_block
 from allocsim.core.find_split_merge import Heap
@@ -36,7 +34,6 @@ from allocsim.core.snapshot import Work
 from allocsim.errors import OutOfMemoryError, UndefinedBehaviorError
 
 
-@dataclass(slots=True)
 class AllocParams:
     """Parameters of one request; sizes in bytes.
 
@@ -49,13 +46,26 @@ class AllocParams:
     Source: semantics 1.12.
     """
 
-    pool: BlockPool
-    stream: int
-    size: int
-    segment_size: int
-    expandable: bool
-    may_split: bool
-    is_rejected: bool = False
+    __slots__ = (
+        "pool", "stream", "size", "segment_size", "expandable", "may_split", "is_rejected"
+    )  # fmt: skip
+
+    def __init__(  # noqa: PLR0917  (one for each field)
+        self,
+        pool: BlockPool,
+        stream: int,
+        size: int,
+        segment_size: int,
+        expandable: bool,
+        may_split: bool,
+    ) -> None:
+        self.pool = pool
+        self.stream = stream
+        self.size = size
+        self.segment_size = segment_size
+        self.expandable = expandable
+        self.may_split = may_split
+        self.is_rejected = False
 
 
 class Attempts:

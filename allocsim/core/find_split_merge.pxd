@@ -1,3 +1,4 @@
+from allocsim.core.device cimport Device
 from allocsim.core.block cimport Block
 from allocsim.core.pool cimport BlockPool
 from allocsim.core.pool cimport KeyLayout
@@ -5,7 +6,8 @@ from allocsim.core.stats cimport DeviceStats
 
 
 cdef class Heap:
-    cdef public object release, config, device, limit, trace, work, witnessed
+    cdef public object release, config, limit, trace, work, witnessed
+    cdef public Device device
     cdef public bint made_expandable, numbers_objects
     cdef public object rounded_sizes, named
     cdef public dict live, pending
@@ -21,3 +23,8 @@ cdef class Heap:
     )
     cpdef free_now(self, Block block)
     cpdef tuple free_block(self, Block block)
+    cpdef Block alloc_segment(self, BlockPool pool, unsigned long long stream, long long size)
+    cpdef release_block(self, Block block)
+    cpdef count_reserved(self, BlockPool pool, long long size, int segments=*)
+    cpdef record(self, action, unsigned long long address, long long size, unsigned long long stream, BlockPool pool)
+    cpdef new_segment_rank(self, unsigned long long base, long long size)

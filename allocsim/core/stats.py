@@ -7,7 +7,7 @@ until the program frees it, and active until the free is complete.  Source: sema
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from allocsim.core.columns import Column
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from allocsim.core.block import Block
 
 
-@dataclass(slots=True)
 class Stat:
     """One statistic of torch.cuda.memory_stats().
 
@@ -38,10 +37,10 @@ class Stat:
     freed: sum of all decreases, as a positive number.
     """
 
-    current: int = 0
-    peak: int = 0
-    allocated: int = 0
-    freed: int = 0
+    __slots__ = ("current", "peak", "allocated", "freed")
+
+    def __init__(self) -> None:
+        self.current = self.peak = self.allocated = self.freed = 0
 
     def increase(self, amount: int) -> None:
         self.current += amount
@@ -81,19 +80,21 @@ _FOLDED: Final = 7
 """Number of statistics in `_BLOCK_STATS` that come from the journal: all but the last two."""
 
 
-@dataclass(slots=True)
 class StatGroup:
     """Statistics of one suffix of memory_stats(): `all`, `small_pool` or `large_pool`."""
 
-    allocation: Stat = field(default_factory=Stat)
-    allocated_bytes: Stat = field(default_factory=Stat)
-    active: Stat = field(default_factory=Stat)
-    active_bytes: Stat = field(default_factory=Stat)
-    requested_bytes: Stat = field(default_factory=Stat)
-    inactive_split: Stat = field(default_factory=Stat)
-    inactive_split_bytes: Stat = field(default_factory=Stat)
-    segment: Stat = field(default_factory=Stat)
-    reserved_bytes: Stat = field(default_factory=Stat)
+    __slots__ = _BLOCK_STATS
+
+    def __init__(self) -> None:
+        self.allocation = Stat()
+        self.allocated_bytes = Stat()
+        self.active = Stat()
+        self.active_bytes = Stat()
+        self.requested_bytes = Stat()
+        self.inactive_split = Stat()
+        self.inactive_split_bytes = Stat()
+        self.segment = Stat()
+        self.reserved_bytes = Stat()
 
     def add(self, moves: GroupMoves) -> None:
         for stat, moved in zip(
