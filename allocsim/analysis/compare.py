@@ -1,9 +1,10 @@
 """Compare two recordings A and B, or one recording under two settings A and B.
 
-The differences of all owners (lines of code, stacks, modules, …) add up to the difference of peak
-memory exactly.  A block of A is paired with a block of B that has the same owner and the same
-stack, apart from line numbers.  Blocks with one stack are paired in order of allocation; if A and B
-have different numbers of them, blocks of equal size are paired first.
+Memory is compared by owner (line of code, stack, module, …), at one moment of each run.  The
+differences of all owners add up exactly to the difference in allocated memory.  To separate grown
+blocks from new ones, a block of A is paired with a block of B that has the same owner and the same
+stack, apart from line numbers.  Blocks with equal stacks are paired in order of allocation; if A
+and B have different numbers of such blocks, blocks of equal size are paired first.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Side:
     reserved: parts of peak reserved memory, or of reserved memory if there are no entries.
     at, held: moment at which owners are compared, and the blocks allocated then.
     retries, ooms, driver_calls: num_alloc_retries, num_ooms and num_device_alloc of the whole run;
-        None if the recording has no entries, or if the release does not count them.
+        None if the recording has no entries, or if the PyTorch release does not count them.
     outline: curve of memory over the run, for a small chart; None if the recording has no entries.
     """
 
@@ -144,10 +145,10 @@ class Change:
     """Change of the memory of one owner from A to B.
 
     owner: name of the owner in B; name in A if it holds no memory in B.
-    was: name of the owner in A, which differs if the line number changed.
+    was: name of the owner in A; it differs from `owner` if only the line number changed.
     a_bytes, b_bytes, a_blocks, b_blocks: bytes and number of blocks in A and in B.
     resized: bytes by which the blocks that are in both A and B grew.
-    requested: change of the bytes before rounding.
+    requested: change of the requested bytes (sizes before rounding).
     """
 
     owner: str
@@ -225,7 +226,8 @@ def _resized(a: Mapping[str, Sequence[int]], b: Mapping[str, Sequence[int]]) -> 
     found = 0
     for stack in a.keys() & b.keys():
         ours, theirs = list(a[stack]), list(b[stack])
-        # Without this, one more block at the front would make every later pair differ in size.
+        # Pair blocks of equal size first.  Pairs by position alone would all differ in size after
+        # an additional block.
         if len(ours) != len(theirs):
             same = Counter(ours) & Counter(theirs)
             ours, theirs = _without(ours, same), _without(theirs, same)
@@ -313,7 +315,7 @@ def compare(
         recording without entries has only "end".
     by: grouping of owners: "line", "stack", "module", "category", "stream" or "pool".
     device: device number in both; None if only one device is recorded.
-    torch_version: release to model; None to choose it from each recording.
+    torch_version: PyTorch release to model; None to choose it from each recording.
     progress: callback for the progress of the replays.
     Raises RecordingError for an unknown device or moment, and ValueError for an unknown `by`.
     """
@@ -338,12 +340,15 @@ def compare_settings(
     torch_version: str | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compare `recording` under two settings.
+    """Replay one recording under two settings A and B, and compare the replays.
 
     confs: PYTORCH_CUDA_ALLOC_CONF of A and of B; None for the recorded value.
-    at, by, device, torch_version, progress: see `compare`.
+    at, by: moment to compare, and grouping of owners; the values are those of `compare`.
+    device: device number; None if only one device is recorded.
+    torch_version: PyTorch release to model; None to choose it from the recording.
+    progress: callback for the progress of the replays.
     Raises the errors of `compare`.  Also raises RecordingError for a recording without
-    entries, and ConfigError for a setting that the release refuses.
+    entries, and ConfigError for a setting that the PyTorch release refuses.
     """
     trace = recording.only_device(device)
     if not trace.count(Action.ALLOC):

@@ -1,8 +1,8 @@
 """Replay all ranks of a distributed job and compare their memory.
 
-The rank of a file is stored in it, or read from the name of the file or folder ("rank3", "rank_3",
-"r3", or the only number that differs).  Results do not contain the recording, so that one process
-can replay thousands of files.
+The rank (number of a process of the job) is stored in a recording, or is read from the name of its
+file or folder ("rank3", "rank_3", "r3", or the only number that differs between the files).
+Results do not contain the recording, so one process can replay thousands of files.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _NUMBER = re.compile(r"\d+")
 
 
 def found_in(names: Iterable[str]) -> dict[str, int | None]:
-    """Return the rank of each recording in `names`, by its path; None for an unknown rank.
+    """Return a dictionary from the path of each recording to its rank; None for an unknown rank.
 
-    names: paths of files, and of folders with recordings.
+    names: paths of recordings, and of folders with recordings.
     Raises RecordingError for a folder without recordings.
     """
     paths: list[str] = []
@@ -81,18 +81,18 @@ def _by_difference(paths: Sequence[str]) -> list[int | None] | None:
 
 @dataclass(frozen=True, slots=True)
 class RankRun:
-    """Results of replaying one rank.
+    """Results of replaying the recording of one rank.
 
     If the recording is only a state (a snapshot without entries), sizes are read from the snapshot,
     and results that need a replay are None.
 
-    reserved_bytes, allocated_bytes: peaks in bytes.
+    reserved_bytes, allocated_bytes: peaks in bytes; for a state, the bytes at that moment.
     is_as_recorded: True if the replay equals the recorded run in every entry; None if they cannot
         be compared, for example because the settings are not the recorded ones.
     outline: curve of memory over the run, for a small chart.
-    smallest_device: memory in bytes of the smallest sufficient device; None if it was not searched
-        or if no device suffices.
-    recorded_release: release of PyTorch that the file names; "" if it names none.
+    smallest_device: bytes of the smallest device on which every request succeeds; None if this size
+        was not searched, or if no device suffices.
+    recorded_release: PyTorch release that the file names; "" if it names none.
     times_us: times of the first and last entry in microseconds since 1970; None if not recorded.
     """
 
@@ -123,9 +123,11 @@ class RankRun:
 def run_of(
     path: str, conf: str | None = None, torch_version: str | None = None, *, smallest: bool = False
 ) -> RankRun:
-    """Load a recording and replay the device with the most entries.
+    """Load a recording and replay its device with the most entries.
 
-    smallest: also find its smallest sufficient device.
+    conf: PYTORCH_CUDA_ALLOC_CONF; None for the recorded value.
+    torch_version: PyTorch release to model; None to choose it from the recording.
+    smallest: also find the smallest device memory with which every request succeeds.
     """
     recording = load(path)
     trace, made = recording.busiest_device(), recording.provenance or Provenance()
@@ -171,7 +173,7 @@ def run_of(
 Watch = Callable[[int, int], object]
 """Callback with the number of finished files and the number of all files."""
 
-_ALONE = 2  # largest number of files that are read in this process; starting more would take longer
+_ALONE = 2  # up to this number of files, no worker process is started
 
 _LONGEST_GAP_US = 3600 * 1_000_000
 """Longest time from the end of one recording of a job to the start of the next, in microseconds."""
@@ -187,10 +189,11 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Ranks(Shown):
-    """Results of replaying all ranks of a job.
+    """Results of replaying all ranks (processes) of a distributed job.
 
+    runs: result for each rank, in order of rank.
     refused: files that could not be replayed.
-    conf: setting of all ranks; None for the recorded settings.
+    conf: PYTORCH_CUDA_ALLOC_CONF of all ranks; None for the recorded value of each rank.
     notes: sentences about what was inferred, not recorded.
     """
 
@@ -201,17 +204,17 @@ class Ranks(Shown):
 
     @property
     def decides(self) -> RankRun:
-        """Rank with the most reserved memory; of equal ranks, the first."""
+        """Rank with the highest peak of reserved memory; of equal ranks, the first."""
         return max(self.runs, key=lambda run: run.reserved_bytes)
 
     @property
     def least(self) -> RankRun:
-        """Rank with the least reserved memory."""
+        """Rank with the lowest peak of reserved memory."""
         return min(self.runs, key=lambda run: run.reserved_bytes)
 
     @property
     def median_bytes(self) -> int:
-        """Median of the peak reserved bytes."""
+        """Median over all ranks of the peak reserved bytes."""
         return median_low(run.reserved_bytes for run in self.runs)
 
     @property
@@ -234,7 +237,7 @@ class Ranks(Shown):
 
     @property
     def smallest_device(self) -> int | None:
-        """Memory in bytes of the smallest device that suffices for every rank; None if unknown."""
+        """Bytes of the smallest device on which every rank can run; None if unknown."""
         sizes = [run.smallest_device for run in self.runs]
         return None if None in sizes else max(size or 0 for size in sizes)
 
@@ -268,17 +271,19 @@ def ranks(
 ) -> Ranks:
     """Replay the recordings of all ranks of a job and compare them.
 
-    names: paths of files, and of folders with recordings.
+    names: paths of recordings, and of folders with recordings.
     conf: PYTORCH_CUDA_ALLOC_CONF for all ranks; None for the recorded value of each rank.
-    torch_version: release to model; None for the recorded release.
-    smallest: also find the smallest device of each rank, which takes about ten replays.
-    mixed: accept files that cannot be of one job.
-    jobs: number of processes; None for one per core.
-    executor: executor for the replays instead of processes; its workers must be able to read the
-        files.
-    watch: progress callback.
-    Raises RecordingError if no file can be read, or if two files have the same rank; without
-    `mixed`, also if files differ in their release or were recorded more than an hour apart.
+    torch_version: PyTorch release to model; None for the recorded release.
+    smallest: also find the smallest device on which each rank can run; this takes about ten replays
+        for each rank.
+    mixed: accept files of several jobs, which differ in PyTorch release or were recorded more than
+        an hour apart.
+    jobs: number of worker processes; None for one per core.
+    executor: executor that runs the replays instead of worker processes; its workers must be able
+        to read the files.
+    watch: callback for the number of finished files and the number of all files.
+    Raises RecordingError if no file can be read, if two files have the same rank, or if the files
+    are of several jobs and `mixed` is False.
     """
     found = found_in(names)
     answers: dict[str, RankRun | Refused] = {}
@@ -288,7 +293,7 @@ def ranks(
         if watch is not None:
             watch(len(answers), len(found))
 
-    # A process for each of one or two files would take longer to start than the replays.
+    # For one or two files, starting worker processes would take longer than the replays.
     width = 1 if len(found) <= _ALONE else min(jobs or os.cpu_count() or 1, len(found))
     act = partial(_answer, conf=conf, torch_version=torch_version, smallest=smallest)
     with Crew(width, executor) as crew:

@@ -1,9 +1,9 @@
 """Headroom of a recording on a device, and the smallest sufficient device for several settings.
 
-*Headroom* is the memory that the driver has left, plus the memory that PyTorch could return to it;
-it is measured after each request that needs the driver.  *Unusable* memory is in free blocks that
-cannot serve the largest request of the recording (the "unusable free space index" of Gorman and
-Whitcroft, Ottawa Linux Symposium 2006, in bytes).
+*Headroom* is the free memory of the device, plus the memory that PyTorch could return to the
+driver.  It is measured after each request for which the driver provides memory.  *Unusable* memory
+is in free blocks that cannot serve the largest request of the recording (the "unusable free space
+index" of Gorman and Whitcroft, Ottawa Linux Symposium 2006, in bytes).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SPANS = 12
 class HeadroomPoint:
     """Memory after a request for which the driver provided memory.
 
-    free_bytes: free device memory, within the limit of a memory fraction.
+    free_bytes: free device memory, or the part of it that a memory fraction still allows.
     returnable_bytes: memory that PyTorch could return to the driver.
     idle_bytes: memory in free blocks.
     unusable_bytes: memory in free blocks that cannot serve the largest request of the recording.
@@ -68,7 +68,7 @@ class HeadroomPoint:
 
 
 class HeadroomWatch(Observer):
-    """Observer that measures the headroom after each request served by the driver."""
+    """Observer that measures the headroom after each request for which the driver gave memory."""
 
     def __init__(self, largest: tuple[int, int]) -> None:
         self.points: list[HeadroomPoint] = []
@@ -108,7 +108,7 @@ class Span:
 
 
 def spans_of(timeline: Timeline, count: int) -> tuple[Span, ...]:
-    """Divide a timeline into `count` spans with about equally many changes of memory."""
+    """Divide a timeline into up to `count` spans with about equally many changes of memory."""
     rows = len(timeline.entry)
     edges = np.unique(np.linspace(0, rows, count + 1).astype(np.int64))
     return tuple(
@@ -129,10 +129,9 @@ def largest_entry(trace: Trace) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Smallest device that suffices under one setting.
+    """Smallest device on which every request succeeds under one setting.
 
-    capacity: the device and its size, proved by a replay; None if the release refuses the setting
-        or no device suffices.
+    capacity: the device and its size, proved by a replay; None if no device suffices.
     """
 
     conf: str
@@ -143,12 +142,12 @@ class Need:
 class Risk(Shown):
     """Risk that one device of a recording runs out of memory.
 
-    run, device_run: replay with the given device memory.
-    spans: peaks of successive parts of the recording.
-    points: headroom after each request that the driver served.
-    tightest: first point with the least headroom; None if the driver served no request.
+    run, device_run: replay with the given device memory, and its result for the device.
+    spans: peaks of memory in successive parts of the recording.
+    points: headroom after each request for which the driver provided memory.
+    tightest: first point with the least headroom; None if there are no points.
     code: line and stack of the request at `tightest`; None if unknown.
-    largest_entry, largest_bytes: entry and size of the largest request.
+    largest_entry, largest_bytes: entry number and size of the largest request.
     needs: smallest sufficient device for each setting.
     measures: numbers that describe fragmentation.
     recommendation: recommended setting for the given device memory.
@@ -169,12 +168,12 @@ class Risk(Shown):
 
     @property
     def entries_left(self) -> int | None:
-        """Number of entries after the recorded error; None if no request fails or is recorded."""
+        """Number of entries after the last recorded error; None if the replay has no error."""
         return entries_left(self.prepared) if self.device_run.ooms else None
 
     @property
     def most_unusable(self) -> HeadroomPoint | None:
-        """First measurement with the most unusable memory; None if no request needed the driver."""
+        """First point with the most unusable memory; None if there are no points."""
         return max(self.points, key=lambda point: point.unusable_bytes, default=None)
 
     def headline(self) -> str:
@@ -205,10 +204,13 @@ def risk_of(
 ) -> Risk:
     """Return the headroom of one device of `recording`, and its smallest sufficient device.
 
-    confs: further settings for which to find the smallest device; None for the usual settings.
+    conf: PYTORCH_CUDA_ALLOC_CONF; None for the recorded value.
+    device_memory: bytes or "24GiB"; None for the recorded or inferred size.
+    torch_version: PyTorch release to model; None to choose it from the recording.
     device: device number; None if only one device is recorded.
-    watch: progress callback for the replays that search for smallest devices; see `Watch`.
-    conf, device_memory, torch_version, progress: see `replay`.
+    confs: further settings for which to find the smallest device; None for the usual settings.
+    progress: callback for the progress of the first replay.
+    watch: function from a setting that is tried to a progress callback for its replay, or None.
     """
     (prepared,) = prepare(recording, recording.only_device(device).device, torch_version)
     if not len(prepared.trace):
@@ -255,6 +257,6 @@ def _needs(trials: Trials, setting: Setting, confs: Sequence[str] | None) -> tup
         else tuple(map(Setting, confs))
     )
     for each in others:
-        each.config(prepared.release)  # raise now for a setting that the release refuses
+        each.config(prepared.release)  # raises ConfigError for a setting that the release refuses
     every = dict.fromkeys([setting, *others])
     return tuple(Need(each.conf, smallest_device(trials, each)) for each in every)

@@ -1,7 +1,7 @@
 """Summarise a recording: format of its file, contents and memory of each device.
 
-All numbers are counted from the file without a replay, so the peak of allocated memory is not
-known.
+All numbers are counted from the file without a replay.  The peak of allocated memory needs a
+replay, so it is not among them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Stats(Shown):
     """Summary of a recording.
 
     form: format of the file; None if the recording is not in a file.
-    layout: arrangement of the contents; see `Recording`.
+    layout: arrangement of the contents, such as "snapshot" or "segment list"; the values are those
+        of `Recording.layout`.
     releases: PyTorch releases that write this layout, oldest first; empty if the file contains only
         requests and frees.
     torch_version, device_name, device_memory, is_phantom, command: facts about the recorded run
@@ -74,7 +75,7 @@ class Stats(Shown):
     conf: PYTORCH_CUDA_ALLOC_CONF of the run; None if not recorded.
     stacks, frames: number of distinct stacks and frames.
     deepest: number of frames in the deepest stack.
-    annotations: number of the program's annotations, such as optimizer steps.
+    annotations: number of named time ranges that the program recorded, such as optimizer steps.
     marks: number of recorded calls that have no entry, such as empty_cache().
     """
 
@@ -107,7 +108,7 @@ class Stats(Shown):
 
 
 def stats(recording: Recording) -> Stats:
-    """Return a summary of `recording`, and of its file if the file still exists.
+    """Return a summary of `recording`; the format of its file is None if the file is gone.
 
     Raises RecordingError if the file exists and cannot be read.
     """
@@ -143,7 +144,7 @@ def stats(recording: Recording) -> Stats:
 def _starts(recording: Recording) -> dict[int, tuple[SegmentState, ...]]:
     starts: dict[int, tuple[SegmentState, ...]] = {}
     find_defects(recording, starts)
-    # The segments of a device without requests are its state, not a start.
+    # The segments of a device without requests are its final state, not a start state.
     with_history = {trace.device for trace in recording.devices if len(trace.inputs())}
     return {device: start for device, start in starts.items() if device in with_history}
 

@@ -1,6 +1,6 @@
 """Detect new recordings in a folder.
 
-A file is read when it no longer grows, and again only after it changed.
+A file is read once it no longer grows, and is read again only if it changes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Unreadable:
 
 
 class Arrivals:
-    """Scanner for new recordings in a folder.
+    """Scanner that finds new recordings in a folder.
 
     folder: folder to scan; it need not exist yet.
     waits: True if a file was still growing at the last scan.
@@ -63,7 +63,10 @@ class Arrivals:
         self._read: dict[Path, _Look] = {}
 
     def scan(self, now: float) -> Iterator[Arrival | Unreadable]:
-        """Yield the new or changed recordings, by name; `now` is the time in seconds since 1970."""
+        """Yield new and changed recordings, sorted by path.
+
+        now: time in seconds since 1970.
+        """
         self.waits = False
         last, self._last = self._last, {}
         for path in self._files():
@@ -75,7 +78,8 @@ class Arrivals:
             self._last[path] = seen
             if self._read.get(path) == seen:
                 continue
-            # A file from a machine whose clock is ahead never looks old, hence the second test.
+            # A file from a machine whose clock is ahead never looks old, but it is complete if it
+            # has not changed since the last scan.
             rests = now - stat.st_mtime >= _REST or last.get(path) == seen
             if not rests:
                 self.waits = True

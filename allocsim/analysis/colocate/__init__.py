@@ -1,7 +1,7 @@
 """Replay several recorded programs on one card, and find the smallest card for them.
 
-Each size comes from a replay of all programs together, except `Colocation.any_order`, which is the
-sum of the programs' own peaks.
+Each size is the result of a replay of all programs together, except `Colocation.any_order`, which
+is the sum of the programs' separate peaks.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ __all__ = [
 _EXPANDABLE = "expandable_segments:True"
 
 Watch = Callable[[str], Progress | None]
-"""Callback that takes the name of a group of replays and returns a progress callback, or None."""
+"""Function from the name of a group of replays to a progress callback for them, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Variant of the run, such as with expandable segments, and the memory that it needs.
+    """Variant of the run, for example with expandable segments, and the memory that it needs.
 
-    name: "as given", or the change for all programs, such as "expandable_segments:True".
+    name: "as given", or the change made to all programs, such as "expandable_segments:True".
     peak: largest use of an unlimited card, in bytes; None if a request fails even there.
     smallest: bytes of the smallest card on which every request succeeds; None if unknown.
     """
@@ -57,13 +57,13 @@ class Colocation(Shown):
     """Result of a replay of several programs on one card.
 
     threads: True if the programs are threads of one process with one allocator.
-    by_time: True if the programs run at the same time: their requests are in the order of the
+    by_time: True if the programs run at the same time.  Their requests are then in the order of the
         recorded times, and each program has one phase.
     run: replay on the given card.
-    ways: variants of the run: first as given, then with changes that may reduce memory; empty if
-        the smallest card was not searched.
-    any_order: sum of the largest use of the card by each program, in bytes.  On a card of this
-        size, the requests succeed in every order.  None for threads.
+    ways: the run as given, followed by variants that may need less memory; empty if the smallest
+        card was not searched.
+    any_order: sum of the peaks of the separate programs, in bytes.  On a card of this size, the
+        requests succeed in every order.  None for threads.
     """
 
     programs: tuple[Program, ...]
@@ -122,13 +122,13 @@ def colocate(
     threads: run the programs as threads of one process, with one allocator.
     sleep: memory that programs release after each phase: a value of `Sleep` for all programs, such
         as "cache", or for one program, such as "B:cache".
-    conf: setting of all programs; None for the recorded ones.
-    context: bytes of each CUDA context; None for the recorded ones.
-    torch_version: release to model; None for the recorded one.
-    device: device number in each recording; None if only one is recorded.
-    smallest: find the smallest card, also with an empty_cache after each phase and with expandable
-        segments.
-    watch: function that returns a progress callback for each group of replays; see `Watch`.
+    conf: PYTORCH_CUDA_ALLOC_CONF of all programs; None for the recorded values.
+    context: bytes of each CUDA context; None for the recorded sizes.
+    torch_version: PyTorch release to model; None for the recorded release.
+    device: device number in each recording; None if only one device is recorded.
+    smallest: find the smallest card for the run as given, with an empty_cache after each phase, and
+        with expandable segments.
+    watch: function from the name of a group of replays to a progress callback for them, or None.
     Raises RecordingError for files that cannot be replayed, and ConfigError for wrong options.
     """
     programs = programs_in(
@@ -182,7 +182,7 @@ def _turns_by_time(programs: Sequence[Program]) -> tuple[list[Turn], bool]:
     times = [program.times for program in programs]
     spans = [(each[0], each[-1]) for each in times if len(each)]
     is_one_run = max((a for a, _ in spans), default=0) <= min((b for _, b in spans), default=0)
-    if not is_one_run:  # recorded one after another: shift them, so that all begin at once
+    if not is_one_run:  # if recorded one after another, shift the times so that all begin at once
         times = [each - each[0] if len(each) else each for each in times]
     owner = np.repeat(np.arange(len(times)), [len(each) for each in times])
     owner = owner[np.argsort(np.concatenate(times), kind="stable")]
@@ -254,7 +254,7 @@ def _ways(ask: _Question, free: CardRun) -> Iterator[Way]:
             peak = run.peak if run.failure is None else None
             yield Way(name, peak, _smallest(other, run, name))
         except (ConfigError, UndefinedBehaviorError, UpstreamError):
-            continue  # the release has no such option, or fails with it
+            continue  # the PyTorch release has no such option, or fails with it
 
 
 def _expandable(program: Program) -> Program:

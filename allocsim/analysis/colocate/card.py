@@ -21,12 +21,15 @@ from allocsim.units import round_up
 class PhaseRun:
     """Memory of the card during one phase of a program, in bytes.
 
-    At the end of a phase, the program may release memory until its next phase begins ("sleep").
+    At the end of a phase, a program may release memory ("sleep") and obtain it again at the
+    beginning of its next phase.
+
     peak: largest use of the card by all processes.
-    own_peak: largest use by the program's process, including its CUDA context.
-    kept: use by the process after the release at the end of the phase, or when a request failed.
+    own_peak: largest use of the card by the program's process, including its CUDA context.
+    kept: bytes that the process holds after the release at the end of the phase; if a request
+        failed, bytes that it held then.
     released: bytes that the process released at the end of the phase.
-    woken: bytes that it had released before and obtained again at the beginning of the phase.
+    woken: previously released bytes that the process obtained again at the beginning of the phase.
     host_copy: bytes of host memory that hold a copy of the released memory.
     """
 
@@ -44,7 +47,7 @@ class PhaseRun:
 class Failure:
     """Lack of memory at a request, or when a program starts or wakes up; sizes are in bytes.
 
-    phase: index of the phase.
+    phase: index of the phase that failed.
     entry: entry of the failed request in the program's recording; None for a start or wake-up.
     wanted: size of the failed request, or memory that the start or wake-up needs.
     held: memory of the card that each process uses.
@@ -65,11 +68,12 @@ class CardRun:
     """Result of a replay of all programs on one card, in bytes.
 
     memory: memory of the card; None for an unlimited card.
+    peak: largest use of the card by all processes.
     peak_phase, peak_entry: index of the phase, and entry of its recording, at the peak; the entry
         is None if the peak is reached when a program starts or wakes up.
-    held_at_peak: use of the card by each process when the use by all is largest.
+    held_at_peak: use of the card by each process at the peak.
     own_peaks: largest use of the card by each process.
-    lower_bound: bytes that any sufficient card must have at least.
+    lower_bound: memory below which a card cannot be sufficient.
     failure: lack of memory that ended the replay; None if every request succeeded.
     steps: number of requests, frees and other calls that were replayed.
     """
@@ -152,7 +156,7 @@ class Card(Observer):
             limit=prepared.limit_for(setting, self._memory, steps),
             start=start,
         )
-        # A plan for threads has requests for the blocks from before the recordings (`merged`).
+        # The plan for threads already requests the blocks from before the recordings (`merged`).
         lays_out = prepared.start if start is Start.REALLOCATED and plan is None else ()
         return Drive(
             allocator,
@@ -234,7 +238,7 @@ class Card(Observer):
         sleep, allocator, copy = phase.sleep, process.allocator, 0
         before = process.held
         if sleep not in (Sleep.NONE, Sleep.EXIT):
-            allocator.empty_cache()  # every sleep releases cached memory too
+            allocator.empty_cache()  # every other kind of sleep releases cached memory
         if sleep is Sleep.EXIT:
             process.is_started = False
         elif sleep is Sleep.ALL:

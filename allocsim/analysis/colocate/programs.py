@@ -59,8 +59,9 @@ class Program:
 
     @cached_property
     def times(self) -> NDArray[np.int64]:
-        """Time of each call to replay, in microseconds: the latest time of the entries so far.
+        """Time of each step of the plan, in microseconds; it never decreases.
 
+        The time of a step is the latest recorded time among the entries up to it.
         Raises RecordingError if the entries have no times.
         """
         times = self.prepared.trace.time_us
@@ -95,7 +96,15 @@ def programs_in(
     device: int | None,
     context: int | None,
 ) -> tuple[Program, ...]:
-    """Load the programs; their letters are A, B, C and so on."""
+    """Load the recordings as programs that are named A, B, C and so on.
+
+    conf: PYTORCH_CUDA_ALLOC_CONF of all programs; None for the recorded values.
+    torch_version: PyTorch release to model; None for the recorded release.
+    device: device number in each recording; None if only one device is recorded.
+    context: bytes of each CUDA context; None for the recorded sizes.
+    Raises ConfigError for a wrong number of recordings or for a refused conf, and RecordingError
+    for a recording with several devices if `device` is None.
+    """
     if not 2 <= len(paths) <= len(ascii_uppercase):
         raise ConfigError(f"{len(paths)} recording(s) given; expected 2 to {len(ascii_uppercase)}")
     programs = []
@@ -108,7 +117,7 @@ def programs_in(
         if prepared.others_memory:  # the other programs of this card are given as files
             prepared = replace(prepared, is_elsewhere=True)
         setting = prepared.recorded if conf is None else Setting(conf)
-        setting.config(prepared.release)  # raises ConfigError for a conf that is refused
+        setting.config(prepared.release)  # raises ConfigError for a conf that PyTorch refuses
         own = prepared.context_memory
         known = own if context is None else context
         programs.append(Program(letter, prepared, setting, known, bool(own) or context is not None))
@@ -126,15 +135,15 @@ class Sleep(StrEnum):
     CACHE = "cache"
     """Cached memory, by empty_cache."""
     POOLS = "pools"
-    """Cached memory, and all memory of the program's MemPools until its next phase begins."""
+    """Cached memory, and all memory of the program's MemPools."""
     LEVEL1 = "level1"
     """Same as `POOLS`, with a host copy of the first MemPool (the weights): vLLM's level 1."""
     LEVEL2 = "level2"
     """Same as `POOLS`, without a host copy: vLLM's level 2."""
     ALL = "all"
-    """All memory of the allocator, until the program wakes up."""
+    """All memory of the allocator."""
     EXIT = "exit"
-    """All memory and the CUDA context, because the process ends."""
+    """All memory and the CUDA context: the process ends."""
 
     @property
     def is_of_pools(self) -> bool:
@@ -146,9 +155,9 @@ class Phase:
     """Part of a program.  It runs without interruption, unless all programs run at once.
 
     program: index of the program.
-    first, end: first step of the phase in the program's plan (all requests, frees and other calls
-        to replay), and the step after its last.
-    sleep: memory that the program releases at the end.
+    first, end: range of steps in the program's plan (its requests, frees and other calls to
+        replay); `end` is the step after the last.
+    sleep: memory that the program releases at the end of the phase.
     """
 
     name: str
@@ -163,7 +172,7 @@ class Turn:
     """Steps of a phase that run without interruption by another program.
 
     phase: index of the phase.
-    first, end: first step of the turn in the program's plan, and the step after its last.
+    first, end: range of steps in the program's plan; `end` is the step after the last.
     """
 
     phase: int
@@ -226,7 +235,8 @@ def _ends(program: Program, entries: Sequence[int | None]) -> Iterator[int]:
                 f"program {program.letter} has {n_phases} phases, and its recording does not show "
                 f"where they end; expected {program.letter}@ENTRY in all but the last"
             )
-        # Equal numbers of training steps; work before the first step is in the first phase.
+        # Each phase gets the same number of training steps; the first phase also gets the work
+        # before the first training step.
         given = [steps[len(steps) * n // n_phases] for n in range(1, n_phases)] + [None]
     reached = 0
     for entry in given:
@@ -256,9 +266,9 @@ def merged(
 ) -> tuple[Plan, tuple[int, ...]]:
     """Merge the requests, frees and other calls of threads into one plan for their allocator.
 
-    turns: parts of the programs' plans, in order of execution.
-    Returns the merged plan, and for each turn the index in this plan of the first step after it.
-    Raises ConfigError if the programs have different releases or settings.
+    turns: ranges of the programs' plans, in order of execution.
+    Returns the merged plan, and for each turn the index of the step after it in this plan.
+    Raises ConfigError if the programs have different PyTorch releases or settings.
     """
     first = programs[0]
     for other in programs[1:]:
@@ -298,7 +308,9 @@ def merged(
 
 
 class _Renamed:
-    # The constructor appends the program's pools and changes of settings to `pools` and `changes`.
+    # Steps of one program, with offsets that keep its addresses, streams and pools distinct from
+    # those of other programs.  The constructor appends the program's pools and changes of settings
+    # to `pools` and `changes`.
     def __init__(
         self, number: int, program: Program, pools: list[PoolId], changes: list[Change]
     ) -> None:
@@ -325,8 +337,8 @@ class _Renamed:
     def entering(self, step: int) -> Steps:
         """Return the steps to insert in the merged plan before the program continues at `step`.
 
-        They select the pool that the program was using.  Before the first step, they also allocate
-        the blocks that were in use before the recording.
+        They select the pool that the program was using.  At the program's first step, they also
+        allocate the blocks that were in use before the recording.
         """
         at = bisect_right(self._scopes, step - 1, key=lambda each: each[0]) - 1
         pool, stream = self._scopes[at][1:] if at >= 0 else (-1, 0)
@@ -356,7 +368,7 @@ def _live_steps(number: int, program: Program, pools: list[PoolId], plan: Plan) 
         pool = -1
         if segment.pool_id != DEFAULT_POOL:
             if segment.pool_id not in plan.pools:
-                continue  # no entry names the pool, and its memory stays as it is
+                continue  # no entry names the pool, so its memory never changes
             pool = len(pools) + plan.pools.index(segment.pool_id)
         stream = segment.stream + apart if segment.stream else 0
         rows.append((StepKind.SCOPE, 0, 0, pool, stream))

@@ -1,8 +1,8 @@
 """Measure the memory of a part of a recording, and check it against limits and a baseline.
 
 The replay uses only the requests and frees of the recording, and begins with an empty cache on an
-unlimited device.  A baseline file is a small JSON file for version control.  It contains the result
-of an earlier run, without anything that differs between runs of the same program.
+unlimited device.  A baseline file is a small JSON file for version control.  It contains the
+measured memory of an earlier run, without values that differ between runs of the same program.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Baseline:
         beginning of the recording.
     counts_held: True if the peaks include blocks that are allocated before the measured part and
         are live until its last request.
-    conf, torch_version: settings and release of the replay.
+    conf, torch_version: allocator settings and PyTorch release of the replay.
     driver_calls: number of allocations from the driver in the measured part.
-    owners: requested bytes of the blocks allocated at the peak, by line of code.
+    owners: dictionary from a line of code to the requested bytes of its blocks at the peak.
     """
 
     path: str
@@ -125,11 +125,11 @@ _NO_END = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Measured(Baseline):
-    """Result of measuring a part of a recording, with everything that a baseline file stores.
+    """Measured memory of a part of a recording: the contents of a baseline file, and more.
 
     first: entry at which the measured part begins.
     entry: entry of peak allocated memory.
-    held: memory that is live when the part begins.
+    held: memory that is live when the measured part begins.
     """
 
     device: int
@@ -140,7 +140,7 @@ class Measured(Baseline):
 
     @property
     def fragmentation(self) -> float:
-        """Peak reserved minus peak allocated memory, as a share of the former, from 0 to 1."""
+        """Peak reserved minus peak allocated memory, divided by peak reserved memory: 0 to 1."""
         if not self.peak_reserved_bytes:
             return 0.0
         return 1 - self.peak_allocated_bytes / self.peak_reserved_bytes
@@ -156,17 +156,17 @@ def measured(
     torch_version: str | None = None,
     progress: Progress | None = None,
 ) -> Measured:
-    """Measure the memory that the requests of a recording need on an empty allocator.
+    """Measure the memory that a part of a recording needs in an allocator that begins empty.
 
     at: place where the measured part begins: ("step", "2"), ("phase", "forward"), ("mark",
-        "prefill") or ("entry", "1200"); None for the beginning.
+        "prefill") or ("entry", "1200"); None for the beginning of the recording.
     counts_held: count blocks that are allocated before the part and live until its last request.
     conf: PYTORCH_CUDA_ALLOC_CONF; None for the recorded value.
     device: device number; None if only one device is recorded.
-    torch_version: release to model; None to choose it from the recording.
+    torch_version: PyTorch release to model; None to choose it from the recording.
     progress: callback for the progress of the replay.
     Raises RecordingError if there is nothing to replay or no such place, and ConfigError for
-    settings that the release refuses.
+    settings that the PyTorch release refuses.
     """
     trace = recording.only_device(device)
     if not trace.count(Action.ALLOC):
@@ -227,9 +227,10 @@ def _notes(drive: Drive, body: Body) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LineGrowth:
-    """Change of the memory that one line of code holds at the peak, in requested bytes.
+    """Change since the baseline of the memory that one line of code holds at the peak.
 
-    owner, was: name of the line now and in the baseline; "" if it holds no memory there.
+    Sizes are requested bytes.
+    owner, was: name of the line now, and in the baseline; "" if it holds no memory there.
     """
 
     owner: str
@@ -259,7 +260,7 @@ def growth_of(before: Mapping[str, int], now: Mapping[str, int]) -> tuple[LineGr
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of the measured memory; None if there is no limit.
+    """Limits of the measured memory; a field is None if there is no limit.
 
     max_reserved, max_allocated, max_requested: peaks in bytes.
     max_driver_calls: number of allocations from the driver.
@@ -283,7 +284,7 @@ class LimitCheck:
 
     what: measured quantity: "reserved", "allocated" or "requested" (peak bytes), "driver_calls" or
         "fragmentation".
-    baseline: value in the baseline file, if the limit is derived from it; None for a limit of
+    baseline: value in the baseline file from which the limit is derived; None for a limit of
         `Budget`.
     """
 
@@ -301,7 +302,7 @@ class LimitCheck:
 class Gate(Shown):
     """Result of comparing measured memory with limits and a baseline.
 
-    tolerance: share by which sizes may exceed the baseline.
+    tolerance: share by which peaks may exceed the baseline, such as 0.01 for 1 %.
     checks: one for each limit of the budget and each peak of the baseline.
     growth: change of memory of every line of code since the baseline; empty without a baseline.
     """
@@ -342,7 +343,7 @@ def gate(
 
     tolerance: share by which the peaks may exceed the peaks in the baseline.
     Raises ConfigError if there is neither a limit nor a baseline, if the tolerance is negative, and
-    if the baseline is for another part of the run or other settings.
+    if the baseline was measured for another part of the recording or under other settings.
     """
     if budget.is_empty and baseline is None:
         raise ConfigError("there is neither a limit nor a baseline; expected one of them")

@@ -1,7 +1,8 @@
 """Part of a recording that `allocsim gate` measures, and the memory held when the part begins.
 
-Blocks that are live from the beginning of the part to its last request, such as weights, are
-allocated first, largest first, so that the measured memory does not depend on what ran before.
+Some blocks, such as weights, are live from before the measured part to its last request.  The
+replay allocates them first, the largest first, so that the measured memory does not depend on the
+entries before the part.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PLACES = ("step", "phase", "mark", "entry")
 
 _LASTING = (StepKind.SETTINGS, StepKind.FRACTION)
 _FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
-_APART = 1 << 63  # first address for held blocks, above all recorded addresses
+_APART = 1 << 63  # first address of the blocks from before the part, above all recorded addresses
 _SHOWN = 8
 _ALL_DEVICES = -1  # device number of an annotation that names no device
 
@@ -45,13 +46,13 @@ class HeldBefore:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Body:
-    """Part of a recording to measure, and what its replay needs.
+    """Part of a recording to measure, with its plan and start state for a replay.
 
     first: entry of the recording at which the part begins.
     trace: entries of the part.
     plan: requests, frees and other calls to replay.
-    start: blocks that stay live until the last request of the part, to allocate before it.
-    held: bytes of all blocks that are live when the part begins, in `start` or not.
+    start: blocks to allocate before the part, because they are live until its last request.
+    held: bytes of all blocks that are live when the part begins, including blocks not in `start`.
     """
 
     first: int
@@ -71,7 +72,8 @@ def body_of(
     """Return the part of a recording from the place `at`, such as ("step", "2"), to the end.
 
     at: kind of place (`PLACES`), and its name or number; None for the whole recording.
-    counts_held: fill `Body.start` with the blocks live from before the part to its last request.
+    counts_held: fill `Body.start` with the blocks that are live from before the part to its last
+        request; if False, `Body.start` is empty.
     """
     trace = prepared.trace
     first = 0 if at is None else _place(prepared, *at, annotations)
@@ -84,7 +86,7 @@ def body_of(
     part = trimmed(trace, first, len(trace))
     asks = np.flatnonzero(part.action == Action.ALLOC)
     last = int(asks[-1]) if len(asks) else 0
-    # Memory freed only after the last request was held during the whole part.
+    # A block that is freed only after the last request counts as held during the whole part.
     freed = set(part.addr[:last][any_of(part.action[:last], _FREES)].tolist())
     live = [
         (segment, block)

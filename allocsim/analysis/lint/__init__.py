@@ -32,7 +32,7 @@ __all__ = ["CHECKS", "LintRule", "Finding", "Lint", "lint", "lint_conf"]
 
 _SEVERITIES = (ERROR, WARNING, NOTE)
 _OF_TWO_RUNS = ("overlap", "free_without_allocation", "history")
-"""Checks that fail if a file contains the entries of two runs, one after the other."""
+"""Names of the checks that fail if a file contains the entries of two runs, one after the other."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -40,7 +40,7 @@ class Lint(Shown):
     """Result of checking a recording or settings, with all findings, most severe first.
 
     path: path of the recording; "" if only settings were checked.
-    torch_version: release whose rules were applied.
+    torch_version: PyTorch release whose rules were applied.
     release_note: reason for the choice of `torch_version`, as a sentence.
     conf: recorded PYTORCH_CUDA_ALLOC_CONF; None if it is not recorded.
     asked: PYTORCH_CUDA_ALLOC_CONF that the user wants to set; None if there is none.
@@ -77,10 +77,10 @@ def lint(
 ) -> Lint:
     """Check a recording for problems that would affect a replay.
 
-    conf: settings to check too: a value of PYTORCH_CUDA_ALLOC_CONF, or a shell assignment such as
-        "PYTORCH_ALLOC_CONF=expandable_segments:True".
-    torch_version: release that a replay would model; None for the recorded release.
-    Raises ConfigError for an unknown release.
+    conf: allocator settings to check too: a value of PYTORCH_CUDA_ALLOC_CONF, or a shell assignment
+        such as "PYTORCH_ALLOC_CONF=expandable_segments:True"; None to check only the recording.
+    torch_version: PyTorch release that a replay would model; None for the recorded release.
+    Raises ConfigError for an unknown PyTorch release.
     """
     possible, release_note = choose_releases(recording, torch_version)
     release = RELEASES[possible[-1]]
@@ -100,10 +100,11 @@ def lint(
 
 
 def lint_conf(conf: str, torch_version: str | None = None) -> Lint:
-    """Check a value of PYTORCH_CUDA_ALLOC_CONF, or a shell assignment, for one release.
+    """Check a value of PYTORCH_CUDA_ALLOC_CONF for one PyTorch release.
 
-    torch_version: release; None for the newest.
-    Raises ConfigError for an unknown release.
+    conf: the value, or a shell assignment such as "PYTORCH_ALLOC_CONF=expandable_segments:True".
+    torch_version: PyTorch release; None for the newest.
+    Raises ConfigError for an unknown PyTorch release.
     """
     release = find_release(NEWEST if torch_version is None else torch_version)
     why = "the newest" if torch_version is None else "as requested"
@@ -240,7 +241,7 @@ def _unread(each: Assignment, read: Assignment | None, release: Release) -> Find
 
 
 def about_command(recording: Recording, release: Release) -> Iterator[Finding]:
-    """Yield findings about variables that the recorded command sets but the release ignores."""
+    """Yield findings on environment variables in the recorded command that PyTorch ignores."""
     made = recording.provenance
     text = made.command if made is not None else ""
     asked = tuple(each for each in _named(text) if each.variable.endswith(_ALLOC_CONF))
@@ -268,7 +269,7 @@ def _about_string(shown: str, conf: str, release: Release, *, has_limit: bool) -
 def _of_error(shown: str, conf: str, release: Release, error: ConfigError) -> Finding:
     plain = conf.replace(" ", "")
     if _ASYNC_BACKEND in plain:
-        # Only errors of other options remain with the native backend.
+        # If the value is accepted with the native backend, only the choice of backend is an error.
         conf = plain.replace(_ASYNC_BACKEND, "backend:native")
         try:
             parse_conf(conf, release)

@@ -1,7 +1,8 @@
 """Findings of `allocsim lint`, the table `CHECKS` of all checks, and the checks of entries.
 
-`CHECKS` has the severity of each check and its consequence for a replay.  The checks of entries
-find lost entries, entries of several processes, jumps of the clock and shared devices.
+`CHECKS` has the severity of each check and its consequence for a replay.  The functions below it
+find lost entries, entries of several processes, jumps of the clock, and other programs on the
+device.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ ERROR, WARNING, NOTE = "error", "warning", "note"
 
 @dataclass(frozen=True, slots=True)
 class LintRule:
-    """Severity and meaning of one check.
+    """Severity and meaning of the findings of one check.
 
-    meaning: consequence for a replay, as a sentence.
-    of_error: sentence that replaces `meaning` if the finding is an error; "" to keep `meaning`.
+    meaning: consequence for a replay, as a clause.
+    of_error: clause that replaces `meaning` in a finding that is an error; "" to keep `meaning`.
     """
 
     severity: str
@@ -41,9 +42,9 @@ class Finding:
     check: name of the check, a key of `CHECKS`.
     severity: "error" if a replay is impossible, or PyTorch refuses the settings; "warning" if a
         replay may mislead, or the settings do harm; "note" if there is no such consequence.
-    meaning: consequence for a replay, as a sentence.
-    device, entry: place of the finding; None if there is no particular place.
-    value: the entry, setting or other value as text; "" if there is none.
+    meaning: consequence for a replay, as a clause.
+    device, entry: device number and entry of the problem; None if it has no particular place.
+    value: entry, setting or other value that has the problem, as text; "" if there is none.
     """
 
     check: str
@@ -112,7 +113,7 @@ CHECKS: dict[str, LintRule] = {
         "a replay models both; tune and explain never propose them together"),
     "option_inert": LintRule(NOTE, "a replay is the same without it"),
 }  # fmt: skip
-"""Severity and meaning of every check, by the name of the check."""
+"""Dictionary from the name of every check to its severity and meaning."""
 
 
 def found(
@@ -146,11 +147,14 @@ def entry_text(entry: Entry) -> str:
 
 
 _LEAP = timedelta(days=1)
-"""Shortest time between two entries that indicates a clock change and not an idle program."""
+"""Shortest pause between two entries that counts as a changed clock and not as an idle program."""
 
 
 def about_history(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Finding]:
-    """Yield findings about the clock, the device memory and the stacks of a device's entries."""
+    """Yield findings on one device: clock changes, changed device memory and missing stacks.
+
+    start: segments before the first entry.
+    """
     yield from _leaps(trace)
     yield from _other_holders(trace, start)
     requests = trace.action == Action.ALLOC
@@ -210,9 +214,9 @@ def _other_holders(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Fi
 
 
 def about_processes(recording: Recording, errors: dict[int, Defect]) -> Iterator[Finding]:
-    """Yield findings that show entries of several processes in one file.
+    """Yield a finding for each sign that the file has entries of several processes.
 
-    errors: first contradiction in the entries of each device, by device number.
+    errors: dictionary from a device number to the first contradiction in its entries.
     """
     if len(recording.processes) > 1:
         named = ", ".join(each or "one without a number" for each in recording.processes[:8])

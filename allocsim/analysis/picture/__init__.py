@@ -1,4 +1,4 @@
-"""Replays of one device with the data for charts and for HTML pages."""
+"""Data for charts and HTML pages, from replays of one device."""
 
 from __future__ import annotations
 
@@ -121,7 +121,13 @@ def picture_prepared(
     progress: Progress | None = None,
     others: Sequence[int] = (),
 ) -> Picture:
-    """Replay a device of a recording and collect the data for charts and HTML pages."""
+    """Replay a device of a recording and collect the data for charts and HTML pages.
+
+    setting, device_memory: None for the recorded values.
+    observers: further observers of the replay.
+    others: numbers of the recording's other devices, which the charts mention.
+    Raises RecordingError for a device without entries.
+    """
     trace = prepared.trace
     if not len(trace):
         raise RecordingError(prepared.path, f"device {trace.device} has no entries to draw")
@@ -144,10 +150,13 @@ def picture_of(
     device: int | None = None,
     progress: Progress | None = None,
 ) -> Picture:
-    """Replay one device of a recording for charts and HTML pages.
+    """Replay one device of a recording, and return the data for charts and HTML pages.
 
-    conf, device_memory, torch_version, progress: see `replay`.
+    conf: PYTORCH_CUDA_ALLOC_CONF; None for the recorded value.
+    device_memory: bytes or "24GiB"; None for the recorded or inferred size.
+    torch_version: PyTorch release to model; None to choose it from the recording.
     device: device number; None for the first device with entries.
+    progress: callback for the progress of the replay.
     """
     prepared = prepare(recording, shown_device(recording, device), torch_version)[0]
     return picture_prepared(
@@ -165,9 +174,10 @@ def others_of(recording: Recording, prepared: Prepared) -> tuple[int, ...]:
 
 
 def shown_device(recording: Recording, device: int | None) -> int | None:
-    """Return the number of the device to show: `device`, or by default the first with entries.
+    """Return the number of the device to show; None if no device has entries or segments.
 
-    If no device has entries, the default is the first one with segments.
+    device: number that the user chose; None for the first device with entries, or else the first
+        with segments.
     """
     if device is not None:
         return device
@@ -185,7 +195,8 @@ class WhatIf:
     """Replay under one setting, for a chart.
 
     trial: results of the replay.
-    reserved: lowest and highest reserved bytes in each group of consecutive entries.
+    reserved: lowest and highest reserved bytes in each group of consecutive entries; a group is one
+        point of the curve.
     """
 
     trial: Trial
@@ -193,12 +204,11 @@ class WhatIf:
 
 
 def what_if(trials: Trials, run: Run, settings: Iterable[Setting] = ()) -> tuple[WhatIf, ...]:
-    """Replay one device under several settings, for a chart.
-
-    Return one result for `run`, a finished replay, and one for each setting.
+    """Replay one device under several settings, for a chart that compares them.
 
     trials: cache of replays of the device.
-    settings: settings to replay; if empty, the settings that `tune` would propose.
+    run: finished replay; the first result is for this replay.
+    settings: settings to replay; if empty, the candidates for a recommendation (`proposals`).
     """
     device_run, release = run.devices[0], trials.prepared.release
     entries = device_run.entries

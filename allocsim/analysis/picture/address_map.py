@@ -1,8 +1,8 @@
 """Address map of memory: a picture with entries from left to right and addresses upwards.
 
-A pixel covers some entries and some addresses.  Its values are the share of this area that was
-reserved, and the share that each layer covers.  A layer consists of the blocks of one state, size
-class or owner.  Addresses that were never reserved are left out.
+A pixel is a rectangle of several entries and several addresses.  Its values are the share of this
+rectangle that was reserved, and the share that each layer covers.  A layer is the set of blocks
+with one state, size class or owner.  Addresses that were never reserved are left out.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ _Floats = NDArray[np.floating[Any]]
 def coverage(
     left: _Floats, right: _Floats, low: _Floats, high: _Floats, shape: tuple[int, int]
 ) -> NDArray[np.float32]:
-    """Return the share of each pixel that is covered by rectangles, from 0 to 1.
+    """Return an image: the share of each pixel that the rectangles cover, from 0 to 1.
 
-    left, right, low, high: sides of the rectangles in pixels, clipped to the grid.
-    shape: (rows, columns); row i extends from i to i + 1.
+    left, right, low, high: coordinates of the rectangles' sides, in pixels; parts outside the image
+        are ignored.
+    shape: (rows, columns) of the image; row i extends from i to i + 1.
     """
     rows, columns = shape
     grid = np.zeros((rows + 2) * (columns + 2))
@@ -45,8 +46,8 @@ def coverage(
 def _coverage_changes(
     first: _Floats, last: _Floats, length: int
 ) -> list[tuple[NDArray[np.int64], _Floats]]:
-    # Items are (pixel, weight).  The running sum of the weights is the covered length of each
-    # pixel.
+    # Items are (pixel, weight).  The running sum of the weights up to a pixel is the covered length
+    # in this pixel.
     found = []
     for side, sign in ((first, 1.0), (last, -1.0)):
         end = np.clip(side, 0, length)
@@ -64,8 +65,8 @@ _Addresses = NDArray[np.uint64]
 class AddressAxis:
     """Axis of addresses, without the addresses that were never reserved.
 
-    start, length: first address and bytes of each contiguous range of reserved addresses.
-    offset: position of each range on the axis, in bytes.
+    start, length: first address and bytes of each contiguous range of addresses that were reserved.
+    offset: position of each range on the axis, in bytes from the origin.
     """
 
     start: _Addresses
@@ -102,11 +103,12 @@ _Shares = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AddressMap:
-    """Picture of memory: for each pixel, the reserved share of its area, from 0 to 1.
+    """Picture of memory, with entries from left to right and addresses upwards.
 
     Row 0 has the lowest addresses and column 0 the first entries.
-    layers: name of each layer, with the share of each pixel that its blocks cover.  For each pixel,
-        the shares of all layers add up to at most `reserved`.
+    reserved: share of each pixel's area that was reserved, from 0 to 1.
+    layers: dictionary from the name of a layer to the share of each pixel that its blocks cover.
+        For each pixel, the shares of all layers add up to at most `reserved`.
     axis_bytes: length of the address axis.
     """
 
@@ -135,8 +137,8 @@ def address_map(
     """Return the address map of a replay: a picture of the memory in use, by entry and address.
 
     table: frame table of the recording, for the names of owners.
-    colouring: property that divides blocks into layers: "state", "size" or "owner".
-    shape: (rows, columns) of pixels.
+    colouring: property by which blocks are divided into layers: "state", "size" or "owner".
+    shape: (rows, columns) of the picture, in pixels.
     """
     axis, blocks, segments = axis_of(lives), lives.blocks, lives.segments
     x, y = shape[1] / max(lives.n_entries, 1), shape[0] / max(axis.total, 1)
@@ -184,10 +186,10 @@ def _layers(blocks: Blocks, table: FrameTable, colouring: str) -> list[_Layer]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Owners:
-    """Owner (line of code) of each block, as numbers and names.
+    """Owner (line of code) of each block.
 
-    owner: owner of each block, as an index into `names`.
-    names: names of the owners, in decreasing order of memory over time (bytes times entries).
+    owner: for each block, the index of its owner in `names`.
+    names: names of the owners, sorted by bytes times entries held, largest first.
     """
 
     owner: NDArray[np.int64]
@@ -195,7 +197,10 @@ class Owners:
 
 
 def owners_of(blocks: Blocks, table: FrameTable) -> Owners:
-    """Return the owner of each block; `table` is the frame table of the recording."""
+    """Return the owner (line of code) of each block.
+
+    table: frame table of the recording, from which stacks are read.
+    """
     stacks, which = np.unique(blocks.stack, return_inverse=True)
     numbers: dict[str, int] = {BEFORE: 0, UNKNOWN: 1}
     codes = [code_of(table.stack(stack)) if stack >= 0 else None for stack in stacks.tolist()]

@@ -1,8 +1,8 @@
 """Lifetimes of blocks and segments in a replay, and the states of memory that follow from them.
 
-A block or segment is live after entry e if `born <= e < end`; `born` is -1 if it is older than the
-recording, and the end is `n_entries` if it outlives the recording.  A request that failed in the
-recording is left out, even if the replay serves it.
+A lifetime is a range of entries: the block or segment exists after entry e if `born <= e < end`.
+`born` is -1 if it existed before the recording, and `end` is `n_entries` if it exists after the
+last entry.  A request that failed in the recording is left out, even if it succeeds in the replay.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _Addresses = NDArray[np.uint64]
 class SegmentLives:
     """Lifetimes of segments, and of mapped ranges of expandable segments.
 
-    born, died: entries at which the memory was reserved and returned to the driver.
+    born: entry at which the memory was reserved; -1 if before the recording.
+    died: entry at which it was released to the driver; `Lives.n_entries` if it never was.
     pool: index into `Lives.pools`; -1 for the default pool.
     """
 
@@ -61,7 +62,7 @@ class Lives:
     """Lifetimes of the blocks and segments of one device.
 
     n_entries: number of replayed entries.
-    pools: ids of the private pools.
+    pools: ids of the private pools; blocks and segments refer to them by index.
     """
 
     blocks: Blocks
@@ -74,7 +75,7 @@ def lives_of(history: History, trace: Trace, stopped_at: int | None = None) -> L
     """Return the lifetimes of blocks and segments in a replay of `trace`.
 
     history: entries that the replay wrote.
-    stopped_at: last entry of a replay that ended early; None if it did not.
+    stopped_at: last entry of a replay that ended early; None if it did not end early.
     """
     n_entries = len(trace) if stopped_at is None else stopped_at + 1
     blocks, segments = _blocks(history, trace, n_entries), _segments(history, n_entries)
@@ -132,9 +133,9 @@ def _segments(history: History, n_entries: int) -> SegmentLives:
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """All segments of a device after one entry, with their blocks, in order of address.
+    """Segments of a device after one entry, with their blocks, in order of address.
 
-    entry: entry number; None if the recording contains only this state.
+    entry: entry number; None for a recording without entries, which contains only this state.
     """
 
     entry: int | None
@@ -149,9 +150,9 @@ class Instant:
 
 
 def instant_of(lives: Lives, entry: int, *, is_expandable: bool) -> Instant:
-    """Return the segments and blocks after `entry`.
+    """Return the segments and blocks that exist after `entry`.
 
-    is_expandable: join adjacent mapped ranges into one expandable segment.
+    is_expandable: True to join adjacent mapped ranges into one expandable segment.
     """
     segments, blocks = lives.segments, lives.blocks
     there = np.flatnonzero((segments.born <= entry) & (entry < segments.died))
@@ -210,12 +211,13 @@ def _tiled(start: int, size: int, used: list[BlockState]) -> list[BlockState]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryCurve:
-    """Bytes after each entry; index e is the state after entry e.
+    """Curves of memory over a replay: item e of each curve is the number of bytes after entry e.
 
-    active: allocated bytes, and freed bytes that wait for other streams.
-    ideal: highest sum of live requests at this or an earlier entry, each rounded up to 512 bytes.
-        An allocator that returns no memory to the driver cannot reserve less.
-    driver_takes, driver_gives: entries at which the driver provided memory and took memory back.
+    active: bytes of allocated blocks, and of freed blocks that wait for other streams.
+    ideal: highest sum of live requests up to this entry, each rounded up to 512 bytes.  An
+        allocator that returns no memory to the driver cannot reserve less.
+    driver_takes: entries at which PyTorch takes memory from the driver; not a curve.
+    driver_gives: entries at which PyTorch releases memory to the driver; not a curve.
     """
 
     reserved: _Column
@@ -272,10 +274,10 @@ class BlockSizes:
     """Histograms of block sizes, over a run and at one moment.
 
     edges: sizes at the boundaries of the bins: powers of two from 512 bytes (semantics 1.2).
-    handed_out: number of blocks in each bin: all blocks that were allocated over the run, or the
-        blocks of the recorded state if there are no entries.
-    used_bytes, free_bytes: bytes in each bin at the moment: of blocks that are allocated or wait
-        for a stream, and of free blocks.
+    handed_out: number of blocks in each bin that were allocated over the run; without entries,
+        number of blocks in use in the recorded state.
+    used_bytes: bytes in each bin, at the moment, of blocks that are allocated or wait for a stream.
+    free_bytes: bytes in each bin, at the moment, of free blocks.
     """
 
     edges: _Column
@@ -308,15 +310,18 @@ STILL_KINDS = {
     "interleaved": "idle between live blocks of a segment",
     "whole_segments": "idle in whole segments, which the allocator can release",
 }
-"""Names and descriptions of the uses of reserved memory in a snapshot without entries."""
+"""Dictionary from the name of each use of reserved memory to its description.
+
+It is for snapshots without entries.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Still(Shown):
-    """State of one device of a snapshot without entries.
+    """State of one device, read from a snapshot without entries.
 
-    instant: its segments and blocks.
-    others: numbers of the recording's other devices.
+    instant: segments and blocks of the device.
+    others: numbers of the snapshot's other devices.
     """
 
     path: str
@@ -326,7 +331,7 @@ class Still(Shown):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings to print first; there are none for a recorded state."""
+        """Empty tuple: a recorded state needs no warnings, unlike a `Picture`."""
         return ()
 
     def headline(self) -> str:
@@ -347,7 +352,7 @@ class Still(Shown):
 
     @property
     def kinds(self) -> dict[str, int]:
-        """Reserved bytes by use, such as "live" or "slack"; the keys are those of `STILL_KINDS`."""
+        """Dictionary from each use of reserved memory (the keys of `STILL_KINDS`) to its bytes."""
         kinds: Counter[str] = Counter(dict.fromkeys(STILL_KINDS, 0))
         for segment in self.instant.segments:
             idle = "whole_segments" if segment.is_idle else "interleaved"

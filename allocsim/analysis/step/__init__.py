@@ -137,10 +137,10 @@ _FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
 
 
 def step(allocator: CachingAllocator, request: Request) -> Decision:
-    """Send `request` to `allocator` and return the allocator's decision.
+    """Send `request` to `allocator`, and return an explanation of the allocator's decision.
 
-    Raises ValueError for an allocator without a history (`record_history=True` keeps one), and the
-    errors of the request itself, except an out-of-memory error, which is part of the decision.
+    The allocator must keep a history (`record_history=True`); if it does not, ValueError is raised.
+    An out-of-memory error is part of the decision; other errors of the request are raised.
     """
     return decide(allocator, request, lambda: _ask(allocator, request))
 

@@ -1,7 +1,7 @@
-"""Explain the allocator's decision about a malloc, with types for requests and decisions.
+"""Types for requests and decisions, and the explanation of the decision about a malloc.
 
-Two free blocks are never adjacent, so a free block directly behind the returned block is the rest
-of a split (semantics 1.7).
+Two free blocks are never adjacent, so a free block directly behind the block that a malloc returned
+is the rest of a split (semantics 1.7).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from allocsim.units import format_size, round_up
 class Request:
     """Call of a method of `CachingAllocator`.
 
-    action: name of the method.  The other fields are its arguments:
+    action: name of the method.  Each method uses some of the other fields as its arguments:
         malloc: size, stream.
-        free, and for recordings also request_free and complete_free: address.
+        free; in recordings also request_free and complete_free: address.
         record_stream: address, stream.
         synchronize: stream; None for all streams.
         begin_allocate_to_pool, end_allocate_to_pool, release_pool: pool.
@@ -51,10 +51,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Free block that the search of a malloc considered.
+    """Free block that a malloc considered when it searched the pool.
 
-    verdict: "taken"; "too small"; "larger" than the block taken; "same size, later" than the block
-        taken, in the order of the pool; or "refused" by a setting.
+    verdict: "taken"; "too small"; "larger" (than the block taken); "same size, later" (behind the
+        block taken, in the order of the pool); or "refused" (by a setting).
     """
 
     address: int
@@ -66,8 +66,9 @@ class Candidate:
 class Rule:
     """Rule that the allocator applied to a request.
 
-    section: section of docs/concepts/allocator.md that explains the rule.
-    text: how the rule applied to this request.
+    name: name of the rule, such as "best fit".
+    section: heading in docs/concepts/allocator.md under which the rule is explained.
+    text: effect of the rule on this request, with its sizes.
     """
 
     name: str
@@ -95,7 +96,8 @@ class Decision(Shown):
     error: text of the out-of-memory error; None if there was none.
     candidates: free blocks that the search considered, smallest first.
     entries: entries that the request added to the history.
-    before, after: segments that changed, before and after the request.
+    moved: statistics that the request changed.
+    before, after: states of the changed segments before and after the request.
     """
 
     request: Request
@@ -124,6 +126,7 @@ class Observed:
     """Changes that one request made to the allocator.
 
     written: entries that the request added to the history, with the cause of each.
+    before, after: states of all segments before and after the request.
     """
 
     request: Request
@@ -157,7 +160,10 @@ EXPLAINED: dict[str, str] = {
     "expandable_segments_reserve": EXPANDABLE,
     "graph_capture_record_stream_reuse": "",
 }
-"""Section of docs/concepts/allocator.md on each option; "" if its effect cannot be observed."""
+"""Dictionary from an option to a heading in docs/concepts/allocator.md; "" if it has none.
+
+An option without a heading has no effect that can be observed here.
+"""
 
 _AGAIN = "wait for every pending free, release all wholly free segments, and call the driver again"
 _RETRY = Rule("retry", MISS, _AGAIN)
@@ -287,7 +293,7 @@ class _Malloc:
         return Rule("no fit", BEST_FIT, f"{text}: too small")
 
     def _refused(self, candidate: Candidate) -> Rule:
-        # A refusal ends the search (semantics 1.6).
+        # The search ends at a block that a setting refuses (semantics 1.6).
         size, limit = f"{candidate.size:,} bytes fit, but", self.config.max_split_size
         if limit != UNLIMITED and self.rounded < limit <= candidate.size:
             text = f"{size} a block of max_split_size_mb or more serves no smaller request"

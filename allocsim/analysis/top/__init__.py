@@ -1,7 +1,7 @@
 """Memory of a device by owner: line, stack, module, category, stream or pool.
 
-The bytes of all owners add up exactly to the allocated bytes of the replay.  Names that are needed
-only for flame graphs or pinned host memory are imported when they are first used.
+The bytes of all owners add up exactly to the allocated bytes of the replay.  The modules for flame
+graphs and pinned host memory are imported on first use.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def top(
 
     at: "peak" for peak allocated memory; "oom" for the last out-of-memory error; "end"; or an entry
         number.  None means "oom" if the recording has an error, else "peak".
-    by: grouping: "line", "stack", "module", "category", "stream" or "pool".
-    frames: number of frames in the name of an owner; None for 1 with lines, 8 with stacks and 3
-        with modules.
+    by: kind of owner: "line", "stack", "module", "category", "stream" or "pool".
+    frames: number of stack frames in the name of an owner; None for the default: 1 for a line, 8
+        for a stack and 3 for a module.
     device: device number; None if only one device is recorded.
-    torch_version: release to model; None to choose it from the recording.
+    torch_version: PyTorch release to model; None to choose it from the recording.
     progress: callback for the progress of the replay.
     Raises RecordingError if several devices are recorded and `device` is None, or if there is no
     such moment, and ValueError for an unknown `by`.
@@ -108,10 +108,11 @@ def answers_of_run(
     since: int = -1,
     scene: Scene | None = None,
 ) -> StackAnswers:
-    """Return the owners of memory in a finished replay, in several groupings.
+    """Return the owners of memory at a moment of a finished replay, for several kinds of owner.
 
-    bys: groupings, in the order of the results.
-    at, frames: see `top`.
+    at: "peak", "oom", "end" or an entry number; None for "oom" if there is an error, else "peak".
+    bys: kinds of owner, such as "line" and "category"; the results have the same order.
+    frames: number of stack frames in the name of an owner; None for the default of `top`.
     since: count only blocks requested at this entry or later; -1 counts all.
     scene: blocks of the replay, as `scene_of_run` returns them; None to compute them here.
     """
@@ -226,7 +227,7 @@ def _sums(names: Iterable[str], sizes: Sequence[int]) -> dict[str, int]:
 def top_of_replay(devices: Sequence[Prepared], run: Run) -> Top | None:
     """Return the lines of code that hold memory at the out-of-memory error, or else at the peak.
 
-    If there are several devices, choose one with an error, or else the one with the highest peak.
+    Of several devices, choose a device with an error, or else the device with the highest peak.
     Return None for a what-if replay, or if nothing was allocated.
     """
     pairs = [
@@ -245,9 +246,11 @@ def top_of_replay(devices: Sequence[Prepared], run: Run) -> Top | None:
 def top_of_spill(
     devices: Sequence[Prepared], runs: Sequence[DeviceRun], by: str = "line"
 ) -> Top | None:
-    """Return the owners of memory that the driver moved to the host because the card was full.
+    """Return the owners of the memory that did not fit the card, when most of it was on the host.
 
-    Return None if nothing was moved, or if the moved memory was at its peak before the first entry.
+    The driver moved memory to the host because the card was full.  The owners are those of blocks
+    requested since the first move.
+    Return None if nothing was moved, or if most was moved before the first entry.
     """
     pairs = [
         (device_run.spill.most_bytes, prepared, device_run, device_run.spill)
@@ -263,10 +266,11 @@ def top_of_spill(
 
 
 def tops_of_fit(found: Fit) -> tuple[Top, Top | None, Top | None]:
-    """Return the memory of a run that `fit` simulated, by category, at up to three moments.
+    """Return the memory by category at up to three moments of a run that `fit` simulated.
 
-    The moments are the peak, the entry with the most memory that the driver moved to the host (None
-    if it moved none), and the failed request (None if none failed).
+    The first result is for the peak.  The second is for the entry at which the driver had moved
+    most memory to the host; None if it moved none.  The third is for the failed request; None if
+    none failed.
     """
     ran, failure = found.ran, found.failure
     lives = None if ran.lives is None else ran.lives()

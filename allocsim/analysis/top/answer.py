@@ -29,11 +29,13 @@ _Column = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Course:
-    """Training steps and phases of a recording.  Each lasts until the next one begins.
+    """Training steps of a recording, and their phases such as "backward".
 
-    step_starts, phase_starts: first entry of each step, and of each occurrence of a phase.
-    step_numbers: number of each step, as marked by the program; without marks, counted from 1.
-    phase: phase that begins at each item of `phase_starts`, as an index into `phases`.
+    A step or phase lasts until the next one begins.
+    step_starts: first entry of each training step.
+    step_numbers: number of each training step as marked by the program, or else counted from 1.
+    phase_starts: first entry of each occurrence of a phase.
+    phase: for each item of `phase_starts`, the index in `phases` of the phase that begins there.
     phases: names of all phases; the first is "", for an unknown phase.
     """
 
@@ -67,12 +69,14 @@ _SHOWN = 10  # number of rows in the table of a notebook
 
 @dataclass(frozen=True, slots=True)
 class TopRow:
-    """One owner with its memory.
+    """Owner, such as a line of code, and the memory that it holds.
 
-    category: category of most of the bytes.
-    where: line that holds most of the bytes; in a grouping by category, the modules of the model
+    category: category, such as "gradients", of most of the bytes.
+    largest_bytes: size of the largest block.
+    categories: bytes of each category, largest first.
+    where: line that holds most of the bytes; if the owner is a category, the modules of the model
         that hold most of the bytes.
-    reason: in a grouping by category, the reason why the blocks have this category; else "".
+    reason: if the owner is a category, the reason why the blocks have this category; else "".
     """
 
     owner: str
@@ -102,9 +106,9 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Top(Shown):
-    """Owners of one device's memory.
+    """Owners of one device's memory at a moment.
 
-    by: grouping: "line", "stack", "module", "category", "stream" or "pool".
+    by: kind of owner: "line", "stack", "module", "category", "stream" or "pool".
     pending_bytes, pending_blocks: freed memory that waits for other streams; it has no owner.
     rows: owners, largest first.
     categories: bytes of each category, largest first.
@@ -144,10 +148,11 @@ class Top(Shown):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StackAnswers:
-    """Owners of memory at one moment in several groupings, and the run's steps and phases.
+    """Owners of memory at one moment, of several kinds, and the steps and phases of the run.
 
-    tops: one result for each requested grouping, in the requested order.
-    scene: all blocks of the run, each with its phase.
+    tops: one result for each requested kind of owner, in the requested order.
+    course: training steps and phases of the run.
+    scene: all blocks of the run, each with the phase that requested it.
     """
 
     tops: tuple[Top, ...]
@@ -155,10 +160,10 @@ class StackAnswers:
     scene: Scene
 
     def categories_of(self, born: _Column, address: NDArray[np.uint64]) -> _Column:
-        """Return the category of each block, as an index into `CATEGORIES`.
+        """Return, for each of the given blocks, the index of its category in `CATEGORIES`.
 
-        born: entry that allocated each block; -1 if it is older than the recording.
-        address: address of each block.
+        born: entry that allocated each block; -1 if the block is older than the recording.
+        address: address of each block; it identifies the blocks with `born` -1.
         """
         blocks, known = self.scene.blocks, categories_of(self.scene)
         unknown = CATEGORIES.index(UNKNOWN)

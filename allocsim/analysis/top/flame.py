@@ -9,18 +9,18 @@ from allocsim.analysis.top.answer import Holding, Top
 from allocsim.ownership import NO_STACK, is_plumbing, line_of
 
 _LEAST_SHARE = 1 / 400
-"""Least share of all memory for which a frame gets its own box; a smaller box is too narrow."""
+"""Least share of all memory with which a frame gets its own box; smaller frames share a box."""
 _MOST_ROWS = 48
-_MOSTLY = 0.9  # least share of a frame's memory in one category for which the box has this category
+_MOSTLY = 0.9  # a box has the category of at least this share of its memory
 
 
 @dataclass(frozen=True, slots=True)
 class FlameBox:
-    """Box of one frame, or of several small frames together.
+    """Box of one stack frame, or of several small frames together.
 
     depth: row of the box; 0 for the outermost frames.
     start: left edge in bytes.
-    bytes, blocks: memory that the frame and the functions it calls requested.
+    bytes, blocks: live memory that the frame, and the functions called in it, requested.
     category: category of at least 9/10 of the bytes; "" if there is none.
     folded: number of stacks in a box of several frames; 0 for a single frame.
     """
@@ -39,8 +39,8 @@ class FlameBox:
 class FlameGraph:
     """Boxes of a flame graph, row by row.
 
-    bytes: bytes of all memory, the width of the graph.
-    least_share: share of all memory below which frames get one box together.
+    bytes: bytes of all memory; they are the width of the graph.
+    least_share: share of all memory below which frames share a box.
     """
 
     boxes: tuple[FlameBox, ...]
@@ -70,7 +70,7 @@ def flame_of(
         for start, stacks in level:
             at, folded = start, []
             for called in _called(stacks, depth):
-                # The box of a folded stack has no callees: these are folded with it.
+                # No boxes are above the box of several frames: it includes the called functions.
                 if _bytes(called) < least or depth == most_rows - 1:
                     folded += called
                     continue

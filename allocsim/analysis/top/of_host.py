@@ -1,4 +1,4 @@
-"""Owners of the pinned host memory that the program used at a moment."""
+"""Owners of pinned host memory at one moment of a recording."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ def top_host(
     by: str = "line",
     frames: int | None = None,
 ) -> Top:
-    """Return the owners of the pinned memory that the program used at a moment.
+    """Return the owners of the pinned host memory that the program used at a moment.
 
-    at: "peak" for most bytes in use, "end", or an entry number; None means "peak".
+    at: "peak" for the most bytes in use, "end", or an entry number; None means "peak".
+    by: kind of owner: "line", "stack", "module", "category", "stream" or "pool".
+    frames: number of stack frames in the name of an owner; None for the default of `top`.
     """
     entry, what = _host_moment(path, trace, at)
     answer = top_of_state(path, state_after(trace, entry), by=by, frames=frames)
