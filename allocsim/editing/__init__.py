@@ -1,7 +1,7 @@
 """Edits of a recorded program, for what-if replays.
 
-Other what-ifs change the settings of the allocator.  An edit changes the program: calls of
-`empty_cache`, the order of training steps, streams.
+An edit changes the recorded program (calls of `empty_cache`, the order of training steps, streams)
+and not the settings of the allocator, unlike other what-if replays.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ class EditedDevice(Prepared):
 
     Every replay is a what-if replay, even under the recorded settings, and gives one peak, not a
     range of possible peaks.
-    edits: changes that were made to the recorded program; `program` is the result.
+    edits: changes that were made to the recorded program.
     baseline: replay of the unchanged program under the recorded settings.
+    program: the changed program.
     """
 
     edits: tuple[Edit, ...] = ()
@@ -56,7 +57,10 @@ class EditedDevice(Prepared):
 
     @cached_property
     def proofs(self) -> list[Parting | None]:
-        """List of one item: first difference of the baseline from the recording; None if equal."""
+        """First difference of the baseline from the recording, or None if equal; in a list of one.
+
+        The baseline is the replay of the unchanged program.
+        """
         return [self.baseline.parting]
 
     def edited(self, edits: Sequence[Edit]) -> EditedDevice:
@@ -69,7 +73,7 @@ class EditedDevice(Prepared):
 
 
 def as_recorded(device: Prepared) -> EditedDevice:
-    """Replay a device under its recorded settings; return it as an `EditedDevice` without edits."""
+    """Return a device as an `EditedDevice` without edits; it is replayed once as the baseline."""
     (baseline,) = replay_prepared((device,)).devices
     values = {each.name: getattr(device, each.name) for each in fields(device)}
     return EditedDevice(**values, baseline=baseline, program=program_of(device, baseline))
@@ -82,7 +86,12 @@ def edited_recording(
     torch_version: str | None = None,
     hints: Hints | None = None,
 ) -> Recording:
-    """Return the recording that PyTorch would write of the edited program (recorded settings)."""
+    """Return the recording that PyTorch would write of the edited program, with recorded settings.
+
+    edits: texts such as "empty-cache after step 2", applied in order.
+    torch_version: PyTorch release to model; None to choose it from the recording.
+    hints: facts about the program that the recording does not contain.
+    """
     devices = edit_devices(prepare(recording, None, torch_version, hints=hints), edits)
     return simulate_prepared(devices, recording, command=f"edited: {recording.path}").recording
 
@@ -90,7 +99,7 @@ def edited_recording(
 def edit_devices(
     devices: Sequence[Prepared], edits: Sequence[str | Edit]
 ) -> tuple[EditedDevice, ...]:
-    """Apply edits to the program of each device, in order, and return the edited devices."""
+    """Apply edits to the program of each device, in their order, and return the edited devices."""
     parsed = [each if isinstance(each, Edit) else parse_edit(each) for each in edits]
     return tuple(as_recorded(device).edited(parsed) for device in devices)
 
@@ -109,8 +118,13 @@ def replay_edited(
 
     edits: texts such as "empty-cache after step 2" or "largest step first", applied in order;
         docs/commands/replay.md lists the forms.
-    The other parameters and the errors are the same as in `replay`.  Raises ConfigError too for an
-    unknown edit, and for an edit that the recording does not allow.
+    conf: PYTORCH_CUDA_ALLOC_CONF; None for the recorded value.
+    device_memory: bytes or "24GiB"; None for the recorded or inferred size.
+    torch_version: PyTorch release to model; None to choose it from the recording.
+    device: number of the only device to replay; None for all.
+    hints: facts about the program that the recording does not contain.
+    Raises the errors of `replay`.  Also raises ConfigError for an unknown edit, and for an edit
+    that the recording does not allow.
     """
     memory = bytes_of(device_memory)
     devices = [each.on(memory) for each in prepare(recording, device, torch_version, hints=hints)]
@@ -131,7 +145,8 @@ class EditTrial:
     """Replays of all devices with one edit, under one setting.
 
     devices, runs: the edited devices, and the replay of each.
-    place: line of the training loop that the edit concerns, as "file:line"; "" if it is unknown.
+    place: line of the training loop after which the added call belongs, as "file:line"; "" if it is
+        unknown or no call is added.
     """
 
     devices: tuple[EditedDevice, ...]
@@ -150,9 +165,9 @@ class EditTrial:
 def try_edits(
     devices: Sequence[Prepared], setting: Setting | None = None, device_memory: int | None = None
 ) -> tuple[EditTrial, ...]:
-    """Replay each candidate edit that the recording allows; return the lowest peak first.
+    """Replay every usual edit that the recording allows; return the results, lowest peak first.
 
-    setting, device_memory: None for the recorded values.
+    setting, device_memory: setting and bytes of the device; None for the recorded values.
     """
     return _tried(devices, [*map(as_recorded, devices)], setting, device_memory)
 
@@ -163,7 +178,8 @@ def _tried(
     setting: Setting | None,
     device_memory: int | None,
 ) -> tuple[EditTrial, ...]:
-    # A replay on a smaller device may end before the peak, and one on a larger device after it.
+    # On a smaller device a replay may end before the recorded peak; on a larger device it may reach
+    # a higher peak.
     baselines = [each.baseline for each in recorded]
     if device_memory is not None:
         baselines += replay_prepared(devices, device_memory=device_memory).devices
@@ -193,16 +209,16 @@ def _place(edited: EditedDevice, text: str) -> str:
 
 
 _CHECKPOINTED = (0.6, 0.85)
-"""Lowest and highest share of activations kept for backward that checkpointing every layer saves.
+"""Lowest and highest share that checkpointing every layer saves of activations kept for backward.
 
-It is 61 to 84 % in six models (tests/editing/test_savings.py).
+In six models, it saves 61 to 84 % (tests/editing/test_savings.py).
 """
 _EIGHT_BITS = (0.48, 0.74)
-"""Shares saved by 8-bit optimizer state with scales, in place of 16-bit and of 32-bit state."""
+"""Shares of the optimizer state that 8-bit state with scales saves: of 16-bit, of 32-bit state."""
 _ADAPTED = (0.9, 1.0)
 """Lowest and highest share of gradients and optimizer state that usual LoRA adapters save."""
 _QUANTISED = (0.45, 0.75)
-"""Shares of 16-bit weights that are saved by 8-bit and by 4-bit linear layers."""
+"""Shares of 16-bit weights that 8-bit linear layers and 4-bit linear layers save."""
 _LEAST_SHARE = 0.05
 _MOST = 4
 
@@ -212,8 +228,9 @@ class Saving:
     """Change of a program and the memory that it saves.
 
     change: the change as text, such as "checkpoint the activations of every layer".
-    low_bytes, high_bytes: estimated range of the saving; None if a replay proved the change.
-    is_enough: True if the failed request succeeds even with the low end; None if unknown.
+    low_bytes, high_bytes: estimated range of the saving; None if a replay with the change proved
+        that every request succeeds.
+    is_enough: True if the failed request would succeed even with `low_bytes`; None if unknown.
     """
 
     change: str
@@ -229,9 +246,10 @@ class Saving:
 def savings_at(
     prepared: Prepared, setting: Setting, device_memory: int | None, entry: int, missing: int
 ) -> tuple[Saving, ...]:
-    """Return changes of the program with which it may fit a device that is full at `entry`.
+    """Return changes of a program with which it may fit the device, which is full at `entry`.
 
-    setting, device_memory: setting and device, in bytes, of the replay that failed.
+    setting, device_memory: setting, and bytes of the device, of the replay that failed.
+    entry: entry at which memory is missing.
     missing: bytes that the device lacks.
     """
     recorded = as_recorded(prepared)
@@ -248,10 +266,10 @@ def savings_at(
 def savings_of(
     categories: Mapping[str, int], phase: str, missing: int | None = None
 ) -> tuple[Saving, ...]:
-    """Return changes of the program that reduce its memory, with estimates of the saving.
+    """Return changes of a program that reduce its memory, with estimates of the saving.
 
-    categories: bytes in use by category, as in `allocsim.ownership.CATEGORIES`.
-    phase: training phase at which memory is needed, such as "optimizer"; "" if unknown.
+    categories: dictionary from a category of memory (`allocsim.ownership.CATEGORIES`) to bytes.
+    phase: training phase that needs the memory, such as "optimizer"; "" if unknown.
     missing: bytes that the failed request lacks; None if unknown.
     """
     least = _LEAST_SHARE * sum(categories.values())
@@ -286,7 +304,8 @@ def _shares(size: int, shares: tuple[float, float]) -> tuple[float, float]:
 
 
 def _proved(tried: Iterable[EditTrial]) -> Iterator[Saving]:
-    # Another order of the steps is left out: it fits only because the optimizer has no state yet.
+    # "largest step first" is left out: the first step fits only because the optimizer has no state
+    # yet.
     for trial in tried:
         edit = trial.devices[0].edits[0]
         if trial.is_whole and edit.text != "largest step first":

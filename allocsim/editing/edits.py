@@ -1,4 +1,4 @@
-"""Edits of a recorded program, and their texts such as "empty-cache after step 2"."""
+"""Edits of a recorded program, read from texts such as "empty-cache after step 2"."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from allocsim.units import format_size, parse_size
 _SAME_REQUESTS = "all other requests stay the same"
 _SAME_STEPS = "each step requests the same as in its recorded place"
 _NAME = 1 << 61
-"""Name of the block that "preallocate" adds; other names are recorded addresses, all smaller."""
+"""Address in the plan of the block that "preallocate" adds; all recorded addresses are smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class Edit:
     """One change of a program.
 
     text: the edit as the user gives it.
-    code: line of Python that makes the change in the user's program.
-    assumes: assumption of the edit about the program, as a clause to follow "it assumes that".
-    apply: function that returns the changed program.
+    code: line of Python, or an instruction, for the change in the user's program.
+    assumes: assumption about the edited program, as a clause that follows "it assumes that".
+    apply: function from the recorded program to the changed program.
     """
 
     text: str
@@ -162,7 +162,7 @@ def _free_early(_: re.Match[str]) -> Edit:
 def _freed_early(program: Program) -> Program:
     steps, starts = program.steps, np.array(program.starts, dtype=np.int64)
     is_request = steps.kind == StepKind.FREE_REQUEST
-    # A completion without a recorded request belongs to a free from before the first entry.
+    # A completed free whose request is not recorded stays: it was requested before the first entry.
     is_left_out = (steps.kind == StepKind.FREE_COMPLETE) & np.isin(
         steps.addr, steps.addr[is_request]
     )
@@ -194,10 +194,10 @@ _FORMS: tuple[tuple[str, str, Callable[[re.Match[str]], Edit]], ...] = (
     ("free early", r"free early", _free_early),
     ("", r"split batch in (\d+)", _refuse_split),
 )  # fmt: skip
-"""Tuples (form of an edit's text, pattern that matches it, function that makes the edit).
+"""Tuples (form of an edit's text, regular expression for it, function that makes the edit).
 
 The form is "" for an edit that is always refused, such as "split batch in 2".
 """
 
 EDIT_FORMS = tuple(form for form, _, _ in _FORMS if form)
-"""Forms of the texts that `parse_edit` reads."""
+"""Forms of the texts that `parse_edit` accepts, such as "empty-cache after step N"."""

@@ -1,8 +1,8 @@
 """Requests, frees and other calls of a recorded program, divided into its training steps.
 
-The training loop is found in the stacks: it is the innermost function whose frame is in every stack
-of a training step.  A training step ends where the line number in that frame decreases, or where
-the function returns.
+The function with the training loop is found in the stacks: it is the innermost function whose frame
+is in every stack of a training step.  A training step ends where the line number in this frame
+decreases, or where the function returns.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from allocsim.replaying import Prepared
 from allocsim.simulation import DeviceRun, Planned, StepKind, Steps, joined
 
 _Function = tuple[str, str]
-"""(file name, name of the function)"""
+"""Function of the program, as (file name, function name)."""
 
 
 UNKNOWN, OUTSIDE = -2, -1
-"""Values in `Loop.lines` for a stack of another thread, and for a stack outside the loop."""
+"""Values in `Loop.lines`: for a stack of another thread, and for a stack outside the function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Loop:
     """Function that contains the training loop.
 
     functions: calls from the outermost function to this function.
-    lines: line of this function in each stack, by stack number; `UNKNOWN` for a stack of another
-        thread, `OUTSIDE` if the stack does not contain the function.
+    lines: for each stack of the recording, the line number in this function; `UNKNOWN` for a stack
+        of another thread, `OUTSIDE` for a stack without the function.
     """
 
     functions: tuple[_Function, ...]
@@ -48,7 +48,7 @@ class Loop:
         return self.lines[stack] if stack >= 0 else UNKNOWN
 
     def length_of_step(self, trace: Trace, entries: Sequence[int]) -> int | None:
-        """Return how many of `entries` precede the next training step; None if no step begins."""
+        """Return the number of `entries` before the next training step; None if none begins."""
         before = 0
         for number, entry in enumerate(entries):
             line = self.line_at(trace, entry)
@@ -60,19 +60,22 @@ class Loop:
         return None
 
     def first_inside(self, trace: Trace, entries: Sequence[int]) -> int:
-        """Return the index of the first of `entries` made while this function ran; 0 if none."""
+        """Return the index in `entries` of the first entry whose stack has this function, or 0."""
         lines = (self.line_at(trace, entry) for entry in entries)
         return next((number for number, line in enumerate(lines) if line >= 0), 0)
 
 
 def loop_of(trace: Trace, entries: Sequence[int]) -> Loop | None:
-    """Return the training loop; None if the stacks of `entries` have no common function."""
+    """Return the function that contains the training loop; None if it is not found.
+
+    entries: entries of one training step; their stacks must have a common function.
+    """
     table = trace.frame_table
     stacks = {int(trace.frames[entry]) for entry in entries}
     paths = [path for stack in sorted(stacks) if (path := _functions_of(_path(table, stack)))]
     if not paths:
         return None
-    # Other threads begin with another function, and have fewer stacks than the program's.
+    # Stacks of other threads begin with another function, and are fewer than the program's stacks.
     root = Counter(path[0] for path in paths).most_common(1)[0][0]
     common = [path for path in paths if path[0] == root]
     functions = tuple(
@@ -108,10 +111,11 @@ class Program:
 
     steps: plan steps, which are the calls that a replay makes, in order.
     starts: index of the first plan step of each training step, ascending.
-    numbers: number of each training step, by which an edit names it.
+    numbers: number of each training step, as used in the text of an edit.
     phases: dictionary from "forward", "backward" and "optimizer" to the entries where the phase
         begins: the first request of each occurrence.
-    frames: stack number of each entry of the recording; -1 without a stack.
+    frames: index of the stack of each entry of the recording; -1 without a stack.
+    loop: function that contains the training loop; None if unknown.
     """
 
     steps: Steps
@@ -122,7 +126,10 @@ class Program:
     loop: Loop | None = None
 
     def with_calls(self, places: Sequence[int]) -> Program:
-        """Return the program with a call of empty_cache before each plan step in `places`."""
+        """Return the program with a call of empty_cache added before some plan steps.
+
+        places: indices of these plan steps.
+        """
         entries = np.append(self.steps.entry, self.steps.entry[-1:])[list(places)].tolist()
         calls: list[tuple[int, list[Planned]]] = [
             (at, [(int(StepKind.EMPTY_CACHE), entry, 0, 0, 0)])
@@ -136,9 +143,9 @@ class Program:
         return replace(self, steps=joined(self.steps, [(0, planned)]), starts=starts)
 
     def reordered(self, order: Sequence[int]) -> Program:
-        """Return the program with only the training steps in `order`, in that order.
+        """Return the program with its training steps in another order, repeated or left out.
 
-        order: positions of the training steps in `starts`; a step may occur several times.
+        order: indices in `starts` of the training steps to run, in their new order.
         """
         stacks = np.where(
             self.steps.kind == StepKind.EMPTY_CACHE, -1, self.frames[self.steps.entry]
@@ -155,7 +162,7 @@ class Program:
         return self.numbers.index(number)
 
     def ends(self) -> list[int]:
-        """Return, for each training step, the index of the first plan step after it."""
+        """Return the index of the plan step after the end of each training step."""
         self._refuse_without_steps()
         return [*self.starts[1:], len(self.steps)]
 
@@ -172,7 +179,8 @@ class Program:
     def begins_of(self, phase: str) -> list[int]:
         """Return the indices of the plan steps where a phase, such as "backward", begins.
 
-        Each of them is the first request of an occurrence of the phase.
+        Each is the first request of an occurrence of the phase.  Raises ConfigError if the
+        recording does not show the phase.
         """
         firsts = np.array(sorted(self.phases[phase]), dtype=np.int64)
         found = (self.steps.kind == StepKind.ALLOC) & np.isin(self.steps.entry, firsts)
@@ -203,12 +211,12 @@ class Program:
 
 
 def program_of(prepared: Prepared, baseline: DeviceRun) -> Program:
-    """Return the recorded program of a prepared device.
+    """Return the recorded program of a prepared device, divided into training steps.
+
+    The program may have marked its training steps.  If not, they are found from the stacks, and
+    without stacks from repeated requests.
 
     baseline: replay of the device under the recorded settings.
-
-    Its training steps are those that the program marked.  Without marks they follow from the
-    stacks, and without stacks from the repetition of the requests.
     """
     steps = prepared.free_plan.steps
     scene = scene_of_run(prepared.trace, prepared.start, baseline.timeline)
@@ -222,7 +230,7 @@ def program_of(prepared: Prepared, baseline: DeviceRun) -> Program:
     else:
         starts = _first_requests(steps, firsts)
         if len(starts) > 2:
-            # The first step may contain the making of the model.
+            # The second training step is used, since the first may include creating the model.
             loop = loop_of(prepared.trace, steps.entry[starts[1] : starts[2]].tolist())
     if loop is not None:
         starts = _by_loop(steps, prepared.trace, loop, starts)
@@ -247,8 +255,8 @@ def _first_requests(steps: Steps, firsts: NDArray[np.int64]) -> list[int]:
 
 
 def _by_loop(steps: Steps, trace: Trace, loop: Loop, starts: list[int]) -> list[int]:
-    # `starts` has the request that probably begins each training step. Frees before it may belong
-    # to the same step, and requests after it to the step before.
+    # `starts` are estimates: the requests that probably begin the training steps. Frees before such
+    # a request may belong to the same step, and requests after it to the previous step.
     requests = np.flatnonzero(steps.kind == StepKind.ALLOC)
     found = [loop.first_inside(trace, steps.entry[starts[0] :].tolist()) + starts[0]]
     for start, end in zip(starts[1:], [*starts[2:], len(steps)], strict=True):

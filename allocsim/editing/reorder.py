@@ -2,13 +2,13 @@
 
 Every block has one of three roles, which follows from its lifetime:
 
-- Local blocks are freed in the training step that allocated them.
-- Carried blocks are freed in the next one, such as gradients that the next `zero_grad` frees.  Each
-  step frees the carried blocks of the step that ran before it in the new order.
-- Lasting blocks, such as the optimizer's state, are never freed by a training step.  The step that
-  runs first allocates the lasting blocks of the first recorded step.  To find the place for such a
-  block, the request that follows it in the recording is matched, by stack, with a request of the
-  step that runs first; the block is allocated before that request.
+- A local block is freed in the training step that allocated it.
+- A carried block is freed in the next training step, as are gradients that the next `zero_grad`
+  frees.  In the new order, each step frees the carried blocks of the step that ran before it.
+- A lasting block, such as the optimizer's state, is never freed by a training step.  The first
+  recorded step allocated it; in the new order, the step that runs first allocates it.  Its place in
+  that step is before the request that corresponds, by stack, to the request that followed it in the
+  recording.
 
 A recording is refused if a block has none of these roles, or if training steps carry different
 numbers of blocks.
@@ -27,33 +27,37 @@ from allocsim.errors import ConfigError
 from allocsim.simulation import StepKind, Steps
 
 LEAST_STEPS = 3
-"""Fewest training steps that show which blocks are carried, lasting or local."""
+"""Least number of training steps that a recording needs to show the roles of its blocks."""
 
 FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
 _FIRST_NAME = 1 << 62
-"""First of the numbers that identify blocks in the new order; recorded addresses are smaller."""
+"""First id of a block in the new order; all recorded addresses are smaller."""
 
 _Row = tuple[int, int]
-"""(index of a plan step, number that identifies its block in the new order)"""
+"""Call in the new order: (index of the recorded plan step, id of its block in the new order)."""
 
 
 @dataclass(slots=True)
 class _Life:
     # A block that the program requests.  `request` and `frees` are indices of plan steps.
     request: int
-    section: int  # training step of the request, from 0; -1 before the first
+    section: int  # index of the training step of the request; -1 before the first training step
     frees: list[int] = field(default_factory=list)
-    nth: int = 0  # number of earlier requests in its section, without those of lasting blocks
+    nth: int = 0  # number of earlier requests in its training step, without lasting blocks
 
 
 def reorder(
     steps: Steps, starts: Sequence[int], order: Sequence[int], stacks: Sequence[int]
 ) -> tuple[Steps, tuple[int, ...]]:
-    """Return the plan steps with the training steps in another order, and their new `starts`.
+    """Run the training steps of a plan in another order.
 
-    starts: index of the first plan step of each training step, ascending.
-    order: positions in `starts` of the training steps to run; some may repeat or be missing.
-    stacks: number of the stack of each plan step; -1 without a stack.
+    Returns the new plan steps, and the index of the first plan step of each training step.
+
+    steps: recorded plan steps, which are the calls that a replay makes.
+    starts: index of the first plan step of each recorded training step, ascending.
+    order: indices in `starts` of the training steps to run; some may repeat or be missing.
+    stacks: index of the stack of each plan step; -1 without a stack.
+    Raises ConfigError if the order cannot be changed (see the module's docstring).
     """
     if len(starts) < LEAST_STEPS:
         raise ConfigError(
@@ -64,7 +68,7 @@ def reorder(
 
 
 class _Rewriter:
-    # A section is the plan steps of one training step.
+    # A section is the range of plan steps of one training step.
 
     def __init__(self, steps: Steps, starts: Sequence[int], stacks: Sequence[int]) -> None:
         self._steps = steps
@@ -73,14 +77,14 @@ class _Rewriter:
         self._last = len(starts) - 1
         requests = np.flatnonzero(steps.kind == StepKind.ALLOC)
         self._tail = int(requests[-1]) + 1 if len(requests) else len(steps)
-        """Index of the plan step after the last request; the program's final frees follow."""
+        """Index of the plan step after the last request; only frees follow."""
         self._lives = self._find_lives()
         self._freed = {free: life for life in self._lives.values() for free in life.frees}
         self._lasting: list[_Life] = []
         self._first_only: set[int] = set()
-        """Plan steps with which later training steps request lasting blocks.
+        """Plan steps that request lasting blocks in training steps after the first recorded one.
 
-        Each runs at most once, even if its training step is repeated.
+        Each is in the new order at most once, even if its training step is repeated.
         """
         self._carried: list[list[_Life]] = [[] for _ in starts]
         self._n_requests: dict[int, int] = defaultdict(int)
@@ -93,7 +97,7 @@ class _Rewriter:
         self._next_name = _FIRST_NAME
         self._rows: list[_Row] = []
         self._waiting: list[int] = []
-        """Names of the carried blocks of the training step that ran last."""
+        """Ids of the carried blocks of the training step that ran last."""
 
     def _section_of(self, index: int) -> int:
         return int(np.searchsorted(self._starts, index, side="right")) - 1
@@ -127,7 +131,8 @@ class _Rewriter:
         for life in self._lives.values():
             life.nth = self._n_requests[life.section]
             self._n_requests[life.section] += life.request not in lasting
-        # What the last training step keeps shows only at the end of the program.
+        # The last training step has no next step that frees its carried blocks.  They are found by
+        # position: its requests at the positions of carried blocks in the step before.
         kept = {life.nth for life in self._carried[self._last - 1]}
         self._carried[self._last] = [life for life in open_ends[self._last] if life.nth in kept]
         self._first_only = {
@@ -188,7 +193,7 @@ class _Rewriter:
         if life is not None and life.section == section - 1 and life.request in self._rank:
             self._free_carried(index, life)
         elif life is not None and life.section < 0 and section == 0 and not is_first:
-            pass  # the first turn freed this block
+            pass  # the training step that ran first freed this block
         elif index in self._first_only:
             if index not in self._names:
                 self._copy(index)
@@ -196,7 +201,8 @@ class _Rewriter:
             self._copy(index)
 
     def _inserted(self, section: int, *, is_first: bool) -> Iterator[tuple[int, int]]:
-        # Items are (number of this section's requests that come before, index of the plan step).
+        # Yields the plan steps of other sections to insert, as (number of this section's requests
+        # before the insertion, index of the plan step).
         if is_first and section:
             for index in range(self._starts[0], self._starts[1]):
                 life = self._freed.get(index)
@@ -214,8 +220,9 @@ class _Rewriter:
                 n_before += index in self._lives
 
     def _counterparts(self, section: int) -> list[int]:
-        # Requests are numbered within their section, without those of lasting blocks. Requests with
-        # equal stacks correspond, in the order of both sections. The last item is for the end.
+        # For each request of the first section, the index of the corresponding request of
+        # `section`; both are counted without lasting blocks. Requests with equal stacks correspond,
+        # in order. The last item is for the end of the section.
         first, other = (
             [self._stacks[life.request] for life in self._local(s)] for s in (0, section)
         )
@@ -254,6 +261,6 @@ class _Rewriter:
         name = int(self._steps.addr[index])
         if life is not None:
             if life.request not in self._names:
-                return  # its training step does not run
+                return  # the training step that requests the block is left out
             name = self._names[life.request]
         self._rows.append((index, name))

@@ -1,4 +1,4 @@
-"""Choice of one allocator setting: candidates, driver time, Pareto front and the decision."""
+"""Recommendation of an allocator setting: candidates, times of driver calls, and the choice."""
 
 from allocsim.recommend.offer import (
     Bar,

@@ -1,9 +1,9 @@
 """Candidate setting with its replay on each device, and the time of its driver calls.
 
-The candidate and its replays are an `Offer`; its memory, calls and retries are those of the worst
-device.  The time of a driver call is from a table that was measured on one card, or from a file of
-the user.  The times are used to order settings, and to detect a setting that thrashes: it releases
-memory and obtains it again and again.
+A candidate and its replays are an `Offer`; its memory, driver calls and retries are the highest
+over all devices.  The time of a driver call is from a table that was measured on one card, or from
+a file of the user.  Settings are ordered by these times.  They also show if a setting thrashes,
+that is, releases memory and obtains it again repeatedly.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from allocsim.simulation import Setting
 from allocsim.units import MIB
 
 _MANY_CALLS = 2
-"""A setting can thrash only if it makes more than this multiple of the baseline's driver calls."""
+"""Factor: a setting thrashes only if it makes over this many times the baseline's driver calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Setting with its replay on each device (`trials`).
+    """Candidate setting with its replay on each device.
 
+    trials: results of the replays, one for each device.
     is_fitted: True if a value of the setting is derived from the recorded sizes.
-    churns: True if the replay spends more time on releasing memory and obtaining it again than on
+    churns: True if a replay spends more time on releasing memory and obtaining it again than on
         obtaining it once.
     """
 
@@ -52,12 +53,12 @@ class Offer:
 
     @property
     def memory_at_end(self) -> int:
-        """Lower bound of the reserved bytes after the last entry, on the worst device."""
+        """Lower bound of the reserved bytes after the last entry; the highest over all devices."""
         return max(trial.least_at_end for trial in self.trials)
 
     @property
     def memory_range(self) -> tuple[int, int]:
-        """Lowest and highest peak reserved bytes that are possible, on the worst device."""
+        """Lowest and highest possible peak reserved bytes; each the highest over all devices."""
         ends = [trial.peak_range or (trial.peak_reserved_bytes,) * 2 for trial in self.trials]
         return max(low for low, _ in ends), max(high for _, high in ends)
 
@@ -70,7 +71,7 @@ class Offer:
 
 
 def dominates(better: Point, worse: Point) -> bool:
-    """Return True if `better` is lower in memory, calls or retries, and not higher in any."""
+    """Return True if `better` is lower in memory, driver calls or retries, and higher in none."""
     return (
         better.memory <= worse.memory
         and better.calls <= worse.calls
@@ -80,28 +81,33 @@ def dominates(better: Point, worse: Point) -> bool:
 
 
 Bar = tuple[tuple[Point, bool], ...]
-"""Finished replays that a running replay must beat, as pairs.
+"""Results of finished replays that a running replay must beat.
 
-(memory, calls and retries; True if a running replay with equal numbers loses)"""
+Items are (memory, driver calls and retries of a finished replay; True if it also beats a replay
+with equal numbers).
+"""
 
 
 def is_hopeless(bar: Bar, so_far: Point) -> bool:
-    """Return True if a finished replay already beats a running one, whose numbers only grow.
+    """Return True if a finished replay already beats a running replay, whose numbers only grow.
 
-    bar: memory, calls and retries of the finished replays (`Bar`).
-    so_far: the same numbers of the running replay.
+    bar: memory, driver calls and retries of each finished replay.
+    so_far: memory, driver calls and retries of the running replay until now.
     """
     return any(dominates(p, so_far) or (loses and p == so_far) for p, loses in bar)
 
 
 def front(points: Iterable[Point]) -> tuple[Point, ...]:
-    """Return the Pareto front of `points`, without duplicates, in order of memory."""
+    """Return the points that no other point beats (the Pareto front), in order of memory.
+
+    Equal points are returned once.
+    """
     distinct = sorted(set(points))
     return tuple(p for p in distinct if not any(dominates(other, p) for other in distinct))
 
 
 Points = tuple[tuple[int, float], ...]
-"""(size in MiB, microseconds) of each measured size, ascending."""
+"""Measured times of a driver call: (size in MiB, microseconds), in ascending order of size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +121,8 @@ class DriverTimes:
     create, map, access: times of cuMemCreate and cuMemMap for one handle, and of cuMemSetAccess for
         one range.
     unmap, release: times of cuMemUnmap and cuMemRelease for one handle.
-    low, high: first and third quartile of real divided by estimated time on the card, over the
-        medians for each recording and kind of call (`python -m benchmarks.driver_times`).
+    low, high: first and third quartile of the ratio of real to estimated time on the card.  A ratio
+        is the median for one recording and one kind of call (`python -m benchmarks.driver_times`).
     """
 
     card: str
@@ -189,32 +195,32 @@ H200 = DriverTimes(
 )  # fmt: skip
 """Times measured on one H200 on 26 November 2026.
 
-`malloc` and `free` end at 16 GiB: at 32 GiB one call took between 1.6 and 145 ms.  `fresh` (extra
-time if other allocations exist) and `fresh_each` (further time for each of them) come from 600
-segments of 20 MiB held at once: on average, the 50th cudaMalloc took 80.8 us and the 550th
-100.2 us, against 44.4 us with nothing else allocated.
+`malloc` and `free` end at 16 GiB, because the times of larger calls vary too much: at 32 GiB one
+call took between 1.6 and 145 ms.  `fresh` and `fresh_each` come from 600 segments of 20 MiB held at
+once: on average, the 50th cudaMalloc took 80.8 us and the 550th 100.2 us, against 44.4 us with
+nothing else allocated.
 """
 
 
 _LONGEST = 1 << 16
 _TAKES = ("malloc", "create", "map")
-"""Names in `Device.calls` of the calls that obtain memory; the others return it."""
+"""Names in `Device.calls` of the calls that obtain memory; all other calls release it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Microseconds of each driver call.
+    """Microseconds of each kind of driver call, as the user gives them.
 
     If a field is None, the time is taken from `table` and depends on the size of the call.
 
     cuda_malloc: one cudaMalloc.
     cuda_free: one cudaFree, without waiting for the device.
-    map_handle: creating, mapping and giving access to one handle of an expandable segment.
+    map_handle: creating and mapping one handle of an expandable segment, and setting its access.
     unmap_handle: unmapping and releasing one handle, without waiting for its stream.
-    synchronize: waiting for every stream before cached memory is released.  Not measured: it
-        depends on the work that the program has queued.
-    thrashing_above: not a time, but a ratio.  A setting is thrashing if `Cost.churn` exceeds
-        `Cost.growth` by more than this factor.
+    synchronize: waiting for every stream before cached memory is released.  The default is not
+        measured, since the time depends on the work that the program has queued.
+    thrashing_above: ratio, not a time: a setting thrashes if `Cost.churn` is more than this many
+        times `Cost.growth`.
     """
 
     cuda_malloc: float | None = None
@@ -226,7 +232,7 @@ class Costs:
 
     @property
     def table(self) -> DriverTimes:
-        """Measured times, which replace fields that are None."""
+        """Measured times, used in place of fields that are None."""
         return H200
 
     @property
@@ -235,7 +241,7 @@ class Costs:
 
     def of_call(self, call: str, size: int, held: float = 0.0) -> float:
         if call == "map" and self.map_handle is not None:
-            return 0.0  # counted with each handle
+            return 0.0  # `map_handle` is counted in "create", once for each handle
         known = {
             "malloc": self.cuda_malloc,
             "free": self.cuda_free,
@@ -247,11 +253,11 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Estimated time in driver calls over a recording, in microseconds.
+    """Estimated time of all driver calls of a replay, in microseconds.
 
     growth: time to obtain the peak reserved memory once.
     churn: time to release memory, to wait for streams, and to obtain released memory again.
-    is_thrashing: True if the churn is large (`Costs.thrashing_above`).
+    is_thrashing: True if `churn` is more than `Costs.thrashing_above` times `growth`.
     """
 
     growth: float
@@ -274,7 +280,10 @@ def cost_of(trial: Trial, costs: Costs) -> Cost:
 
 
 def driver_time(calls: Iterable[tuple[str, int, int]], costs: Costs) -> float:
-    """Return the microseconds of driver calls, given as (name, bytes, number of such calls)."""
+    """Return the microseconds that driver calls take.
+
+    calls: (name in `Device.calls`, bytes, number of calls with this name and size).
+    """
     calls = list(calls)
     # On average, half of the segments are already held when a segment is obtained.
     held = sum(n for call, _, n in calls if call == "malloc") / 2
@@ -282,7 +291,10 @@ def driver_time(calls: Iterable[tuple[str, int, int]], costs: Costs) -> float:
 
 
 def read_costs(path: str | os.PathLike[str]) -> Costs:
-    """Read a JSON object whose keys are fields of `Costs`; raise ConfigError if it is invalid."""
+    """Read times of driver calls from a JSON file, whose keys are fields of `Costs`.
+
+    Raises ConfigError for a file that is not such a JSON object.
+    """
     name = os.fspath(path)
     try:
         with Path(name).open("rb") as file:

@@ -1,20 +1,20 @@
 """Choice of the one setting that a command recommends.
 
-Every candidate was replayed with the same requests, device memory and release.  A candidate must
-serve every request, and save at least 1 % of the peak reserved memory or at least one retry.
+All candidates are replayed with the same requests, device memory and PyTorch release.  A candidate
+must serve every request, and avoid an error, retries or at least 1 % of the peak reserved memory.
 
 1. Settings are ordered by thrashing, then by retries, then by peak reserved memory.  Among the
    settings within 1 % of the lowest peak, a setting is preferred if it has the same meaning in
-   every release that may have written the recording.  If several remain, the setting with the
-   fewest options is chosen, then the setting with the fewest driver calls.
-2. A setting fitted to the sizes of this recording is chosen only if it saves 5 % of the peak more
-   than the best other setting.  This must hold for every possible state at the start of the
-   recording, and in the second half alone.  Fitted values are derived from the first half
-   (`proposals`), so the second half tests them.
+   every PyTorch release that may have written the recording.  If several remain, the setting with
+   the fewest options is chosen, then the setting with the fewest driver calls.
+2. A fitted setting, whose values are derived from the sizes in the first half of the recording, is
+   chosen only if its peak is 5 % lower than that of the best other setting.  This must hold for
+   every possible state at the start of the recording.  It must also hold in the second half alone,
+   which tests the values.
 3. Nothing is recommended if the baseline differs from the recording, or if something outside the
    allocator refused the request, since a replay proves nothing then.
 
-`tune --find-device` orders settings by the smallest device instead.
+`tune --find-device` orders settings by the smallest sufficient device and does not use these rules.
 """
 
 from __future__ import annotations
@@ -39,11 +39,10 @@ from allocsim.replaying import Prepared, Standing, Trials, trial_of_run
 from allocsim.simulation import DeviceRun, Setting, releases_needed
 
 MIN_SAVING_DIVISOR = 100
-"""Divisor of the peak: savings, and differences between two settings, are ignored if they are less
-than 1/100 of it."""
+"""Divisor of the peak: a saving, or a difference between settings, below 1/100 of it is ignored."""
 
 _FITTED_SAVING_DIVISOR = 20
-"""Divisor of the peak: a fitted setting must save 1/20 of it more than the best other setting."""
+"""Divisor: a fitted setting must have a peak over 1/20 lower than the best other setting."""
 
 
 class WhyNot(StrEnum):
@@ -61,12 +60,13 @@ class WhyNot(StrEnum):
 class Recommendation:
     """Recommendation for the devices of one program.
 
-    baseline: replay under the recorded settings.
-    why_not: reason if `best` is None.
+    baseline: present setting (recorded, or given by the user), with its replays.
+    best: recommended setting, with its replays; None if no setting is recommended.
+    why_not: reason why `best` is None.
     offers: settings that were replayed and that PyTorch accepts.
-    needs: PyTorch releases that give the best setting the same meaning as the replay, such as
-        "PyTorch 2.11 or later"; None if every release that may have made the recording does.
-    since: oldest release that supports the best setting; "" if `best` is None.
+    needs: PyTorch releases that give the best setting the replayed meaning, such as "PyTorch 2.11
+        or later"; None if every release that may have written the recording does.
+    since: oldest PyTorch release that supports the best setting; "" if `best` is None.
     is_by_size: True if the recording has requests only, so that the baseline could not be compared
         with recorded addresses.
     """
@@ -86,7 +86,7 @@ class Recommendation:
 
     @property
     def is_sure(self) -> bool:
-        """True if the best setting helps for every possible state of memory at the start."""
+        """True if the best setting helps for every possible state at the start of the recording."""
         if self.best is None or self.is_by_size:
             return False
         low, high = self.best.memory_range
@@ -99,10 +99,10 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """One device for which a setting is sought.
+    """Device for which a setting is recommended.
 
-    trials: replays of the device under other settings.
-    device_run: replay under the recorded settings.
+    trials: cache of replays of the device under other settings.
+    device_run: replay under the present settings.
     """
 
     trials: Trials
@@ -121,8 +121,9 @@ def recommend(
     insists: bool = False,
     in_full: bool = True,
 ) -> Recommendation:
-    """Return the recommendation for devices of one program that were replayed under `setting`.
+    """Replay candidate settings on all devices of a program, and recommend one of them.
 
+    setting: present setting, under which `Case.device_run` of each case was replayed.
     confs: candidates.  None for `proposals`, followed by `rescues` if every proposal fails.
     insists: True to replay candidates even if the baseline differs from the recording.
     in_full: False to end replays that can no longer win.  The recommendation is the same, but
@@ -153,7 +154,8 @@ def recommend(
             offer = tried(each, found)
             if offer is not None:
                 found.append(offer)
-        # A trial that was given up because of a simpler offer is needed if that offer lost later.
+        # A replay may have ended early because of a simpler setting that lost later, so each
+        # setting is tried again with the final results.
         return [tried(offer.setting, found) or offer for offer in found]
 
     def late(each: Setting) -> int:
@@ -217,7 +219,7 @@ def _result_to_beat(
             for offer in near
             if offer.setting.n_options < setting.n_options and needed(offer.setting) is None
         ]
-        # A simpler offer is beaten only by more than 1 %, since the simplest within 1 % wins.
+        # The simplest setting within 1 % wins, so a simpler setting is beaten only by over 1 %.
         least = min(offer.memory for offer in near)
         most = (
             min(simpler) * MIN_SAVING_DIVISOR // (MIN_SAVING_DIVISOR + 1)
@@ -252,10 +254,11 @@ def choose(
 ) -> Recommendation:
     """Choose the recommended setting among replayed candidates.
 
-    baseline: replay under the recorded settings.
-    offers: candidates with their replays.
+    baseline: present setting (recorded, or given by the user), with its replays.
+    offers: candidates, with their replays.
     late: function from a setting to its peak reserved bytes in the second half of the recording.
-    possible: releases that may have written the recording.
+    release: PyTorch release of the replays.
+    possible: PyTorch releases that may have written the recording.
     """
     tried, late = tuple(offers), cache(late)  # each call of `late` is a replay
     good = [offer for offer in tried if helps(baseline, offer)]
@@ -274,7 +277,10 @@ def choose(
 
 
 def helps(baseline: Offer, offer: Offer) -> bool:
-    """Return True if a setting avoids an error, saves retries, or saves 1 % of the peak memory."""
+    """Return True if a setting avoids an error or retries, or saves 1 % of the peak memory.
+
+    baseline, offer: present setting and candidate, with their replays.
+    """
     if not offer.goes_through:
         return False
     if not baseline.goes_through:
@@ -312,7 +318,7 @@ def _simplest(
         return None
     near = _near_best(baseline, offers)
     known = [offer for offer in near if needed(offer.setting) is None]
-    # `min` returns the first of equals, the only member that a search without duplicates has.
+    # Of equal candidates, `min` returns the first, as does a search that leaves out duplicates.
     return min(
         known or near, key=lambda offer: (offer.setting.n_options, offer.calls, offer.memory)
     )
@@ -328,7 +334,7 @@ def _is_worth_fitting(
     if not _saves(offer.memory_range[1], standing.memory_range[0]):
         return False
     if _saves(offer.memory, standing.memory_at_end):
-        # The late peaks are bounded by these values, so the replays can be saved.
+        # These values bound the peaks of the second half, so its replays are not needed.
         return True
     return _saves(late(offer.setting), late(standing.setting))
 
@@ -342,7 +348,7 @@ def late_peak(trials: Trials, setting: Setting, device_memory: int | None) -> in
     if timeline is None:
         return 0
     half = len(trials.prepared.trace) // 2
-    # The previous row gives the value that still holds at the first entry of the half.
+    # At the first entry of the second half, the value of the last row before it still holds.
     start = max(int(np.searchsorted(timeline.entry, half, side="right")) - 1, 0)
     return int(timeline.reserved[start:].max(initial=0))
 

@@ -1,4 +1,4 @@
-"""Candidate settings for a search: every option of the release, with values from recorded sizes.
+"""Candidate settings: every option of a PyTorch release, with values from recorded sizes.
 
 Unsafe combinations are not proposed, such as expandable_segments with max_split_size_mb.  Options
 without an effect on device memory, and options in `UNTRIED`, stay as recorded.
@@ -48,7 +48,7 @@ Listed in docs/commands/tune.md.
 _SPLITS, _SEGMENTS, _LIMITS = 10, 8, 3
 _SCALARS = (2, 4, 8, 16, 32, 64)
 _LIST_DIVISIONS = (4, 8)
-_PAIRED = 4  # number of values of an option that are combined with another option
+_PAIRED = 4  # number of an option's values that are combined with the values of another option
 
 _Change = dict[str, object]  # fields of `AllocatorConfig` that differ from the base setting
 _Value = TypeVar("_Value")
@@ -62,10 +62,12 @@ def candidates(
     expandable: bool = True,
     limits: bool = True,
 ) -> tuple[Setting, ...]:
-    """Return the settings to try in the release of `recorded`, simplest first.
+    """Return the settings to try in the PyTorch release of `recorded`, simplest first.
 
     sizes: sizes of the recorded requests, from which values of options are derived.
+    recorded: recorded settings; every candidate keeps options that it does not change.
     device_memory: bytes of the device.  None if unknown; then no memory fraction is tried.
+    expandable: False to try no expandable segments.
     limits: False to try no memory fraction and no garbage collection.
     """
     grid = _Grid(sizes, recorded.release)
@@ -87,7 +89,7 @@ def _setting(base: AllocatorConfig, change: _Change) -> Setting | None:
         meant = setting.config(base.release)
     except ConfigError:
         return None
-    # In some releases, no conf string means exactly this combination.
+    # In some PyTorch releases, this combination of values cannot be written as a conf.
     return setting if replace(meant, text=config.text) == config else None
 
 
@@ -98,7 +100,7 @@ def _shortest_conf(config: AllocatorConfig) -> str:
     has_two_parts = divisions == (first,) * rest + (last,) * (len(divisions) - rest)
     if first == last or not last or not has_two_parts:
         return str(config)
-    # Up to 2.9 `>` overwrites the key before it (semantics 1.2).
+    # Up to PyTorch 2.9, the key `>` overwrites the key before it (semantics 1.2).
     key = 1 << (rest if config.release.list_tail_overwrites_last else rest - 1)
     plain_text = str(replace(config, roundup_power2_divisions=NO_DIVISIONS))
     rounding = f"roundup_power2_divisions:[{key}:{first},>:{last}]"
@@ -131,8 +133,8 @@ class _Grid:
         yield from _pairs(segments[:_PAIRED], roundings[:_PAIRED])
 
     def _splits(self) -> list[_Change]:
-        # Values just above large request sizes.  If there are many sizes, those are chosen that
-        # divide the requested bytes into equal parts.
+        # Values just above large request sizes.  Of many sizes, those are chosen that divide the
+        # requested bytes into equal parts.
         sizes = [(size, size * count) for size, count in self.sizes.counts if size >= LARGE_BUFFER]
         least = LARGE_BUFFER // MIB + (not self.release.thresholds_inclusive)
         values = {least} if self.sizes.counts else set()
@@ -143,11 +145,11 @@ class _Grid:
             if is_few or seen * (_SPLITS - 1) // total > before * (_SPLITS - 1) // total:
                 values.add(max(least, size // MIB + 1))
         if sizes:
-            values.add(max(least, sizes[-1][0] // MIB))  # only the largest is oversize
+            values.add(max(least, sizes[-1][0] // MIB))  # only the largest requests are oversize
         return [{"max_split_size": value * MIB} for value in sorted(values)[:_SPLITS]]
 
     def _rounding_limits(self, split: _Change) -> list[_Change]:
-        # The values are differences between the segments of oversize requests and the requests.
+        # The values are differences between segments of oversize requests and smaller requests.
         limit = split["max_split_size"]
         assert isinstance(limit, int)
         sizes = [size for size, _ in self.sizes.counts if size >= limit]
@@ -158,7 +160,7 @@ class _Grid:
         return [{"max_non_split_rounding": value * MIB} for value in values]
 
     def _segments(self) -> list[_Change]:
-        # A few segments of these sizes hold the peak of the requests that share segments.
+        # Sizes with which a few segments hold the peak of all requests that share segments.
         peak = self.sizes.peak_middle
         least = MIN_LARGE_ALLOC + ROUND_LARGE
         shares = [round_up(-(-peak // k), ROUND_LARGE) for k in (1, 2, 3, 4, 6, 8, 12, 16)]
@@ -184,7 +186,8 @@ class _Grid:
 def _settings_with_limit(
     base: AllocatorConfig, sizes: Sizes, memory: int
 ) -> Iterator[Setting | None]:
-    # The limits are between the peak of live requests and the recorded peak of reserved memory.
+    # The limits of memory are between the peak of live requests and the recorded peak of reserved
+    # memory.
     room = max(sizes.recorded_peak - sizes.peak_live, 0)
     for quarter in range(1, 4):
         wanted = sizes.peak_live + room * quarter // 4
@@ -226,20 +229,23 @@ _USUAL = (
     "roundup_power2_divisions:8",
 )
 _BESIDE = ("large_segment_size_mb:64", "expandable_segments:True,large_segment_size_mb:64")
-"""Settings to try in addition to `_USUAL`.
+"""Further settings from which a recommendation is chosen.
 
-They win on several recordings in traces/ where no setting in `_USUAL` does."""
+On several recordings in traces/, they help and no setting in `_USUAL` does.
+"""
 
 _PARTS = (1, 2)
-"""Numbers of segments that together hold the peak of the requests of 1 to 10 MiB.
+"""Numbers of segments among which the peak of the requests of 1 to 10 MiB is divided.
 
-Such requests share segments.  For each number, the size of one segment is a value to try for
-large_segment_size_mb."""
+These requests share segments.  The size of a segment, for each number, is a value to try for
+large_segment_size_mb.
+"""
 
 
 def usual_settings(recorded: AllocatorConfig, *, expandable: bool = True) -> tuple[Setting, ...]:
-    """Return the settings in `_USUAL` that the release accepts and that differ from `recorded`.
+    """Return the usual settings that PyTorch accepts and that differ from the recorded settings.
 
+    recorded: recorded settings, with their PyTorch release.
     expandable: False to leave out settings with expandable segments.
     """
     return tuple(_accepted(_USUAL, recorded, expandable=expandable))
@@ -250,10 +256,12 @@ def proposals(
 ) -> tuple[Setting, ...]:
     """Return the settings from which a recommendation is chosen.
 
-    They are `usual_settings`, and a few whose values are derived from the requests in the first
-    half of the recording.
+    They are `usual_settings`, and a few settings whose values are derived from the requests in the
+    first half of the recording.
 
     parts: devices of the recorded program.
+    recorded: recorded settings, with their PyTorch release.
+    expandable: False to leave out settings with expandable segments.
     """
     may_expand = expandable and all(allows_expandable(part) for part in parts)
     options = (*_USUAL, *_BESIDE, *_fitted_confs(parts))
@@ -264,7 +272,12 @@ def proposals(
 def rescues(
     parts: Sequence[Prepared], recorded: AllocatorConfig, *, expandable: bool = True
 ) -> tuple[Setting, ...]:
-    """Return settings that may avoid an out-of-memory error, to be tried after `proposals`."""
+    """Return settings that may avoid an out-of-memory error if all `proposals` fail.
+
+    parts: devices of the recorded program.
+    recorded: recorded settings, with their PyTorch release.
+    expandable: False to leave out settings with expandable segments.
+    """
     may_expand = expandable and all(allows_expandable(part) for part in parts)
     sizes = merged(tuple(sizes_of(part) for part in parts))
     found = candidates(sizes, recorded, expandable=may_expand, limits=False)
@@ -274,7 +287,10 @@ def rescues(
 def applicable_settings(
     settings: Iterable[Setting], parts: Sequence[Prepared], recorded: AllocatorConfig
 ) -> tuple[Setting, ...]:
-    """Return the settings that change only options which the recorded build of PyTorch reads."""
+    """Return the settings whose changes have an effect in the recorded build of PyTorch.
+
+    Builds for other devices than CUDA support only some options.
+    """
     known = [options_read(part.trace.frame_table) for part in parts]
     unread = {name for each in known if each is not None for name in OPTIONS.keys() - each}
     fields = {OPTIONS[name].field for name in unread} - {""}
@@ -287,15 +303,18 @@ def applicable_settings(
 
 
 def allows_expandable(prepared: Prepared) -> bool:
-    """Return False if file paths show Windows, where PyTorch ignores expandable segments."""
+    """Return True unless the recording is from Windows, where PyTorch has no expandable segments.
+
+    File paths in the stacks show this.
+    """
     return not prepared.trace.frame_table.has_windows_paths
 
 
 def is_fitted(setting: Setting, base: Setting, release: Release) -> bool:
     """Return True if `setting` seems to have a value that was derived from recorded sizes.
 
-    Such values are lists, fractions, thresholds, and sizes that are not powers of two.  Values that
-    `base` has too are ignored.
+    Such values are lists, fractions, thresholds, and sizes that are not powers of two.
+    base: present setting; a value that it has too does not count.
     """
     config, own = setting.config(release), base.config(release)
     sizes = (
@@ -349,9 +368,10 @@ def _shared_peak(prepared: Prepared) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """Peak of live memory that is more than a device has.
+    """Peak of live memory that exceeds the memory of a device.
 
-    live_bytes: live blocks and the failed request at `entry`.
+    entry: entry at which the peak is reached.
+    live_bytes: bytes of the live blocks at `entry`, and of the failed request if there is one.
     room_bytes: memory of the device without the CUDA context.
     """
 
@@ -361,7 +381,10 @@ class Overflow:
 
 
 def overflow_of(prepared: Prepared, memory: int | None) -> Overflow | None:
-    """Return the peak of live blocks and failed requests, if the device's `memory` is less."""
+    """Return the peak of live blocks and failed requests; None if it fits a device of `memory`.
+
+    memory: bytes of the device; None if unknown, and then the result is None.
+    """
     if memory is None:
         return None
     failed = np.flatnonzero(prepared.trace.action == Action.OOM).tolist()
@@ -371,13 +394,16 @@ def overflow_of(prepared: Prepared, memory: int | None) -> Overflow | None:
 
 
 def entries_left(prepared: Prepared) -> int | None:
-    """Return the number of entries after the last recorded error; None without an error."""
+    """Return the number of entries after the last recorded error; None if none is recorded."""
     ooms = np.flatnonzero(prepared.trace.action == Action.OOM)
     return len(prepared.trace) - 1 - int(ooms[-1]) if len(ooms) else None
 
 
 def was_refused(prepared: Prepared, oom_entry: int | None) -> bool:
-    """Return True if the request at `oom_entry` failed although the device had room for it."""
+    """Return True if the recorded request at `oom_entry` failed although the device had room.
+
+    Something outside the allocator's settings then refused it.
+    """
     if oom_entry is None:
         return False
     trace, at_start = prepared.trace, prepared.in_force(prepared.recorded)

@@ -63,15 +63,15 @@ class Tuning(Shown):
     """Result of a search for the best setting: the best, all tried settings, and reasons.
 
     device_memory: bytes of the smallest of the replayed devices; None if all are unlimited.
-    baseline: results of the recorded settings; the device is the recorded one unless the user gave
-        another.
+    baseline: results of the recorded settings, on the recorded device or a device that the user
+        gave.
     rows: results of all settings, best first.
     best: recommended setting, or else the baseline; with `by_device`, the first of `rows`.  None if
-        this setting runs out of memory, or if `warnings` is not empty.
+        the run fails under this setting, or if `warnings` is not empty.
     front: settings that no other setting beats in memory, driver calls and retries at once.
     duplicates: (setting that was not replayed, replayed setting with the same effect).
     bounds: memory that the recorded requests need at least, and memory that suffices for them.
-    costs: times of driver calls, to estimate the time of a replay.
+    costs: times of driver calls, from which the time that a setting costs is estimated.
     helps: True if `best` saves at least 1 % of memory, or avoids an error or retries.
     reason: reason for `helps`, as a sentence.
     notes: assumptions of the replays, as sentences.
@@ -79,19 +79,19 @@ class Tuning(Shown):
     entries_replayed: number of entries in all replays.
     entries_skipped: number of entries that replays skipped because steps repeat.
     seconds: duration of the search.
-    by_device: True if settings are compared by the smallest sufficient device, and not the peak.
+    by_device: True if settings are compared by the smallest sufficient device, and not by the peak.
     known: number of replays whose results were read from the results file.
     warnings: differences of replays under the recorded settings from the recordings; if there are
         any, the search proves nothing.
     needs: PyTorch releases that give the best setting the replayed effect, such as "PyTorch 2.11
-        or later"; None if each release that may have written the first recording gives it.
-    recommendation: recommendation that `replay`, `explain` and `risk` make too; None with
+        or later"; None if each release that may have written the first recording does.
+    recommendation: recommended setting, as in `replay`, `explain` and `risk`; None with
         `by_device`.
-    further: setting that reserves at least 5 % less than `best`, or None.  It is not recommended,
-        since its values are fitted to these recordings.
-    parts: (recording, device number, device memory in bytes) of each device that was tuned.
-    prepared: tuned device of the recording, ready for replays; None if there are several.
-    entries_left: number of entries after the recorded error; None if the baseline has no error.
+    further: setting that reserves over 5 % less than `best`, or None.  It is not recommended, since
+        its values are fitted to these recordings.
+    parts: (recording, device number, device memory in bytes) of each device in the search.
+    prepared: the device in the search, ready for replays; None if there are several.
+    entries_left: number of entries after the last recorded error; None if the baseline succeeds.
     """
 
     files: tuple[str, ...]
@@ -123,7 +123,7 @@ class Tuning(Shown):
 
     @property
     def saved_bytes(self) -> int:
-        """Peak reserved bytes that `best` saves compared with the baseline; 0 if `best` is None."""
+        """Bytes by which `best` lowers the peak of reserved memory; 0 if `best` is None."""
         best = self.best or self.baseline
         return self.baseline.peak_reserved_bytes - best.peak_reserved_bytes
 
@@ -156,27 +156,29 @@ def tune(
     tricks: Tricks | None = None,
     progress: SearchProgress | None = None,
 ) -> Tuning:
-    """Replay one recording under many settings, and return them with the best one.
+    """Replay recordings under many settings; return all results and the best setting.
 
     With several recordings, for example of several ranks, the search finds one setting for all.
 
     device_memory: bytes or "24GiB"; None for the recorded device of each recording.
-    torch_version: release to model; None for the release of the first recording.
+    torch_version: PyTorch release to model; None for the release of the first recording.
     confs: try only these values of PYTORCH_CUDA_ALLOC_CONF.
     device: number of the only device to tune; None for all devices.
     hints: facts about the programs that the recordings do not contain.
-    edits: edits of the programs, such as "largest step first"; see `allocsim.editing`.
+    edits: changes of the recorded programs to make first, such as "largest step first"; the forms
+        are listed in docs/commands/replay.md.
     expandable: try expandable segments where the platform has them.
-    find_device: look for the smallest sufficient device instead of the lowest peak.
+    find_device: look for the setting with the smallest sufficient device, and not for the lowest
+        peak.
     jobs: number of processes.
-    executor: executor for the replays instead of processes; its workers must be able to read the
-        files.
+    executor: executor that runs the replays instead of processes; its workers must be able to read
+        the files.
     results: JSON Lines file for the results of finished replays; replays in it are not repeated.
     costs: times of driver calls; None for the defaults.
-    tricks: shortcuts of the search; None for all valid ones.
-    progress: callback with the number of finished settings and the number of all settings.
-    Raises ConfigError for a setting that the release refuses and for a results file of another
-    search, RecordingError for a recording that cannot be replayed.
+    tricks: shortcuts of the search; None for all that are valid for these recordings.
+    progress: callback for the number of finished settings and the number of all settings.
+    Raises ConfigError for a setting that the PyTorch release refuses and for a results file of
+    another search, RecordingError for a recording that cannot be replayed.
     """
     begin = time.monotonic()
     sources = [recordings] if isinstance(recordings, str | os.PathLike | Recording) else recordings
@@ -214,7 +216,7 @@ def tune(
         baseline = parts[0].prepared.recorded
         expandable = expandable and all(allows_expandable(part.prepared) for part in parts)
         for conf in confs or ():
-            parse_conf(conf, search.release)  # raise now, not as the error of one trial
+            parse_conf(conf, search.release)  # raises ConfigError now, not within one replay
         bounds, partings = search.start_bounds(), search.start_partings()
         proposed = _search(search, baseline, confs, expandable=expandable)
         partings()
@@ -222,11 +224,12 @@ def tune(
 
 
 def _with_device_memory(parts: tuple[Target, ...], named: int | None) -> tuple[Target, ...]:
-    # `named` is the memory that the user gave, or None.
+    # `named` is the device memory that the user gave, or None.
     found = [replace(part, memory=named or device_of(part.prepared)[0]) for part in parts]
     least = min((part.memory for part in found if part.memory is not None), default=None)
     for number, part in enumerate(found):
-        # A device of unknown memory is assumed to be as small, if the recorded run fits.
+        # A device of unknown memory is assumed to have the least known memory, if the recorded run
+        # fits there.
         if part.memory is None and is_recorded_device(part.prepared, least):
             found[number] = replace(part, memory=least)
     return tuple(found)
@@ -299,7 +302,7 @@ def _tuning(
         best = first if first.survives else None
         best = best if offer is None else search.rows[offer.setting]
     left = [] if first.survives else [entries_left(part.prepared) for part in search.parts]
-    possible = search.parts[0].prepared.releases  # the other parts are replayed as this release
+    possible = search.parts[0].prepared.releases  # every part is replayed as the first's release
     helps, reason = False, "the replay differs from the recorded run, so it proves nothing"
     if not warnings:
         helps, reason = judge(search, first, best, bounds)

@@ -1,7 +1,8 @@
-"""Replay the settings of a search in batches.
+"""Replay the settings of a search for the best setting, in batches.
 
 A replay ends early if a setting of an earlier batch is better in memory, driver calls and retries.
-Settings of the same batch are not compared, so the result is the same for any number of workers.
+Settings of the same batch do not affect each other's replays, so the result is the same for any
+number of worker processes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from allocsim.workers import Crew, WorkerDiedError
 _FIRST_CHUNK = 4
 
 SearchProgress = Callable[[int, int], None]
-"""Callback with the number of finished settings and the number of all settings."""
+"""Callback for the number of finished settings and the number of all settings."""
 
 
 @dataclass(slots=True)
@@ -35,9 +36,14 @@ class Search:
     parts: all devices of all recordings; the search finds one setting for all.
     device_memory: bytes of the smallest of these devices; None if no device memory is known.
     knows_device: False if device memory was only estimated from refused requests.
-    by_device: prefer the smallest sufficient device instead of the lowest peak.
+    costs: times of driver calls.
+    tricks: shortcuts of the search.
+    by_device: True to prefer the setting with the smallest sufficient device, and not the lowest
+        peak.
+    crew: runner of the replays, in this process or in worker processes.
+    results: results file; None without one.
+    rows: dictionary from each finished setting to its results.
     duplicates: (setting that was not replayed, replayed setting with the same effect).
-    rows: results of each setting so far.
     known: number of replays whose results were read from the results file.
     """
 
@@ -58,9 +64,11 @@ class Search:
     _done: int = 0
 
     def replay_fully(self, settings: Sequence[Setting], baseline: Setting | None = None) -> None:
-        """Replay each setting to the end, find its smallest device, and store the results.
+        """Replay each setting to the end, and store its results in `rows`.
 
-        baseline: recorded setting, one of `settings`; its replay is compared with the recording.
+        The results include the smallest device on which the driver refuses no call.
+        baseline: recorded setting, if it is among `settings`; its replay is compared with the
+            recording.
         """
         fresh = self._distinct(settings)
         self._run(fresh, len(fresh), is_whole=True, baseline=baseline)
@@ -76,7 +84,7 @@ class Search:
         self._run(fresh, len(fresh) + self._done, is_whole=False, drops=False)
 
     def replay_while_hopeful(self, settings: Sequence[Setting]) -> None:
-        """Replay each setting to its end or until a finished one is better; store the results."""
+        """Replay each setting to the end, or until a finished setting is better; store results."""
         fresh = self._distinct(settings)
         if not self.by_device:
             fresh.sort(key=self._order_of_trials)
@@ -85,9 +93,9 @@ class Search:
             self._run(batch, total, is_whole=False)
 
     def start_bounds(self) -> Callable[[], Bounds]:
-        """Start to compute, in the background, the memory that the requests need (`Bounds`).
+        """Start to compute, in the background, the memory that the recorded requests need.
 
-        Returns a function that waits for the result, the maximum over all devices.
+        Returns a function that waits for this memory and returns the maximum over all devices.
         """
         each = [self.crew.beside(bounds_for, job) for job in self._of_parts()]
 
@@ -101,12 +109,12 @@ class Search:
         return known
 
     def start_partings(self) -> Callable[[], None]:
-        """Start to compare a replay of each device with its recording, in the background.
+        """Start to compare the baseline of each device with its recording, in the background.
 
-        The replay is under the recorded settings.  Returns a function that waits for the results
-        and stores them in `Prepared.proofs` of each device.
+        The baseline is the replay under the recorded settings.  Returns a function that waits for
+        the comparisons and stores each in `Prepared.proofs` of its device.
         """
-        # On the recorded device, the trial of the baseline setting makes this comparison.
+        # On the recorded device, the replay of the recorded setting makes this comparison.
         under_way = [
             (part.prepared, self.crew.beside(parting_for, job))
             for part, job in zip(self.parts, self._of_parts(), strict=True)
@@ -125,7 +133,7 @@ class Search:
         return self._jobs(baseline, (), None, is_whole=True, as_recorded=True)
 
     def _order_of_trials(self, setting: Setting) -> int:
-        # A lower key is tried earlier: these settings usually need the least memory.
+        # Settings with a lower key are tried earlier, since they usually need the least memory.
         try:
             config = setting.config(self.release)
         except ConfigError:
@@ -157,7 +165,7 @@ class Search:
         for setting in settings:
             try:
                 effect = self._effect(setting)
-            except ConfigError:  # the row of a refused setting has the error
+            except ConfigError:  # `rows` has the error of a refused setting
                 effect = setting
             like = self._effects.setdefault(effect, setting)
             if like is setting:
@@ -167,7 +175,7 @@ class Search:
         return fresh
 
     def _best_finished(self) -> tuple[SettingRow, ...]:
-        # Replays that are worse than one of these settings end early.
+        # A replay ends early if one of the returned settings is better.
         if not self.tricks.drop or self.by_device:
             return ()
         good = [row for row in self.rows.values() if row.survives and not row.cost.is_thrashing]
@@ -288,7 +296,8 @@ def lost_trial(job: Job, error: BaseException) -> Trial:
 
 
 def _batches(settings: Sequence[Setting]) -> Iterator[Sequence[Setting]]:
-    # Replays of later batches can end early.  Large batches keep all workers busy.
+    # The first batches are small, since replays of later batches can end early.  Later batches are
+    # large, to keep all workers busy.
     start, length = 0, _FIRST_CHUNK
     while start < len(settings):
         yield settings[start : start + length]

@@ -1,16 +1,19 @@
 """Lower bound of a replay's peak reserved memory, computed while the replay runs.
 
-A replay whose bound is already worse than a finished setting need not run to its end.
+A replay can stop as soon as this bound exceeds the peak of a finished setting.
 
 Requests of the same pool, stream and size class (small, large or oversize; semantics 1.4 and 1.7)
-share segments, which serve no other requests.  The bound is the sum over these groups of the larger
-of two numbers: the reserved bytes now, and the peak of live requests in the whole recording.  A
-third number is often larger: a segment cannot serve a request that is larger than the segment, so
-large requests need memory in addition to all smaller segments.
+share segments, which serve no other requests.  The bound is a sum over these groups of requests.
+Each group adds the largest of these numbers:
+
+- the bytes that it has reserved so far;
+- its peak of live requests in the whole recording;
+- for a threshold: the peak of its live requests of at least this size, plus its segments that are
+  smaller than the threshold, since a segment cannot serve a larger request.
 
 Garbage collection and empty_cache() release memory, so there is no bound for replays with them.  A
-request that the driver refuses also releases cached memory, but reserved memory has then come
-within one segment of the limit.  The bound is therefore at most the limit minus one segment.
+request that the driver refuses also releases cached memory, but only when reserved memory is within
+one segment of the limit.  The bound is therefore at most the limit minus one segment.
 """
 
 from __future__ import annotations
@@ -55,10 +58,10 @@ HOLDS: dict[str, bool] = {
     "throw_on_cudamalloc_oom": True,
     "graph_capture_record_stream_reuse": True,
     "garbage_collection_threshold": False,
-    # A small reserve of address space refuses requests far below any limit.
+    # With a small reserve of address space, requests fail far below any limit of memory.
     "expandable_segments_reserve": False,
 }
-"""Options that affect memory, with True if the bound holds for all values of the option."""
+"""Dictionary from each option that affects memory to True if the bound holds for all its values."""
 
 _UNBOUND = tuple(OPTIONS[name].field for name, holds in HOLDS.items() if not holds)
 """Fields of `AllocatorConfig` that must have their default value for the bound to hold."""
@@ -67,23 +70,23 @@ _SMALL, _LARGE, _OVERSIZE = range(3)
 
 _SORTED = 4  # number of cached results of `_changes_by_class`; each is as long as the recording
 
-_THRESHOLDS = 3  # number of thresholds per request class; more rarely raise the bound
+_THRESHOLDS = 3  # number of thresholds per group of requests; more would rarely raise the bound
 
 _Peaks = tuple[tuple[int, int], ...]
-"""(threshold, peak live bytes of requests of at least this size); the first threshold is 0."""
+"""Pairs (threshold, peak of live bytes in requests of at least this size); first threshold: 0."""
 
 
 class Demand:
-    """Requests of a recording, prepared once to compute a lower bound under many settings.
+    """Requests of a recording, prepared to compute a lower bound under many settings.
 
     size: bytes of each entry of the recording.
-    group: number of the (pool, stream) pair of each entry.
+    group: index of the (pool, stream) pair of each entry.
     """
 
     def __init__(self, prepared: Prepared) -> None:
         trace, release = prepared.trace, prepared.release
-        # If begin_allocate_to_pool() applies to one stream only, pools are inferred from segments,
-        # so the pool of a request is uncertain.
+        # If begin_allocate_to_pool() applies to one stream only, the pool of a request is inferred
+        # from segments and uncertain.
         is_unsure = release.scope_by_stream and bool(prepared.plan.pools)
         self._is_bound = not (prepared.start or prepared.plan.empties_cache or is_unsure)
         self.size = trace.size
@@ -134,7 +137,7 @@ class Demand:
         return Floor(self, classes, oversize, largest)
 
     def _peaks(self, rounded: NDArray[np.int64], oversize: int) -> dict[int, _Peaks]:
-        # The number of a request class is 3 * group + size class.
+        # The keys of the result are 3 * group + size class.
         size_class = np.where(rounded <= SMALL_SIZE, _SMALL, _LARGE)
         size_class[rounded >= min(oversize, 1 << 62)] = _OVERSIZE
         pages = -(-rounded // ROUND_LARGE) * ROUND_LARGE
@@ -169,10 +172,10 @@ class Demand:
 
 
 class _Changes(NamedTuple):
-    # An allocation of size number s is 2 * s, a free 2 * s + 1, in order of time.  So one table
-    # lookup gives the signed sizes under a setting (`_signed`).
+    # `rows` encodes allocations and frees in order of time: 2 * s for an allocation of the size
+    # with index s, and 2 * s + 1 for its free.  `_signed` looks up their sizes under a setting.
     rows: NDArray[np.int32]
-    present: NDArray[np.intp]  # numbers of the sizes that occur
+    present: NDArray[np.intp]  # indices of the sizes that occur
 
 
 def _changes_of(which: NDArray[np.intp], turns: NDArray[np.intp]) -> NDArray[np.int32]:
@@ -184,8 +187,8 @@ def _changes_of(which: NDArray[np.intp], turns: NDArray[np.intp]) -> NDArray[np.
 def _without_equal_periods(
     changes: NDArray[np.int32], moment: NDArray[np.int64], periods: NDArray[np.int64]
 ) -> NDArray[np.int32]:
-    # A period that equals the previous one, and frees as many blocks of each size as it allocates,
-    # reaches the same live bytes, so it cannot change a peak and is dropped.
+    # If a period equals the previous period, and the latter frees as many blocks of each size as it
+    # allocates, then it reaches the same peaks of live bytes and is dropped.
     once = np.ones(len(changes), dtype=bool)
     n_codes = 2 * (int(changes.max(initial=0)) // 2 + 1)  # two codes for each size
     for first, end, length in equal_periods(moment, periods):
@@ -207,7 +210,7 @@ def _peak_of(rows: NDArray[np.int32], held: NDArray[np.int64]) -> int:
 
 
 def _peaks_of(changes: _Changes, held: NDArray[np.int64], *, is_large: bool) -> _Peaks:
-    # Items are (request size, peak of live bytes in requests of at least this size).
+    # Returns pairs (request size, peak of live bytes in requests of at least this size).
     signed = _signed(changes.rows, held)
     peaks = [(0, int(np.cumsum(signed).max(initial=0)))]
     own = distinct(held[changes.present])[1:]
@@ -224,8 +227,9 @@ def _present(which: NDArray[np.integer[Any]]) -> NDArray[np.intp]:
 
 
 def _oversize_from(config: AllocatorConfig, rounded: NDArray[np.int64]) -> int:
-    # If the segment of a smaller request can reach max_split_size_mb, it may also serve oversize
-    # requests, so oversize is not a separate class.  Expandable segments can grow to any size.
+    # Returns the size from which requests are oversize and have separate segments.  There is no
+    # such size if the segment of a smaller request can reach max_split_size_mb, since it may then
+    # serve oversize requests.  Expandable segments can grow to any size.
     limit = config.max_split_size
     if limit == UNLIMITED or config.expandable_segments:
         return UNLIMITED
@@ -239,13 +243,13 @@ def _oversize_from(config: AllocatorConfig, rounded: NDArray[np.int64]) -> int:
 
 
 @dataclass(slots=True)
-class _RequestClass:
+class _RequestClass:  # requests of one pool, stream and size class
     bound: int  # lower bound of the reserved bytes at the peak
     thresholds: tuple[int, ...]  # request sizes, ascending
     # For each threshold: peak live bytes of requests of at least this size, plus the bytes of the
     # segments that are too small for them.
     needed: list[int]
-    held: int = 0  # reserved bytes
+    held: int = 0  # bytes reserved so far
 
     def grow(self, size: int) -> int:
         before = self.bound
@@ -295,28 +299,32 @@ class Floor:
 
 
 def shortest_lifetimes(trace: Trace) -> Lifetimes:
-    # No allocator can reuse memory before its free is requested: a lower bound for all of them.
+    # Lifetimes end at the requested free: no allocator can reuse memory earlier, so sums of live
+    # bytes are a lower bound for every allocator.
     return lifetimes_of(trace, until=Action.FREE_REQUESTED)
 
 
 class LivePeak:
-    """Peak of the bytes of live requests in a recording, for any rounding of their sizes.
+    """Peak of live bytes in a recording, computed for the size rounding of any setting.
 
-    A replay reserves at least the peak with the rounding of its setting.
+    A replay reserves at least the peak for its setting.
     """
 
     def __init__(self, lifetimes: Lifetimes, periods: NDArray[np.int64]) -> None:
         # The sizes of older blocks are stored negated, since they are not rounded again.
         size = np.where(lifetimes.start >= 0, lifetimes.size, -lifetimes.size)
         self._sizes = distinct(size)
-        # Drop equal periods once here, since a search computes the peak for every setting.
+        # Equal periods are dropped once, here, since a search computes the peak for every setting.
         changes = _changes_of(np.searchsorted(self._sizes, size), lifetimes.turns)
         self._changes = _without_equal_periods(changes, lifetimes.moments, periods)
         self._plain = _peak_of(self._changes, np.abs(self._sizes))
         self._known: dict[tuple[int, ...], int] = {}
 
     def under(self, config: AllocatorConfig | None) -> int:
-        """Return the peak in bytes with the rounding of `config`; None rounds up to 512 bytes."""
+        """Return the peak of live bytes with the size rounding of `config`.
+
+        config: None for the default rounding, up to a multiple of 512 bytes.
+        """
         if config is None or not config.rounds_to_power2:
             return self._plain
         if config.release.one_division_keeps_size and 1 in config.roundup_power2_divisions:
@@ -335,7 +343,7 @@ class Bounds:
     """Memory that the requests of one device need, in bytes.
 
     peak_live_bytes: peak of live requests, each rounded up to 512 bytes; no allocator needs less.
-    packed_bytes: memory that suffices if all requests are known before blocks are placed.
+    packed_bytes: memory that suffices for an allocator that knows all requests in advance.
     """
 
     peak_live_bytes: int

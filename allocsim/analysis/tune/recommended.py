@@ -1,7 +1,7 @@
-"""Recommendation of `tune`, and the reason why the best setting helps or does not.
+"""Recommendation of `tune`, and the reason why the recommended setting helps or does not help.
 
 `allocsim.recommend` chooses the setting among candidates that were replayed to the end.  Other
-settings of the search may be better, but are only shown, since their values are fitted to the
+settings of the search may reserve less, but are only shown, since their values are fitted to the
 recordings.
 """
 
@@ -31,13 +31,14 @@ from allocsim.simulation import Setting
 from allocsim.units import format_size
 
 _FURTHER = 20
-"""Divisor: a setting is shown beside the recommendation if it reserves over 1/20 less."""
+"""Divisor: another setting is also shown if it reserves over 1/20 less than the recommended one."""
 
 
 def propose(search: Search, baseline: Setting, *, expandable: bool) -> tuple[Setting, ...]:
-    """Replay to the end each setting that may be recommended, and return these settings.
+    """Replay the candidates for a recommendation to the end, and return them.
 
-    If a request fails under all of them, do the same for settings that may avoid the error.
+    If a request fails under every candidate, also replay and return settings that may avoid the
+    error.
     """
     config = parse_conf(baseline.conf, search.release)
     prepared = [part.prepared for part in search.parts]
@@ -94,9 +95,11 @@ _MOSTLY_LIVE = 1 / 20  # if less of the peak is unused, no setting can save much
 def judge(
     search: Search, baseline: SettingRow, best: SettingRow | None, bounds: Bounds
 ) -> tuple[bool, str]:
-    """Return True if `best` helps, and the reason as a sentence.
+    """Return whether `best` helps, and the reason as a sentence.
 
     A setting helps if it avoids an error or retries, or saves at least 1 % of the peak.
+    best: None if a request fails under every setting.
+    bounds: memory that the recorded requests need.
     """
     if best is None:
         return False, _nothing_survives(search, bounds)

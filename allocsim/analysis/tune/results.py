@@ -23,6 +23,7 @@ from allocsim.simulation import Setting
 class SettingRow:
     """Results of one setting; each number is the worst over all devices of all recordings.
 
+    memory_fraction: memory fraction of the setting; None without one.
     parts: result of the replay on each device of each recording.
     cost: estimated time of all driver calls.
     same_as: equivalent setting that was replayed instead; None if `setting` itself was replayed.
@@ -49,7 +50,7 @@ class SettingRow:
 
     @property
     def dropped_at(self) -> int | None:
-        """Entry at which the search ended the replay early; None if it did not."""
+        """Entry at which the search ended the replay early; None if the replay is complete."""
         return next((p.dropped_at for p in self.parts if p.dropped_at is not None), None)
 
     @property
@@ -66,7 +67,10 @@ class SettingRow:
 
     @property
     def peak_range(self) -> tuple[int, int] | None:
-        """Lowest and highest peak reserved bytes, if the memory at the first entry is uncertain."""
+        """Lowest and highest possible peak reserved bytes; None if the peak is certain.
+
+        It is uncertain if blocks were live before the first entry.
+        """
         if all(part.peak_range is None for part in self.parts):
             return None
         ends = [part.peak_range or (part.peak_reserved_bytes,) * 2 for part in self.parts]
@@ -78,7 +82,8 @@ class SettingRow:
 
     @property
     def min_device_memory_bytes(self) -> int | None:
-        # Without a search, a device on which no call fails may be known; it suffices as well.
+        # If the smallest device was not searched, a device on which the driver refuses no call may
+        # be known; it suffices too.
         return _highest([part.min_device_memory for part in self.parts]) or self.unrefused_device
 
     @property
@@ -121,10 +126,10 @@ class SettingRow:
         return Point(memory, calls, max(retries for retries, _, _ in at))
 
     def rank(self, *, by_device: bool = False) -> tuple[object, ...]:
-        """Return the key that sorts rows, best first: by errors, thrashing, retries and memory.
+        """Return a sort key: rows are ordered by errors, thrashing, retries and memory, best first.
 
         A setting thrashes if it keeps calling the driver instead of reusing memory.
-        by_device: order by the smallest device instead of the peak.
+        by_device: True to order by errors and the smallest sufficient device.
         """
         point = self.point
         if by_device:
@@ -152,9 +157,9 @@ _FORMAT = "allocsim tune 2"
 
 
 class Results:
-    """File with the results of a search, as a context manager.
+    """Results file of a search, as a context manager that opens and closes it.
 
-    known: results of replays in the file when it was opened, by `Job.key`.
+    known: dictionary from `Job.key` to the result of each replay that the file had when opened.
     asked: JSON object that describes the search; it is the first line of the file.
     Raises ConfigError for a file that belongs to another search.
     """

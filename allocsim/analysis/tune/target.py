@@ -1,4 +1,4 @@
-"""Recorded device that a search for settings replays, and files from which workers read it."""
+"""Recorded devices that a search for settings replays, and files for its worker processes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Source = str | os.PathLike[str] | Recording
 
 
 LONG = 20_000
-"""Number of entries above which a second thread saves more time than it takes to start."""
+"""Number of entries from which a second thread saves more time than it takes to start."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Target:
-    """Recorded device of a search, which looks for one setting that suits all its targets.
+    """Recorded device for which a search finds a setting; all devices get the same setting.
 
     name: path of the recording, for messages.
     path: file from which worker processes read the recording.
@@ -69,9 +69,10 @@ def parts_of(
     device_memory: int | None = None,
     hints: Hints | None = None,
 ) -> tuple[Target, ...]:
-    """Return every device of every recording, ready for replays of one release.
+    """Return every device of every recording, ready for replays as one PyTorch release.
 
-    scratch: folder for copies of recordings that workers read; None to write no copies.
+    torch_version: PyTorch release to model; None for the release of the first recording.
+    scratch: folder for copies of recordings that worker processes read; None to write no copies.
     device: number of the only device to return; None for all.
     device_memory: memory of the recorded devices in bytes; None if the user did not give it.
     """
@@ -113,8 +114,8 @@ def edited_sources(
 
 
 def _sizes_and_periods(prepared: Prepared) -> Sizes:
-    # Finds the repeated training steps too.  Worker processes inherit them from the cache of
-    # `prepared`.
+    # Repeated training steps are found here too, so that worker processes inherit them from the
+    # cache of `prepared`.
     if len(prepared.trace) < LONG:
         period_starts(prepared)
         return sizes_of(prepared)

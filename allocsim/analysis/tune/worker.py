@@ -55,10 +55,10 @@ class Tricks:
     """Shortcuts of a search that do not change its answer.
 
     equivalent: replay only one of several settings with the same effect on the recording.
-    drop: end a replay early when a finished setting is better in memory, driver calls and retries,
-        or when it fails on the smallest device found so far.
-    from_peak: do not search for the smallest device if it is certain that its size equals the peak;
-        otherwise begin the search near the peak.
+    drop: end a replay early if a finished setting is better in memory, driver calls and retries, or
+        if a request fails on the smallest device found so far.
+    from_peak: use the peak as the smallest device if they are certainly equal; if not, begin the
+        search for the smallest device near the peak.
     repeats: skip repeated training steps that leave the allocator's state unchanged.
     fast_path: replay in batches, without statistics that a search does not need.
     """
@@ -80,15 +80,18 @@ class Job:
 
     key: name of the job in a results file.
     path: file of the recording.
-    bar: memory, driver calls and retries of finished settings; the replay ends early if one of them
-        is better.
-    finds: find the smallest sufficient device.
-    within: bytes of a device to try first; the job ends if a request fails on it.  None to skip.
-    confirms: find the smallest device on which the driver refuses no call, even if this takes extra
-        replays.
-    known: result of an earlier replay on `device_memory`, used in place of a new one; or None.
-    assumed_memory: see `Target`.
-    as_recorded: if setting and device are the recorded ones, compare the replay with the recording.
+    device, device_memory: device number, and bytes of device memory for the replay.
+    bar: memory, driver calls and retries of finished settings; the replay ends early if a finished
+        setting is better.
+    finds: True to find the smallest sufficient device.
+    within: bytes of a smaller device to try first; the job ends if a request fails there.  None to
+        omit this trial.
+    confirms: True to find the smallest device on which the driver refuses no call, even if this
+        takes extra replays.
+    known: result of an earlier replay on `device_memory`, which is then not repeated; or None.
+    as_recorded: True to compare the replay with the recording, if setting and device are the
+        recorded ones.
+    assumed_memory: bytes of the recorded device as given by the user; None to use the recording.
     """
 
     key: str
@@ -122,12 +125,18 @@ class _Kept:
 
 
 _KEPT: dict[tuple[str, int, str | None, int | None, Hints], _Kept] = {}
-"""Cache of devices that are ready for replays, by path, device, release, memory and hints."""
-load_once = lru_cache(maxsize=1)(load)  # a recording may have several devices
+"""Cache of devices that are ready for replays.
+
+The keys are (path, device number, PyTorch release, memory that the user gave, hints).
+"""
+load_once = lru_cache(maxsize=1)(load)  # so that a recording with several devices is read once
 
 
 def keep(path: str, prepared: Prepared, torch_version: str, assumed: int | None = None) -> None:
-    """Cache a recorded device for jobs on `path`, in this process and processes forked from it."""
+    """Cache a recorded device for jobs on `path`, in this process and processes forked from it.
+
+    assumed: bytes of the recorded device as given by the user; None to use the recording.
+    """
     key = (path, prepared.trace.device, torch_version, assumed, prepared.hints)
     _KEPT.pop(key, None)  # the file may have changed
     while not can_keep((*(kept.prepared for kept in _KEPT.values()), prepared)):
