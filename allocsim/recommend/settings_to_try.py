@@ -65,9 +65,7 @@ def candidates(
     """Return the settings to try in the PyTorch release of `recorded`, simplest first.
 
     sizes: sizes of the recorded requests, from which values of options are derived.
-    recorded: recorded settings; every candidate keeps options that it does not change.
     device_memory: bytes of the device.  None if unknown; then no memory fraction is tried.
-    expandable: False to try no expandable segments.
     limits: False to try no memory fraction and no garbage collection.
     """
     grid = _Grid(sizes, recorded.release)
@@ -243,25 +241,19 @@ large_segment_size_mb.
 
 
 def usual_settings(recorded: AllocatorConfig, *, expandable: bool = True) -> tuple[Setting, ...]:
-    """Return the usual settings that PyTorch accepts and that differ from the recorded settings.
-
-    recorded: recorded settings, with their PyTorch release.
-    expandable: False to leave out settings with expandable segments.
-    """
+    """Return the usual settings that PyTorch accepts and that differ from the recorded settings."""
     return tuple(_accepted(_USUAL, recorded, expandable=expandable))
 
 
 def proposals(
     parts: Sequence[Prepared], recorded: AllocatorConfig, *, expandable: bool = True
 ) -> tuple[Setting, ...]:
-    """Return the settings from which a recommendation is chosen.
+    """Return the settings from which a recommendation for a recorded program is chosen.
 
     They are `usual_settings`, and a few settings whose values are derived from the requests in the
     first half of the recording.
 
-    parts: devices of the recorded program.
-    recorded: recorded settings, with their PyTorch release.
-    expandable: False to leave out settings with expandable segments.
+    parts: devices of the program.
     """
     may_expand = expandable and all(allows_expandable(part) for part in parts)
     options = (*_USUAL, *_BESIDE, *_fitted_confs(parts))
@@ -272,12 +264,7 @@ def proposals(
 def rescues(
     parts: Sequence[Prepared], recorded: AllocatorConfig, *, expandable: bool = True
 ) -> tuple[Setting, ...]:
-    """Return settings that may avoid an out-of-memory error if all `proposals` fail.
-
-    parts: devices of the recorded program.
-    recorded: recorded settings, with their PyTorch release.
-    expandable: False to leave out settings with expandable segments.
-    """
+    """Return settings that may avoid an out-of-memory error if all `proposals` fail."""
     may_expand = expandable and all(allows_expandable(part) for part in parts)
     sizes = merged(tuple(sizes_of(part) for part in parts))
     found = candidates(sizes, recorded, expandable=may_expand, limits=False)
@@ -287,10 +274,7 @@ def rescues(
 def applicable_settings(
     settings: Iterable[Setting], parts: Sequence[Prepared], recorded: AllocatorConfig
 ) -> tuple[Setting, ...]:
-    """Return the settings whose changes have an effect in the recorded build of PyTorch.
-
-    Builds for other devices than CUDA support only some options.
-    """
+    """Return the settings that change only options which the recorded build of PyTorch supports."""
     known = [options_read(part.trace.frame_table) for part in parts]
     unread = {name for each in known if each is not None for name in OPTIONS.keys() - each}
     fields = {OPTIONS[name].field for name in unread} - {""}
@@ -303,10 +287,7 @@ def applicable_settings(
 
 
 def allows_expandable(prepared: Prepared) -> bool:
-    """Return True unless the recording is from Windows, where PyTorch has no expandable segments.
-
-    File paths in the stacks show this.
-    """
+    """Return False if recorded file paths are of Windows, where PyTorch ignores the option."""
     return not prepared.trace.frame_table.has_windows_paths
 
 

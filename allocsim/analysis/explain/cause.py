@@ -18,7 +18,7 @@ _LEAST_IDLE = 200  # idle memory below 1/200 of the reserved memory is not calle
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Sizes that describe an out-of-memory error, in bytes; None if a size is not known.
+    """Sizes that describe an out-of-memory error, in bytes; a size is None if it is not known.
 
     tried_bytes: size that PyTorch failed to allocate: a new segment, or the request itself.
     total_bytes, free_bytes: total and free memory of the device.
@@ -29,7 +29,7 @@ class Figures:
     pool_bytes: part of allocated_bytes in private pools.
     others_bytes: memory of the other processes that an error text lists.
     largest_bytes: size above which the device refuses a single allocation.
-    printed: True if the sizes come from a text, where PyTorch rounds them to two decimals.
+    printed: True if the sizes are read from a text, where PyTorch rounds them to two decimals.
     """
 
     tried_bytes: int | None = None
@@ -47,7 +47,7 @@ class Figures:
 
     @property
     def reserved(self) -> int | None:
-        """Reserved bytes, printed by the text or computed as allocated plus idle bytes."""
+        """Reserved bytes, as printed in the text or computed as allocated plus idle bytes."""
         if self.reserved_bytes is not None:
             return self.reserved_bytes
         if self.allocated_bytes is None or self.idle_bytes is None:

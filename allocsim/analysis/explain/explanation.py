@@ -91,7 +91,7 @@ def _entries_after(device_run: DeviceRun, ooms: Sequence[SimulatedOom]) -> int |
 
 
 _BY_FIGURES = ("impossible", "host_fallback", "fraction_limit", "free_above_request", "full")
-"""Causes for which the advice follows from the sizes, without a replay."""
+"""Causes for which advice is derived from the sizes, without a replay."""
 
 _SHOWN = 5  # number of errors in the table of a notebook
 
@@ -179,8 +179,8 @@ def explain_recording(
     """Replay `recording` and explain every out-of-memory error of each device.
 
     Return the replay, and one explanation for each device.
-    watch: progress callback for the replays that search for remedies; see `Watch`.
-    conf, device_memory, torch_version, device, hints, progress: see `replay`.
+    watch: function from a setting that is tried to a progress callback for its replay, or None.
+    The other parameters are the same as in `replay`.
     """
     devices = prepare(recording, device, torch_version, hints=hints)
     return explain_prepared(
@@ -224,7 +224,7 @@ def explain_device(
 ) -> DeviceExplanation:
     """Return the errors of one replayed device, the changes that avoid them, and advice.
 
-    case: the device with its replay, and a cache of its replays under other settings.
+    case: the device, its replay, and a cache of its replays under other settings.
     index: position of the device in `run`.
     """
     device_run = case.device_run
@@ -266,7 +266,7 @@ def _remedies(
         fraction = smallest_fraction(trials, setting, memory)
         if fraction is not None:
             found.append(Remedy("memory_fraction", fraction[0].conf, memory, fraction[1]))
-    # The smallest device is of interest under the present setting and under the best other one.
+    # The smallest device is reported under the present setting, and under the best other setting.
     for conf in dict.fromkeys([setting.conf, *(each.conf for each in found[:1])]):
         capacity = smallest_device(trials, Setting(conf))
         if capacity is not None:
@@ -374,7 +374,7 @@ def explain(
     source: text of an error or log, or a recording.
     conf: PYTORCH_CUDA_ALLOC_CONF; for a text the value that was set, for a recording the value to
         replay.
-    torch_version: release, such as "2.9.1"; None to infer it from the text or recording.
+    torch_version: PyTorch release, such as "2.9.1"; None to infer it from the text or recording.
     device_memory: bytes or "24GiB".  For a recording, the memory of the replayed device.  For a
         text, the card's memory if the text does not print it, else the memory of another card on
         which the request might fit.

@@ -79,7 +79,7 @@ class OomMessage:
     backend: "CUDA", "HIP", "NPU", "XPU", "MPS" or another name; "" if the text names no backend.
     others: (process id, bytes) of the other processes that the error lists.
     variable: environment variable that the error advises to set; "" if there is none.
-    since: oldest release that prints these words; None if unknown.
+    since: oldest PyTorch release that prints these words; None if unknown.
     is_expandable, is_async: True if the words show expandable segments, or cudaMallocAsync.
     is_killed: True if the text only shows that the process was killed.
     is_of_nvml: True if PyTorch failed while it wrote the text, because NVML refused to answer.
@@ -272,8 +272,9 @@ def _best_reading(raw: str) -> tuple[str, Reading]:
 class Situation:
     """Out-of-memory error with everything known about it, as the basis of the advice.
 
-    config: settings that the user gave; None without any.
-    release: release given by the user, or recognised from the words of the error; None if unknown.
+    config: allocator settings that the user gave; None if none are given.
+    release: PyTorch release given by the user, or recognised from the words of the error; None if
+        unknown.
     other_total: total memory, in bytes, of another device that the user asks about; or None.
     """
 

@@ -15,7 +15,7 @@ from allocsim.core import NEWEST, RELEASES, Release, find_release
 from allocsim.errors import ConfigError
 
 EARLIER: tuple[tuple[str, tuple[str, ...]], ...] = (("1.0", ()), ("1.10", ("max_split_size_mb",)))
-"""(release, options that it introduced) for releases older than the oldest simulated one.
+"""PyTorch releases older than the oldest simulated release, as (release, options it introduced).
 
 Only options that the advice may name are included.
 """
@@ -25,11 +25,11 @@ _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")
 
 @dataclass(frozen=True, slots=True)
 class TextRelease:
-    """Properties of a release that the advice depends on.
+    """Properties of a PyTorch release that the advice depends on.
 
-    rules: the release as `allocsim.core` models it; for older releases, the oldest modelled one.
-    options: options that the release accepts.
-    prints_limit: the error text of the release contains the memory limit.
+    rules: the release as `allocsim.core` models it; for older releases, the oldest that it models.
+    options: options of PYTORCH_CUDA_ALLOC_CONF that the release accepts.
+    prints_limit: True if the error text of the release contains the memory limit.
     """
 
     rules: Release

@@ -90,8 +90,8 @@ def explain_state(
     request: bytes; None for the smallest request that fails.
     conf: settings; None for the recorded settings.
     device_memory: bytes; None if unknown: the device is then assumed to have no free memory.
-    torch_version: release to model; None for the recorded release.
-    Raises RecordingError for an inconsistent state, and ConfigError for settings that the release
+    torch_version: PyTorch release to model; None for the recorded release.
+    Raises RecordingError for an inconsistent state, and ConfigError for settings that PyTorch
     refuses or a device that is smaller than its segments.
     """
     source = state_source(

@@ -40,13 +40,13 @@ MOST_WATCHED = 200
 class Findings:
     """Uses of the device's memory at an error, and the blocks that prevent the request.
 
-    kinds: bytes of each use of memory in `KINDS`; the sum is the device's memory.
+    kinds: dictionary from each use of memory in `KINDS` to bytes; the sum is the device's memory.
     largest_request_bytes: largest request that would have succeeded.
     late_bytes: size of a suitable block that became free only while the request was failing; 0 if
         there is none.
     holds_in_private_pool: True if idle memory of a private pool would have been enough.
     blockers: cheapest set of live blocks to free; None if there is no such set.
-    recorded_addresses: recorded address of each block in use, by its address in the replay.
+    recorded_addresses: dictionary from the address of each block in use to its recorded address.
     """
 
     kinds: dict[str, int]
@@ -60,7 +60,7 @@ class Findings:
 class OomWatch(Observer):
     """Observer that examines the blocks at each out-of-memory error of a replay.
 
-    findings: results, by (device number, entry of the error).
+    findings: dictionary from (device number, entry of the error) to the results for that error.
     """
 
     def __init__(self, devices: Iterable[Prepared] = ()) -> None:
@@ -121,7 +121,7 @@ class Shortage:
 
     @property
     def tried_bytes(self) -> int:
-        """Bytes requested from the driver; the rounded request if the driver was not called."""
+        """Bytes requested from the driver, or the rounded request if the driver was not called."""
         return self.oom.tried_bytes or self.oom.rounded_bytes
 
     @property

@@ -60,8 +60,8 @@ class StateAtError:
     limit_bytes: largest number of reserved bytes that a memory fraction allows; None without one.
     releases_cache: False during the capture of a CUDA graph, when no memory returns to the driver.
     returnable_pools: pools whose free segments return to the driver when a request fails.
-    handle_sizes: size of the mapped handles of each expandable segment, by its address.
-    recorded_addresses: recorded address of each block in use, by its address in the replay.
+    handle_sizes: dictionary from the address of each expandable segment to the size of its handles.
+    recorded_addresses: dictionary from the address of each block in use to its recorded address.
     others_bytes: part of context_bytes that other processes hold.
     """
 
@@ -95,7 +95,8 @@ class StateAtError:
     ) -> StateAtError:
         """Copy the state of `allocator` after a request of `rounded` bytes failed.
 
-        recorded: blocks in use, by their recorded address, which may differ from the replay's.
+        recorded: dictionary from the recorded address of a block in use to the block, whose address
+            in the replay may differ.
         others: bytes of the device that other processes hold.
         """
         device, config = allocator.device, allocator.config
@@ -156,14 +157,14 @@ KINDS = {
     "other_processes": "held by other processes on the card",
     "context": "outside PyTorch: the CUDA context and its libraries",
 }
-"""Names and descriptions of the uses of device memory.
+"""Dictionary from the name of each use of device memory to its description.
 
-If several apply to a byte, it counts for the first.
+A byte counts for the first use that applies to it.
 """
 
 
 def kinds_of(state: StateAtError) -> dict[str, int]:
-    """Return the bytes of the device by use (`KINDS`), including uses with 0 bytes."""
+    """Return a dictionary from each use of device memory (`KINDS`) to its bytes, which may be 0."""
     kinds: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
     for segment in state.segments:
         kinds["driver_rounding"] += state.driver_bytes(segment) - segment.total_size
@@ -318,7 +319,7 @@ def _needed(state: StateAtError) -> int:
 def _units(
     state: StateAtError, segment: SegmentState, *, counts_reserved: bool
 ) -> Iterator[_Returnable]:
-    # A limit counts reserved bytes.  Otherwise the pages that the driver receives count.
+    # A memory limit counts reserved bytes.  Without a limit, the released pages count.
     if segment.pool_id not in state.returnable_pools:
         return
     live = [block for block in segment.blocks if block.state == ALLOCATED]
