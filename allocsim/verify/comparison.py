@@ -1,9 +1,9 @@
-"""Compare one script on the model and on real PyTorch; minimise a script that differs.
+"""Run one script on the model and on real PyTorch, and compare the results.
 
 A script is a list of allocator calls, named ops (`script.py`).  All results must be equal:
 addresses, entries, segments, error texts and statistics.
 
-A script on which the model differs is minimised by removing groups of consecutive ops, and can be
+A script with different results is minimised by removing groups of consecutive ops, and can be
 written as a test that needs no PyTorch.
 """
 
@@ -27,8 +27,8 @@ class Difference:
     """Value of the model that differs from the value of real PyTorch.
 
     field: name of the field of the results, such as "addresses".
-    at: index in a list or name of a statistic; None if the field as a whole differs.
-    ours, expected: value of the model and of real PyTorch; None if missing.
+    at: index in the field's list, or name of the statistic; None if the whole field differs.
+    ours, expected: value of the model and value of real PyTorch; None if missing.
     """
 
     field: str
@@ -42,16 +42,17 @@ class Difference:
 
     @property
     def kind(self) -> tuple[str, str | None]:
-        """Names of the field and of the statistic (None if there is none) that differ."""
+        """Kind of the difference: the field, and the name of the statistic or None."""
         return self.field, self.at if isinstance(self.at, str) else None
 
 
 def first_difference(
     ours: ModelAnswer | RealAnswer, expected: ModelAnswer | RealAnswer
 ) -> Difference | None:
-    """Return the first difference of the model's results from real PyTorch's; None if equal.
+    """Return the first difference between two results of a script; None if they are equal.
 
-    The texts of the errors that stopped the scripts are not compared.
+    ours, expected: results of the model, and results of real PyTorch.
+    The texts of errors that stopped the script are not compared.
     """
     stops = [None if answer.stopped is None else answer.stopped[0] for answer in (ours, expected)]
     if stops[0] != stops[1]:
@@ -87,8 +88,9 @@ Judge = Callable[[Script], "Divergence | None"]
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Script on which the model differs from real PyTorch.
+    """Script with different results in the model and in real PyTorch.
 
+    release: PyTorch release of both.
     difference: first difference of the results.
     expected: results of real PyTorch in the field that differs.
     arguments: keyword arguments of `play` with which the model ran the script.
@@ -139,7 +141,8 @@ class Divergence:
 def minimised(found: Divergence, judge: Judge) -> Divergence:
     """Return a shorter script with the same kind of difference (field and statistic) as `found`.
 
-    judge: function that runs a script on the model and on real PyTorch; None if they agree.
+    judge: function that runs a script on the model and on real PyTorch, and returns the divergence
+        or None.
     """
 
     def still_differs(script: Script) -> bool:
@@ -153,12 +156,12 @@ def minimised(found: Divergence, judge: Judge) -> Divergence:
 
 
 def shortest(script: Script, still_holds: Callable[[Script], bool]) -> Script:
-    """Remove ops from `script` while `still_holds` accepts the shorter script; return that."""
+    """Return a script with ops removed until `still_holds` is False for every further removal."""
     ops = list(script.ops)
     piece = max(1, len(ops) // 2)
     while piece:
         shorter = _without_pieces(script, ops, piece, still_holds)
-        # Without one op another op may become removable, so single ops are tried again.
+        # The removal of an op may make another op removable, so single ops are tried again.
         if piece > 1 or len(shorter) == len(ops):
             piece //= 2
         ops = shorter
@@ -183,9 +186,9 @@ _ASSERTED = "equal up to an internal assertion that stops both"
 
 
 class Real(Protocol):
-    """Allocator of real PyTorch.
+    """Interface of a real PyTorch allocator that runs scripts.
 
-    torch_version: version of the allocator, such as "2.15.0".
+    torch_version: PyTorch version, such as "2.15.0".
     """
 
     torch_version: str
@@ -196,10 +199,10 @@ class Real(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Result of the comparison of one script.
+    """Result of comparing the model with real PyTorch on one script.
 
     script: the part of the script that was compared.
-    addresses: result of each request in the model.
+    addresses: address that the model returned for each request; None for a failed request.
     end: result as text, such as "equal" or "settings refused by both".
     divergence: script with its first difference; None if all results are equal.
     """
@@ -211,10 +214,10 @@ class Judgement:
 
 
 def judge(real: Real, script: Script) -> Judgement:
-    """Compare a script on the model and on real PyTorch.
+    """Run a script on the model and on real PyTorch, and compare the results.
 
-    The model runs it twice: call by call, and with the code of a replay (core/fast_path.py).  After
-    a failed assertion in real PyTorch, only the results of the ops before it are compared.
+    The model runs it twice: call by call, and with the code of a replay (core/fast_path.py).  If
+    the script fails an assertion in real PyTorch, only the ops before it are compared.
     """
     release = find_release(real.torch_version).version
     try:
@@ -251,7 +254,8 @@ _THREAD = "pinned_use_background_threads:True"
 
 
 def _equal_again(real: Real, script: Script, ours: ModelAnswer) -> bool:
-    # With a background thread, PyTorch's results depend on time.  To be equal once is enough.
+    # With a background thread, PyTorch's results depend on time.  Results count as equal if one of
+    # several runs gives the model's results.
     if not any(_THREAD in conf for conf in (script.conf, *_confs(script))):
         return False
     return any(first_difference(ours, real.run(script)) is None for _ in range(_TRIES))

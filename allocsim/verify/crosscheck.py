@@ -1,7 +1,7 @@
 """Compare the model with real PyTorch on many random scripts, and count the compared ops.
 
-A script is a list of allocator calls, named ops (`script.py`).  The result depends on seed,
-releases and settings, and not on the number of processes.
+A script is a list of allocator calls, named ops (`script.py`).  The result depends on the seed, the
+PyTorch releases and the settings, but not on the number of processes.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _RESET_BY_A_PARSE = (
 
 
 class Tally:
-    """Numbers of compared ops (calls in a script), by the feature that they test.
+    """Numbers of compared ops (allocator calls in a script), by the feature that they test.
 
-    counts: dictionary from (kind, name) to a number of ops, such as ("feature", a feature's name);
-        kind is one of `KINDS`.  For the kind "script" it is a number of scripts.
+    counts: dictionary from (kind, name), such as ("option", "expandable_segments"), to a number of
+        ops; `KINDS` has the kinds.  For the kind "script", the value is a number of scripts.
     """
 
     def __init__(self) -> None:
@@ -76,8 +76,9 @@ class Tally:
     def add(self, script: Script, release: str, addresses: Sequence[int | None], end: str) -> None:
         """Count the ops of a compared script.
 
-        addresses: result of each request.
-        end: result of the comparison, as in `Judgement`.
+        release: PyTorch release on which the script ran.
+        addresses: address that each request returned; None for a failed request.
+        end: result of the comparison as text, such as "equal" (`Judgement.end`).
         """
         counts, ops = self.counts, script.ops
         self.ops += len(ops)
@@ -161,13 +162,16 @@ def _marks(op: Op) -> Iterator[str]:
 
 
 _BATCH = 10
-"""Number of scripts in one job of a worker process; they take about a second."""
+"""Number of scripts that a worker process runs as one job, in about a second."""
 
 Progress = Callable[[int, int], None]
 
 
 class Source(Protocol):
-    """Supplier of one release's real allocator and of random scripts for it; must be picklable."""
+    """Supplier of the real allocator of one PyTorch release, and of random scripts for it.
+
+    It must be picklable, since worker processes receive it.
+    """
 
     @property
     def release(self) -> str:
@@ -182,7 +186,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WheelSource:
-    """Supplier of the allocator in a release's published wheel, and of random scripts for it.
+    """Supplier of the allocator in a published PyTorch wheel, and of random scripts for it.
 
     `python -m allocsim.phantom fetch` must have stored the wheel in allocsim's cache.
     """
@@ -198,13 +202,14 @@ class WheelSource:
 
 @dataclass(frozen=True, slots=True)
 class CrossCheck:
-    """Options of a cross-check, which runs scripts on the model and on another allocator.
+    """Options of a cross-check, which runs scripts on the model and on real PyTorch.
 
-    sources: for each release to check, the supplier of the other allocator and of the scripts.
+    sources: supplier of the real allocator and of scripts, for each PyTorch release to check.
     seed: seed of the first script; each further script has the next number.
-    jobs: number of worker processes.
     ops: least number of ops to compare for each release.
-    conf: conf of every script, which then has no op that changes settings; None for random confs.
+    conf: value of PYTORCH_CUDA_ALLOC_CONF for every script, without the ops that change settings;
+        None for random values.
+    jobs: number of worker processes.
     """
 
     sources: tuple[Source, ...]
@@ -219,8 +224,8 @@ class Report:
     """Result of a cross-check.
 
     tally: numbers of compared ops.
-    seeds: dictionary from release to (first seed, last seed).
-    divergence: first script on which the model differs, minimised; None if there is none.
+    seeds: dictionary from a PyTorch release to (first seed, last seed) of its scripts.
+    divergence: first script with a difference, minimised; None if there is none.
     """
 
     tally: Tally = field(default_factory=Tally)
@@ -264,7 +269,7 @@ def _batches(check: CrossCheck, source: Source, executor: Executor | None) -> It
     ahead: deque[Future[_Batch]] = deque()
     try:
         while True:
-            # Batches are taken in order of their seeds, so the result does not depend on jobs.
+            # Results are taken in order of their seeds, so the number of jobs does not matter.
             while len(ahead) < 2 * check.jobs:
                 ahead.append(executor.submit(_run_batch, check, source, next(seeds)))
             yield ahead.popleft().result()

@@ -1,14 +1,16 @@
-"""Make random op scripts, mostly valid for a release and sometimes beyond its limits.
+"""Make random op scripts; most are valid for a PyTorch release, and some exceed its limits.
 
-Many sizes are equal, or at the boundaries of the allocator's rules, because allocators differ on
-ties and exact fits.
+Many sizes are equal, or at the boundaries of the allocator's rules, because implementations are
+most likely to differ on ties and exact fits.
 
 A reproducible script avoids two cases where real PyTorch gives different results each time.  Both
-concern pool scopes (requests go to a private pool).  In a scope, PyTorch up to 2.12 defers frees of
-blocks that other streams use.  From 2.9 to 2.12, deferred frees complete in an unknown order, so a
-script defers one free at a time (semantics 12.3a).  Up to 2.12, a script calls record_stream only
-inside or only outside scopes, because PyTorch stores the streams recorded in a scope under the
-address of a C++ object (12.3b).
+concern pool scopes, that is, code whose requests go to a private pool:
+
+- In a scope, PyTorch up to 2.12 defers frees of blocks that other streams use.  From 2.9 to 2.12,
+  several deferred frees complete in an unknown order, so a script defers one free at a time
+  (semantics 12.3a).
+- Up to 2.12, PyTorch stores the streams recorded in a scope under the address of a C++ object.  So
+  a script calls record_stream only inside or only outside scopes (semantics 12.3b).
 """
 
 from __future__ import annotations
@@ -23,15 +25,15 @@ from allocsim.verify.script import Op, Script
 
 _LARGE_SEGMENT = 20
 _SHARE = 0.3
-"""Probability of each option that affects memory; large_segment_size_mb has half of it."""
+"""Probability that a conf has a given option; it is half of this for large_segment_size_mb."""
 
 
 class RandomSettings:
-    """Random generator of the confs that one script sets.
+    """Random generator of the confs (values of PYTORCH_CUDA_ALLOC_CONF) that one script sets.
 
-    has_pools: True if the script begins allocating to pools.  Up to 2.12 PyTorch treats that as the
-        capture of a CUDA graph, and graph_capture_record_stream_reuse makes it read this graph.
-        The graph does not exist (semantics 5.5), so the confs of such a script omit the option.
+    has_pools: True if the script begins allocating to pools.  PyTorch up to 2.12 treats this as the
+        capture of a CUDA graph, and with graph_capture_record_stream_reuse it reads this graph.
+        The graph does not exist (semantics 5.5), so the confs then omit this option.
     """
 
     def __init__(self, rng: random.Random, release: Release, *, has_pools: bool) -> None:
@@ -105,7 +107,7 @@ _INERT: dict[str, tuple[object, ...]] = {
     "pinned_max_round_threshold_mb": (1, 64),
     "pinned_max_cached_size_mb": (1, 1024),
 }
-"""Options that PyTorch accepts and that do not affect device memory, with their values."""
+"""Dictionary from each option without effect on device memory to the values to choose from."""
 
 
 _FEW = ([0], [0], [0, 1], [0, 1, 2], [0, 3, 7, 9, 21, 40])
@@ -117,14 +119,15 @@ _ALIGNMENT = 16
 _GOLDEN = 11400714819323198485
 _SLOTS = 16
 _CROWDED_SLOTS = (2, 3, 3, 4, _SLOTS)
-"""Choices for the number of adjacent hash slots, out of 16, that a script's stream handles use."""
+"""Choices for the number of adjacent hash slots, of 16, that a script's stream handles use."""
 
 
 @dataclass(frozen=True, slots=True)
 class RandomStreams:
-    """Streams (`numbers`) of a random script of allocator calls.
+    """Streams of a random script.
 
-    handles: dictionary from stream number to `cudaStream_t` value; streams that are not keys have
+    numbers: number of each stream in the script; 0 is the default stream.
+    handles: dictionary from a stream number to a `cudaStream_t` value; a stream without a key has
         the value number * 4096.
     """
 
@@ -169,8 +172,9 @@ def make_script(
     largest: int = _LARGEST,
     length_factor: int = 1,
 ) -> Script:
-    """Return a random sequence of allocator calls for `release`; equal seeds give equal scripts.
+    """Return a random script of allocator calls for a PyTorch release.
 
+    seed: equal seeds give equal scripts.
     is_reproducible: avoid the cases where real PyTorch gives different results each time.
     with_marks: allow pools with no_split and use_on_oom, pools emptied separately, and pools
         deleted as a MemPool, if the release has these calls.
@@ -189,9 +193,9 @@ def make_script(
     )
     conf = maker.options.make() if rng.random() < 0.75 else ""
     if "garbage_collection_threshold" in conf and rng.random() < 0.7:
-        maker.limit()  # without a limit nothing is collected
+        maker.limit()  # without a memory limit there is no garbage collection
     if len(maker.streams) >= MANY and rng.random() < 0.8:
-        maker.crowd()  # a table overflows most easily while it has few buckets
+        maker.crowd()  # a hash table overflows most easily while it has few buckets
     for _ in range(length_factor * rng.choice(_LENGTHS)):
         maker.step()
     maker.finale()
@@ -226,8 +230,8 @@ class _Maker:
         self.favourites = [self._any_size() for _ in range(rng.choice((1, 3, 8)))]
         self.scopes: list[int] = []
         self.uses: dict[int, int] = {}
-        self.homes: dict[int, tuple[int, ...]] = {}  # id: pools that may hold the block
-        self.forgotten: set[int] = set()  # pools that may be begun again
+        self.homes: dict[int, tuple[int, ...]] = {}  # pools that may hold each block, keyed by id
+        self.forgotten: set[int] = set()  # pools that the allocator deleted; usable again
         pools = not release.scope_by_stream and rng.random() < 0.5
         self.options = RandomSettings(rng, release, has_pools=pools)
         self.recorded: set[int] = set()
@@ -254,7 +258,7 @@ class _Maker:
         self.rng.choices(makers, weights)[0]()
 
     def finale(self) -> None:
-        # Differences of the caches show after empty_cache and a reset.
+        # A last empty_cache or reset shows differences in free blocks or statistics.
         if self.rng.random() < 0.2:
             self.empty_cache()
         if self.rng.random() < 0.2:
@@ -349,7 +353,7 @@ class _Maker:
         self._forget(pool)
 
     def _forget(self, *pools: int) -> None:
-        # The allocator deletes a pool that has no users and no blocks.
+        # The allocator deletes a pool without users and blocks.
         inhabited = {pool for name in self.live for pool in self.homes[name]}
         gone = {n for n in pools if self.uses.get(n) == 0 and n not in inhabited}
         self.forgotten |= gone - {*self.scopes}
@@ -361,7 +365,7 @@ class _Maker:
         self.ops.append([self.rng.choice("kK")])
 
     def scope(self) -> None:
-        # Rarely the op fails an assertion of PyTorch.
+        # In rare cases, add an op that fails an assertion of PyTorch.
         rng = self.rng
         if rng.random() < 0.002:
             self.ops.append(["P", rng.choice("ber"), rng.randint(1, 4)])

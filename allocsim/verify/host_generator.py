@@ -1,4 +1,4 @@
-"""Make random op scripts that allocate pinned host memory, mostly valid for a release."""
+"""Make random op scripts that allocate pinned host memory; most are valid for a PyTorch release."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EDGES = (1, 512, 4 * KIB, 64 * KIB, MIB, 2 * MIB, 4 * MIB, 16 * MIB, 64 * MIB)
 _IMPOSSIBLE = (1 << 47, 1 << 50)
 _LENGTHS = (15, 100, 250, 1000, 4000, 4000)
 _SHORT = 150
-"""Maximum number of ops of a script with a background thread, where each op waits."""
+"""Maximum number of ops of a script with a background thread, for which every op waits."""
 _FLAGS = ("True", "False")
 _VALUES: dict[str, tuple[object, ...]] = {
     "pinned_num_register_threads": (1, 2),
@@ -23,7 +23,10 @@ _VALUES: dict[str, tuple[object, ...]] = {
     "pinned_max_round_threshold_mb": (0, 1, 2, 16),
     "pinned_max_cached_size_mb": (0, 1, 3, 16),
 }
-"""Options of pinned memory with their values; those of threads are chosen more rarely."""
+"""Dictionary from an option of pinned memory to the values to choose from.
+
+Options that use threads are not in it; a script sets them in rare cases.
+"""
 
 
 def make_host_script(seed: int, release: Release) -> Script:
@@ -47,7 +50,8 @@ class _Maker:
         streams = RandomStreams.make(rng)
         self.streams, self.handles = streams.numbers, streams.handles
         self.has_thread = rng.random() < 0.06
-        # Real memory of registered blocks is touched, and requests of no memory would crash.
+        # PyTorch touches the memory of registered blocks, so a request for more than the machine
+        # has would crash.
         self.registers = rng.random() < 0.05
         self.n_pools = 0
         self.graphs: list[int] = []  # pool of each graph that is not deleted

@@ -54,12 +54,16 @@ _ODD_SEGMENTS = re.compile(r"\blarge_segment_size_mb:(\d*[13579])\b")
 
 
 def on_gpu(script: Script, release: Release, device_memory: int, jobs: int = 1) -> Script:
-    """Adapt a script to a GPU of `device_memory` bytes that runs `jobs` scripts at once."""
+    """Return a script adapted to a real GPU, as the docstring of this module describes.
+
+    device_memory: bytes of the GPU.
+    jobs: number of scripts that run on the GPU at the same time.
+    """
     share = min(_MOST / jobs, script.device_memory / device_memory)
     defers = release.scope_is_capture and any(op[0] == "P" for op in script.ops)
     kept = (op for op in script.ops if not (defers and op[0] == "r"))
     ops = [["m", share], *_ops(kept, share)]
-    conf = _within(script.conf, share)
+    conf = _with_scaled_fraction(script.conf, share)
     return replace(script, ops=ops, conf=conf, device_memory=device_memory)
 
 
@@ -68,14 +72,14 @@ def _ops(ops: Iterator[Op], share: float) -> Iterator[Op]:
         if op[0] == "m":
             yield ["m", float(op[1]) * share]
         elif op[0] == "c":
-            yield ["c", _ODD_SEGMENTS.sub(_next_even, _within(op[1], share))]
+            yield ["c", _ODD_SEGMENTS.sub(_next_even, _with_scaled_fraction(op[1], share))]
         else:
             yield op
         if op[0] == "f":
             yield ["S"]
 
 
-def _within(conf: str, share: float) -> str:
+def _with_scaled_fraction(conf: str, share: float) -> str:
     return _FRACTION.sub(
         lambda match: f"per_process_memory_fraction:{float(match[1]) * share:.6f}", conf
     )
@@ -109,7 +113,7 @@ _WITHOUT_ADDRESS = ("oom", "snapshot")
 _LARGEST = (1 << 63) - 1
 _LAST_BYTES = 4096
 _AHEAD = 2
-"""Number of processes that create a CUDA context for a later script on a real GPU."""
+"""Number of processes that create a CUDA context on a real GPU before their script arrives."""
 _LONGER = 4
 """Factor on the number of ops on a real GPU, because each script needs a new CUDA context."""
 
@@ -125,7 +129,7 @@ class InstalledTorch:
         environment = plain_environment()
         if is_phantom:
             environment |= phantom_environment(install, Gpu("allocsim", GIB))
-        # An unnamed file, so nothing is left behind however this process ends.
+        # The file has no name, so it disappears even if this process is killed.
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(  # noqa: S603
             [python, torch_player.__file__, str(0 if is_phantom else _AHEAD)],
@@ -141,7 +145,10 @@ class InstalledTorch:
             raise UnavailableError(f"torch {install.version} does not start: {reason}")
 
     def run(self, script: Script) -> RealAnswer:
-        """Run a script; on a real GPU, the result's `conditions` are the driver's decisions."""
+        """Run a script and return its results.
+
+        On a real GPU, `RealAnswer.conditions` has the decisions of the driver.
+        """
         answer = self._execute(script)
         if script.is_host:
             names = ("addresses", "stats", "segments", "trace", "messages")
@@ -250,14 +257,16 @@ def _conditions(
 
 @cache
 def opened(python: str, is_phantom: bool) -> InstalledTorch:
-    """Return the `InstalledTorch` of an interpreter; its process starts when a method is called."""
+    """Return the `InstalledTorch` of an interpreter; equal calls share one process."""
     return InstalledTorch(python, is_phantom=is_phantom)
 
 
 @dataclass(frozen=True, slots=True)
 class InstalledSource:
-    """Supplier of the complete PyTorch of an interpreter, and of scripts for it.
+    """Supplier of the complete PyTorch of an interpreter, and of random scripts for it.
 
+    release: PyTorch release of the interpreter.
+    python: path of the interpreter.
     is_phantom: True to run on the phantom GPU (stubs of the CUDA libraries), False for a real GPU.
     jobs: number of scripts that run on the GPU at the same time.
     is_host: True for scripts of pinned host memory, on the phantom GPU only.
@@ -273,7 +282,7 @@ class InstalledSource:
         return opened(self.python, self.is_phantom)
 
     def script(self, real: Real, seed: int) -> Script:
-        """Return the script of `seed`, without pools that have no_split or use_on_oom.
+        """Return a random script, without pools that have no_split or use_on_oom.
 
         Such pools are MemPool objects, which choose their ids themselves.  Sizes are less than
         2**63, because the size of a tensor is signed.

@@ -1,8 +1,8 @@
 """Run op scripts on the model, with results in the form of the golden cases (tests/golden).
 
 A script continues after an out-of-memory error or a refusal by the driver; any other error ends it.
-For a script that ran on a real GPU, the model takes segment addresses and free memory from the
-history of real PyTorch.
+For a script that ran on a real GPU, the model is given the segment addresses and the free memory in
+the history of real PyTorch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from allocsim.verify.script import (
 )
 
 HOST_MEMORY = 1 << 46
-"""Bytes that no C library provides at once; scripts request less than a GiB or more than this."""
+"""Bytes of the simulated host: scripts request less than 1 GiB, or more than any machine has."""
 
 
 def play_host(script: Script, torch_version: str) -> ModelAnswer:
@@ -137,7 +137,7 @@ _ENDS_A_REQUEST = ("alloc", "oom")
 class DriverTrace:
     """Decisions of a real GPU's driver, read from the history that PyTorch kept of a script.
 
-    An entry is [action, address, bytes, number of the stream].
+    entries: the history, as items [action, address, bytes, number of the stream].
     """
 
     def __init__(self, entries: Sequence[Sequence[Any]]) -> None:
@@ -171,13 +171,14 @@ class DriverTrace:
 
 
 def _naming_free_memory(messages: Sequence[str]) -> Iterator[int]:
-    # Requests of more than 1 EiB and refusals of the driver have no `oom` entry.
+    # Yields the indices of the error texts that have an `oom` entry.  Requests of more than 1 EiB
+    # and refusals of the driver have none.
     apart = ("more than 1EB memory", "preemptively rejected", DriverRefusalError.TEXT)
     return (i for i, text in enumerate(messages) if not any(words in text for words in apart))
 
 
 _ONE = 0
-"""Name of the block when `ReplayAllocator.play` runs a single malloc or free."""
+"""Id of the block when `ReplayAllocator.play` runs a single malloc or free."""
 
 
 def play(
@@ -231,7 +232,8 @@ def play_defined(
 ) -> tuple[Script, ModelAnswer, UndefinedBehaviorError | None]:
     """Run a script up to the first op whose behaviour PyTorch leaves undefined.
 
-    Returns the ops that ran, their results, and the error of the undefined op or None.
+    arguments: keyword arguments of `play`.
+    Returns a script of the ops that ran, their results, and the error of the undefined op or None.
     """
     outcome = play(script, torch_version, **arguments)
     at, error = outcome.stopped or (0, None)

@@ -38,7 +38,7 @@ from allocsim.phantom import (
 from allocsim.verify.script import ADDRESS_POLICIES, RealAnswer, Script, encode_ops, stream_numbers
 
 BASE = 1 << 44
-"""First address for scripts with base 0, because real PyTorch takes address 0 for an error."""
+"""First address that real PyTorch gets for scripts with base 0: address 0 means an error there."""
 
 _SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _SWITCHES = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "LD_PRELOAD", "LD_LIBRARY_PATH")
@@ -47,8 +47,8 @@ _SWITCHES = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "LD_PRELOAD", "LD_LIBRARY_PATH")
 class RealAllocator:
     """Native allocator of a PyTorch release, on a phantom GPU.
 
-    torch_version: "2.15.0", or "2.15" for the default patch release.
-    download: download the wheel (hundreds of MiB) if the cache lacks it.
+    torch_version: PyTorch version such as "2.15.0", or "2.15" for the default patch release.
+    download: True to download the wheel (hundreds of MiB) if the cache lacks it.
     """
 
     def __init__(self, torch_version: str, *, download: bool = False) -> None:
@@ -70,7 +70,7 @@ class RealAllocator:
             segment["stream"] = number(segment["stream"])
         for entry in answer["trace"]:
             entry[3] = number(entry[3])
-            # The address field of an oom entry has free bytes, that of a snapshot entry nothing.
+            # In the address field, an oom entry has the free bytes, and a snapshot entry has 0.
             if entry[0] not in ("oom", "snapshot"):
                 entry[1] += shift
         addresses = [None if at is None else at + shift for at in answer.pop("addresses")]

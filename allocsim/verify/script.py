@@ -50,11 +50,12 @@ _MAX_POOL = (1 << 31) - 1
 class Script:
     """Op script, with the conf and the device that it runs on.
 
-    address_policy: "bump" (no address is reused) or "firstfit" (the lowest hole).
+    address_policy: placement of segments: "bump" (no address is reused) or "firstfit" (the lowest
+        free range that is large enough).
     base_address: address of the first segment in the results; golden cases have 0.
-    handles: dictionary from stream number to raw handle; other streams have number * 4096.
-    is_host: True for a script of pinned host memory, whose results have the numbers of blocks, from
-        0 in the order of their creation, in place of addresses.
+    handles: dictionary from a stream number to its raw handle; other streams have number * 4096.
+    is_host: True for a script of pinned host memory.  Its results have numbers of blocks in place
+        of addresses; blocks are counted from 0 in the order of their creation.
     """
 
     ops: Sequence[Op]
@@ -66,7 +67,7 @@ class Script:
     is_host: bool = False
 
     def stream_handles(self) -> dict[int, int]:
-        """Return the raw handles of stream 0 and of the streams that ops name, by number."""
+        """Return a dictionary from the number to the raw handle, for stream 0 and used streams."""
         letters = "rs" if self.is_host else "ars"
         numbers = {0} | {op[-1] for op in self.ops if op[0] in letters}
         if self.is_host:
@@ -79,7 +80,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class RealAnswer:
-    """Results of one release of PyTorch for a script, in the form of golden cases.
+    """Results of a script in one PyTorch release, in the form of golden cases.
 
     messages: texts of out-of-memory errors and driver refusals, in order.
     addresses: address for each `a` op in order; None if it failed, or for 0 bytes.
@@ -87,8 +88,8 @@ class RealAnswer:
         the name of a counter to one number.
     segments: final segments, as in torch.cuda.memory_snapshot() (`golden_segment`).
     trace: entries [action, address, bytes, stream number] of the history.
-    stopped: (number of the op, text) if any other error ended the script, else None.  The other
-        fields then report the state at that point.
+    stopped: (index of the op, error text) if an error of another kind ended the script, else None.
+        The other fields then report the state at that point.
     conditions: decisions of a real GPU's driver, as keyword arguments of `play`.
     """
 
@@ -104,9 +105,10 @@ class RealAnswer:
 
 @dataclass(slots=True)
 class ModelAnswer:
-    """Results of the model for a script, in the form of golden cases (`RealAnswer`).
+    """Results of a script in the model, in the form of golden cases.
 
-    stopped: (number of the op, error) if an error ended the script, else None.
+    The fields are those of `RealAnswer`, except that `stopped` is (index of the op, exception) if
+    an error ended the script, else None.
     """
 
     addresses: list[int | None] = field(default_factory=list)
@@ -118,7 +120,7 @@ class ModelAnswer:
 
 
 class _Encoder:
-    # Ids become numbers from 0.
+    # Ids of blocks are replaced by numbers from 0.
 
     def __init__(self) -> None:
         self.ids: dict[Any, int] = {}
@@ -203,7 +205,7 @@ class _Encoder:
 
 
 def encode_ops(ops: Sequence[Op]) -> list[str]:
-    """Return the lines of text by which driver.cpp reads the ops, one line per op."""
+    """Convert ops to the lines of text that driver.cpp reads, one line per op."""
     encoder = _Encoder()
     lines = []
     for encoder.at, op in enumerate(ops):
@@ -224,9 +226,10 @@ Numbers = Callable[[int], int]
 
 
 def golden_stats(flat: Mapping[str, int]) -> dict[str, Any]:
-    """Return the statistics of torch.cuda.memory_stats() with one item for each statistic.
+    """Convert the result of torch.cuda.memory_stats() to the form of golden cases.
 
-    The value of a statistic is [current, peak, allocated, freed]; that of a counter is a number.
+    It is a dictionary from a statistic to [current, peak, allocated, freed], and from a counter to
+    a number.
     """
     names = [key.removesuffix(".current") for key in flat if key.endswith(".current")]
     grouped = {name: [flat[f"{name}.{column}"] for column in _COLUMNS] for name in names}
@@ -234,7 +237,10 @@ def golden_stats(flat: Mapping[str, int]) -> dict[str, Any]:
 
 
 def golden_segment(segment: Mapping[str, Any], number: Numbers) -> dict[str, Any]:
-    """Return a segment of torch.cuda.memory._snapshot() as golden cases store it."""
+    """Convert a segment of torch.cuda.memory._snapshot() to the form of golden cases.
+
+    number: function from a raw stream handle to the number of the stream.
+    """
     return {
         **{key: segment[key] for key in _AS_THEY_ARE},
         "stream": number(segment["stream"]),
@@ -245,6 +251,9 @@ def golden_segment(segment: Mapping[str, Any], number: Numbers) -> dict[str, Any
 
 
 def stream_numbers(handles: Mapping[int, int]) -> Numbers:
-    """Return a function from a raw stream handle to its number; it raises KeyError if unknown."""
+    """Return a function from a raw stream handle to the number of the stream.
+
+    handles: dictionary from a number to a raw handle.  The function raises KeyError for others.
+    """
     known = {handle: number for number, handle in handles.items()}
     return known.__getitem__

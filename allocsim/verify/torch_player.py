@@ -1,10 +1,12 @@
 """Program that runs op scripts with the PyTorch of the interpreter that executes it.
 
 Each line of standard input is a command in JSON, [path of the script, path for the results]; the
-answer is a line with an exit status.  Each script runs in a fork with a new allocator.
+answer on standard output is a line with an exit status.  Each script runs in a fork with a new
+allocator.
 
 The interpreter needs torch and may lack allocsim.  Creating a CUDA context on a real GPU takes
-long, so some forks (their number is the argument) create it before their scripts arrive.
+long, so some forks create it before their scripts arrive; the argument is the number of these
+forks.
 
 The module is long because a program that runs without allocsim is one file.
 """
@@ -28,13 +30,13 @@ from pathlib import Path
 from typing import Any
 
 REFUSAL = "CUDA driver error: invalid argument"
-"""Error of the driver after which a script continues, as after an out-of-memory error."""
+"""Error text of the driver after which a script continues, as after an out-of-memory error."""
 
 OUT_OF_HOST_MEMORY = "CUDA error: out of memory"
-"""Error of PyTorch after which a script of pinned memory continues."""
+"""Error text of PyTorch after which a script of pinned memory continues."""
 
 PATIENCE_S = 0.005
-"""Seconds to wait after each op if a background thread polls CUDA events, every 0.0001 s."""
+"""Seconds to wait after each op if a background thread polls CUDA events; it polls every 100 us."""
 
 REFUSED = 3
 """Exit code of a fork whose settings PyTorch refused before the first op."""
@@ -69,7 +71,7 @@ class PhantomWork:
 
 
 class RealWork:
-    """Streams of one op script on a real GPU, whose work can be waited for.
+    """Streams of one op script on a real GPU; `finish` waits for their work.
 
     PyTorch polls events in an order that depends on the ids of their streams, and the model derives
     this order from raw handles.  The id of an external stream is its raw handle; the id of a stream
@@ -99,9 +101,9 @@ def _first_of(module: Any, *names: str) -> Any:
 
 
 class Player:
-    """Base of the players of an op script with the PyTorch of this process.
+    """Base class of the players, which run an op script with the PyTorch of this process.
 
-    calls: function for each letter of an op; it takes the other items of the op.
+    calls: dictionary from the letter of an op to a function that takes the op's other items.
     """
 
     def __init__(self, torch: Any, work: Any, streams: dict[int, Any]) -> None:
@@ -119,7 +121,7 @@ class Player:
         }
 
     def play(self, ops: list[list[Any]]) -> list[Any] | None:
-        """Run the ops; return the number and the error of the op that stopped the script."""
+        """Run the ops; return [index, error text] of the op that stopped the script, or None."""
         for number, (letter, *arguments) in enumerate(ops):
             try:
                 self.calls[letter](*arguments)
@@ -129,7 +131,10 @@ class Player:
         return None
 
     def played(self, count: int) -> None:
-        """Do nothing; a subclass may act here after each op, when `count` ops have run."""
+        """Do nothing; a subclass may override this call, which follows each op.
+
+        count: number of ops that have run.
+        """
 
 
 class DevicePlayer(Player):
@@ -215,8 +220,8 @@ def play(torch: Any, script: dict[str, Any]) -> dict[str, Any]:
 class HostPlayer(Player):
     """Player of a script of pinned host memory.
 
-    stats: dictionary from "NUMBER.NAME" to the statistic NAME after the first NUMBER ops, without
-        durations.
+    stats: dictionary from "NUMBER.NAME" to the value of the statistic NAME after the first NUMBER
+        ops; statistics of time are left out.
     """
 
     def __init__(self, torch: Any, work: PhantomWork, script: dict[str, Any]) -> None:
@@ -298,7 +303,7 @@ class HostPlayer(Player):
             graphs.pop(0).reset()
 
     def history(self) -> tuple[list[list[Any]], list[dict[str, Any]]]:
-        # Numbers of blocks replace addresses.
+        # Addresses are replaced by numbers of blocks, in the order of their creation.
         snapshot = self.torch.cuda.memory._snapshot()
         numbers: dict[int, int] = {}
         entries, fresh = [], count()
@@ -381,7 +386,10 @@ class Fork:
 
 
 def run(torch: Any, reading: int, *, starts_context: bool) -> None:
-    """Read one command from the descriptor `reading`, run its script and exit; only in a fork."""
+    """Read one command, run its script and exit the process; call this only in a fork.
+
+    reading: descriptor of the pipe that the command comes from.
+    """
     code = 1
     try:
         if starts_context:
@@ -408,7 +416,7 @@ def run(torch: Any, reading: int, *, starts_context: bool) -> None:
         traceback.print_exc()
     finally:
         sys.stderr.flush()
-        os._exit(code)  # without CUDA's exit handlers, which would access the missing device
+        os._exit(code)  # skips CUDA's exit handlers, which would access the missing device
 
 
 def main() -> None:
@@ -421,7 +429,7 @@ def main() -> None:
         while len(forks) < n_ahead + 1:
             forks.append(Fork(torch, starts_context=n_ahead > 0))
         print(forks.popleft().answer(line), flush=True)
-    for fork in reversed(forks):  # later forks hold the pipes of earlier ones
+    for fork in reversed(forks):  # a fork holds copies of the pipes of earlier forks
         fork.end()
 
 
