@@ -92,12 +92,12 @@ EFFECTS: dict[str, frozenset[Way]] = {
     **dict.fromkeys(("grad_dtype", "kernels", "parameters"), _FORMULAS),
     **dict.fromkeys(("plan", "cards"), frozenset((Way.PLAN,))),
 }
-"""Kinds of answer that each option affects, by the option's name in the parsed arguments."""
+"""Dictionary from an option's name in the parsed arguments to the kinds of answer it affects."""
 
 _OF_FORMULAS = tuple(
     name for name, ways in EFFECTS.items() if ways & _FORMULAS and not ways & _MODELS
 )
-"""Options that only formulas use; any of them makes `fit` answer by formulas."""
+"""Options that only formulas use; each of them makes `fit` answer by formulas."""
 
 ENGINES_OF: dict[Way, tuple[str, ...]] = {
     Way.PAGE: ("auto", "laws"),
@@ -125,7 +125,10 @@ _BELONGS = {
     "no_values": "applies to a single answer by a program",
     "cards": "needs --plan; otherwise the parallel groups give the number of cards",
 }
-"""Error texts for options without effect, by option; all other options have the text of `Way`."""
+"""Dictionary from an option to its error text where it has no effect.
+
+For options without a key, the error text is the value of the `Way`.
+"""
 _BETWEEN_SERVERS = {
     "gpu_layers": "has an effect with llama.cpp and ollama only",
     "kv_cache_type": "has no effect with transformers, whose cache has the model's type",

@@ -111,7 +111,7 @@ def _training(arguments: argparse.Namespace) -> Training:
 
 
 def _shape(arguments: argparse.Namespace) -> tuple[str, TransformerShape, int | None]:
-    # The last value is the longest sequence that the model supports; None if it is not limited.
+    # Returns (name, shape, longest sequence that the model supports or None if it is not limited).
     from allocsim.fitting import model_of, most_positions, shape_of
     from allocsim.fitting.formulas.training import shape_for
 

@@ -63,7 +63,7 @@ def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
     held = held_of(arguments.words[0], arguments.server, arguments.weights or options.weights)
     logged = None if arguments.log is None else _logged(arguments.log, arguments.server)
     if logged is not None and len(gpus) > 1:
-        logged = replace(logged, refusal="")  # of one card only
+        logged = replace(logged, refusal="")  # the refusal in the log is of one card only
     answers = [
         serve(
             held,

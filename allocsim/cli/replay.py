@@ -144,7 +144,7 @@ def _recommended(
     found = recommend(
         cases,
         Setting(result.conf),
-        insists=bool(arguments.cure),  # then even if the replay differs from the recorded run
+        insists=bool(arguments.cure),  # with --cure, even if the replay differs from the recording
         in_full=arguments.json or arguments.verbose,
     )
     return found, cures_of(found, cases)

@@ -107,7 +107,7 @@ def _page_of_run(arguments: argparse.Namespace, recording: Recording) -> str:
         if wants is None:
             entries = sum(page.picture.device_run.entries for page, _ in replayed)
             wants = entries <= _WHAT_IF_UP_TO and not arguments.confs
-        # First these replays, which keep their curves; the search below then reuses them.
+        # These replays come first, because they keep their curves and the search below reuses them.
         confs = [Setting(conf) for conf in arguments.confs or ()]
         if wants or confs:
             replayed = [

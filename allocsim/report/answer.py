@@ -1,8 +1,8 @@
 """First screen of `replay`, `explain`, `tune` and `risk`, and the setting that they recommend.
 
 The screen has at most 22 lines of 80 columns.  It shows, in this order, the verdict, the cause, the
-setting to paste and the code that holds the memory.  If they do not fit, the least needed parts are
-left out.  Every command describes the setting in the same words.
+setting to paste and the code that holds the memory.  Parts that do not fit are left out, the least
+important first.  Every command describes the setting in the same words.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FITTED_NOTE = (
     "half: use it for runs like this one."
 )
 _NOTED_SHARE = 0.05
-"""Share of a device above which memory outside PyTorch is named beside the device's size."""
+"""Share of the device's memory above which the memory outside PyTorch is mentioned."""
 _TRIAL = (
     "conf oom_entry peak_reserved_bytes peak_allocated_bytes num_alloc_retries num_device_alloc "
     "num_device_free"
@@ -95,9 +95,10 @@ def paste_notes(found: Recommendation, devices: Iterable[Recorded] = ()) -> list
 
 
 def ends_after(entries_left: int, what: str) -> str:
-    """Return a clause such as "the recording ends 3 entries after that one".
+    """Return a clause such as "the recording ends 3 entries after the error".
 
-    what: name of the entry, such as "that one".
+    entries_left: number of entries after the named entry.
+    what: name of this entry in the clause, such as "the error".
     """
     if not entries_left:
         return f"the recording ends with {what}"
@@ -107,7 +108,8 @@ def ends_after(entries_left: int, what: str) -> str:
 def later_requests(entries_left: int, what: str) -> str:
     """Return a sentence that requests after the end of the recording are not proved.
 
-    what: name of the entry that fails, such as "that one".
+    entries_left: number of entries after the failed entry.
+    what: name of the failed entry in the sentence, such as "the error".
     """
     return f"Later requests are not proved: {ends_after(entries_left, what)}."
 
@@ -188,7 +190,7 @@ def peak_text(trial: Trial) -> str:
 
 
 def range_sentence(trial: Trial) -> str | None:
-    """Return a sentence if blocks from before entry 0 affect the peak of `trial`, else None."""
+    """Return a sentence on blocks from before entry 0 if the peak depends on them, else None."""
     if trial.peak_range is None:
         return None
     low, high = trial.peak_range
@@ -209,7 +211,7 @@ _SHOWN_DEVICES = 3
 _MORE = "-v: everything else; --json: the same for programs"
 _OWNERS, _CATEGORIES, _INDENT = 3, 4, 4
 _LEAST_WORDS = 12
-"""Smallest number of columns for a category; below it, no category is shown."""
+"""Least number of free columns in an owner's line for which its category is shown."""
 
 
 class Tone(StrEnum):
@@ -251,11 +253,11 @@ class Answer:
 def answer_of(parts: Sequence[Part], more: str = _MORE) -> Answer:
     """Return a screen of at most `HEIGHT` lines, without parts that do not fit.
 
-    more: last line, on how to see the rest.
+    more: last line, which names the options that print the rest.
     """
     kept = [each for each in parts if each.lines]
     while _height(kept) > HEIGHT and (ranks := [each.rank for each in kept if each.rank]):
-        # Of parts with equal rank, the last is removed first, since the most needed part is first.
+        # Of parts with equal rank, the last is removed first, since it is the least important.
         last = max(i for i, each in enumerate(kept) if each.rank == max(ranks))
         del kept[last]
     room = HEIGHT - _height(kept)
@@ -352,7 +354,7 @@ def memory(run: Run, device: DeviceRun) -> list[str]:
 def to_paste(found: Recommendation | None, devices: Iterable[Recorded] = ()) -> list[Part]:
     """Return the setting to paste, and sentences that say if a replay proved that it helps.
 
-    devices: see `paste_notes`.
+    devices: results of each device, with the number of entries after its last out-of-memory error.
     """
     if found is None:
         return []

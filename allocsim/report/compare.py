@@ -29,10 +29,10 @@ _BELOW = 8
 _LONG = ("stack", "module")
 """Kinds of owners whose names need a separate line."""
 PARTS = {"requested": "requested", "rounding": "rounding", "unused": "reserved but not allocated"}
-"""Words for the parts of peak reserved memory, by field of `Parts`."""
+"""Dictionary from a field of `Parts` (of peak reserved memory) to words for it."""
 _CHANGE = "owner was status bytes requested rounding resized more a_bytes b_bytes a_blocks b_blocks"
 COUNTS = {"driver_calls": "calls for memory", "retries": "retries", "ooms": "out-of-memory errors"}
-"""Words for the counts of a whole run, by field of `Side`."""
+"""Dictionary from a field of `Side` that counts events of the whole run to words for it."""
 
 
 def text(found: Comparison, count: int | None = None) -> str:

@@ -20,11 +20,11 @@ _BAR = WIDTH - LABEL - 26
 _VISIBLE = 100
 """Divisor: parts below 1/100 of the memory are not shown."""
 _READ = "; ignored "
-"""Text by which the note on the keys of a configuration is recognised; it is always shown."""
+"""Text of the note on ignored configuration keys; a note with this text is always shown."""
 _MOST_READ = 8
-"""Largest number of lines of that note; JSON has all."""
+"""Largest number of lines shown of the note on ignored configuration keys; JSON has all."""
 _RELEASE = "transformers "
-"""Start of a note that the laws (formulas) are for another version of transformers.
+"""First words of the note that the laws (formulas) are for another version of transformers.
 
 This note is shown before others.
 """

@@ -26,7 +26,10 @@ _LAYOUT = (
 )
 _SHOWN = 6
 _EXPLAINED = 0.05
-"""Smallest share of allocated memory for which a part's arithmetic is shown; JSON has all."""
+"""Least share of allocated memory for which the arithmetic of a part, such as gradients, is shown.
+
+JSON has the arithmetic of all parts.
+"""
 _VISIBLE = 100
 """Divisor: parts below 1/100 of the allocated memory are not shown."""
 
@@ -50,8 +53,8 @@ def text(training: Training, gpu: Gpu, found: Sharded | GpuCount, assumed: str =
     """Return the text of training on many cards.
 
     found: memory of one layout, or the layouts that `allocsim fit --plan` tried.
-    assumed: sentence on assumed values for which a run of the program would have other defaults; ""
-        if there are none.
+    assumed: sentence on assumed values that differ from the defaults of a run of the program; "" if
+        there are none.
     """
     if isinstance(found, GpuCount):
         return _plan_text(training, gpu, found)

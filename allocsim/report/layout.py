@@ -60,11 +60,11 @@ def fields(value: object, keys: str) -> dict[str, Any]:
 
 
 def unproved(parting: Parting | None, entry: int | None = None) -> str:
-    """Return "unproved: " if the replay differs from the recording up to `entry`, else "".
+    """Return "unproved: " for a statement that a difference from the recording affects, else "".
 
     parting: first difference between replay and recording; None if they are equal.
-    entry: entry that the prefixed statement is about; None for the whole run, where any
-        difference counts.
+    entry: entry that the statement is about, so that only earlier differences affect it; None for
+        a statement about the whole run.
     """
     if parting is None or (entry is not None and not parting.is_before(entry)):
         return ""
@@ -91,7 +91,7 @@ def card_document(card: CardMemory | None) -> dict[str, Any] | None:
 
 
 def shown_of(picture: Picture | Still) -> tuple[str, ...]:
-    """Return warnings that a chart shows a what-if replay, or only one device of several."""
+    """Return warnings for a chart: that the replay is a what-if, or that other devices exist."""
     return (*picture.warnings, *others_text(picture.trace.device, picture.others))
 
 

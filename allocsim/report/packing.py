@@ -1,6 +1,6 @@
-"""Layout of all segments at one moment in rows, pool by pool, as words are laid out in lines.
+"""Layout of all segments at one moment in rows of a figure, pool by pool, like words in lines.
 
-The width of a segment is proportional to its bytes, with a minimum.  A row of the figure is `WIDTH`
+The width of a segment is proportional to its bytes, but not less than a minimum.  A row is `WIDTH`
 units wide.
 """
 
@@ -25,9 +25,9 @@ _LEAST, _GAP = 3, 1
 class PackedPool:
     """Segments of one pool, the largest first, placed on rows of `WIDTH` units.
 
-    name: pool, as `pool_text` describes it.
-    text: name, number of segments and bytes, for readers.
-    places: start and width of each segment in units, as if all rows were one long row.
+    name: description of the pool, such as "small, stream 0x7".
+    text: name, number of segments and bytes, to be shown.
+    places: (start, width) of each segment in units, counted as if all rows were one long row.
     """
 
     name: str

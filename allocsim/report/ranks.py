@@ -19,7 +19,7 @@ _RANK = (
     "is_as_recorded smallest_device_bytes=smallest_device"
 )
 _APART = 1.02
-"""Largest peak of the ranks over their mean peak, below which the ranks count as equal."""
+"""Ratio of the largest peak to the mean peak of all ranks, below which the ranks count as equal."""
 
 
 def text(found: Ranks, count: int | None = None) -> str:

@@ -121,7 +121,7 @@ def _spans(columns: Sequence[NDArray[Any]]) -> list[tuple[int, int]]:
 
 
 def _flat_column(formulas: Iterable[Formula]) -> NDArray[np.int64]:
-    # Of each formula: numerator, denominator, number of variables, and variables.
+    # For each formula: numerator, denominator, number of variables, and variables.
     return np.array(
         [
             number

@@ -210,7 +210,10 @@ _ROWS = (
 )
 
 FORMATS = {each.name: each for each in _ROWS}
-"""Formats by name; ".minimalloc.csv" comes before ".csv", since the first match decides."""
+"""Dictionary from a name to its format.
+
+The first format with a matching file name ending is used, so ".minimalloc.csv" is before ".csv".
+"""
 
 
 def endings() -> str:

@@ -3,8 +3,9 @@
 Sizes and addresses are multiples of 512 bytes, and are embedded in that unit to fit in 32 bits.
 """
 
-# Differences of neighbours in the smallest integer type, all columns concatenated, compressed by
-# gzip and encoded as base64. JavaScript cannot represent numbers above 2**53.
+# Each column is stored as differences of neighbours, in the smallest integer type. All columns are
+# concatenated, compressed by gzip and encoded as base64. JavaScript cannot represent numbers above
+# 2**53.
 
 from __future__ import annotations
 
@@ -34,9 +35,9 @@ _ALIGNMENT = 8
 
 
 def embedded(picture: Picture, answers: StackAnswers | None = None) -> tuple[dict[str, Any], str]:
-    """Return (description for JSON, compressed columns) of a device's history.
+    """Return the history of a device for a page, as (description for JSON, compressed columns).
 
-    answers: categories of blocks, and steps and phases of the run; None if unknown.
+    answers: categories of blocks, and training steps and phases of the run; None if unknown.
     """
     course = None if answers is None else answers.course
     packer = Packer()

@@ -193,7 +193,7 @@ def still_report(
 
     still: recorded segments of a device.
     source: settings and device memory of the simulation.
-    fitting: bytes of the largest request that fits, by stream.
+    fitting: dictionary from a stream to the bytes of the largest request that fits.
     tops: owners of the memory, e.g. by line and by category; each gets a table.
     """
     return Template(page_part("still.html")).substitute(

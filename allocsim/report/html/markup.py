@@ -83,7 +83,10 @@ def sizes_table(caption: str, sizes: Mapping[str, int], total: int) -> str:
 
 
 def legend(items: Iterable[tuple[str, str]]) -> str:
-    """Return a legend; `items` are pairs of label and CSS variable of the colour."""
+    """Return the HTML of a legend.
+
+    items: pairs (label, CSS variable of the colour).
+    """
     shown = (
         f'<span><i style="color: var({paint})"></i>{text(name)}</span>' for name, paint in items
     )
@@ -102,9 +105,10 @@ def definition_list(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def sparkline(extremes: Extremes, top: int, length: int) -> str:
-    """Return inline SVG of a small curve: the maximum of each range of entries.
+    """Return inline SVG of a small curve, which shows the maximum of each range of entries.
 
-    top: value at the upper edge.
+    extremes: lowest and highest values in each range of entries.
+    top: value at the upper edge of the image.
     length: number of ranges in the full width; equal for all curves of a table.
     """
     wide, high = _SPARK
@@ -183,7 +187,7 @@ def state_legend(instant: Instant) -> str:
 
 
 def packed_strip(instant: Instant) -> str:
-    """Return the HTML of strips that show the segments of each pool, with its name and bytes."""
+    """Return the HTML of a strip for each pool, which shows its segments, name and bytes."""
     return "".join(map(_pool, packed(instant)))
 
 
