@@ -81,7 +81,10 @@ _HOMES = {
 _PACKAGES = ("capture", "errors", "plot", "results", "units", "workload")
 """Public modules, imported on first use."""
 _MOVED = ("results", "plot", "errors", "units")
-"""Modules whose names 0.1 had in this package; it forwards them, with a warning, until 0.3."""
+"""Modules whose names version 0.1 had in this package.
+
+Until version 0.3, this package forwards these names, with a warning.
+"""
 
 _find = lazily(globals(), _HOMES)
 

@@ -1,6 +1,6 @@
 """Faster versions of some NumPy functions, for long columns.
 
-Each returns exactly what the NumPy call named in its docstring returns.
+The docstring of each function names the NumPy call whose result it returns.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 _Number = TypeVar("_Number", np.int32, np.int64, np.uint64)
 
 _WIDEST_TABLE = 4
-"""Longest table of `stable_order`, in rows per number: a longer table is slower than a sort."""
+"""Largest ratio of table rows to numbers in `stable_order`; with more rows, a sort is faster."""
 
 _DIGIT = 16
-"""Bits of the widest integers for which NumPy's stable sort is a radix sort, which is fast."""
+"""Bits of the widest integers for which NumPy's stable sort is the fast radix sort."""
 
 _MOST_DIGITS = 2
 """Largest number of 16-bit digits for which sorting digit by digit is faster than one sort."""
@@ -29,7 +29,7 @@ def any_of(codes: NDArray[np.uint8], wanted: Iterable[int]) -> NDArray[np.bool_]
     """Return `np.isin(codes, wanted)`, ten times as fast for a few wanted codes."""
     found = np.zeros(codes.shape, dtype=bool)
     for code in wanted:
-        # An enumeration member would first convert the bytes to words.
+        # A comparison with an enumeration member would first convert all bytes to 64-bit integers.
         found |= codes == int(code)
     return found
 
@@ -89,7 +89,7 @@ def stable_order(numbers: NDArray[np.uint64] | NDArray[np.int64]) -> NDArray[np.
     span = int(numbers.max()) - int(low) + 1
     words = (numbers - low).view(np.uint64)
     if len(numbers) <= span <= _WIDEST_TABLE * len(numbers):
-        # 32-bit positions if they suffice: the cost of a table is its freshly allocated memory.
+        # Use 32-bit positions if they suffice, since the cost of a table is allocating its memory.
         width = np.int32 if len(numbers) < 1 << 31 else np.intp
         table: NDArray[np.signedinteger] = np.full(span, -1, dtype=width)
         table[words.view(np.int64)] = np.arange(len(numbers), dtype=width)

@@ -10,8 +10,8 @@ def lazily(namespace: dict[str, object], homes: Mapping[str, str]) -> Callable[[
     """Return a `__getattr__` function that imports a name of a package on first use.
 
     namespace: `globals()` of the package, where imported names are stored.
-    homes: modules of the package, each with the names to import from it, separated by spaces;
-        "risk=risk_of" imports `risk_of` under the name `risk`.
+    homes: dictionary from a module of the package to the names to import from it, separated by
+        spaces; "risk=risk_of" imports `risk_of` under the name `risk`.
     """
     module, package = str(namespace["__name__"]), str(namespace["__package__"])
     names = {
@@ -23,8 +23,8 @@ def lazily(namespace: dict[str, object], homes: Mapping[str, str]) -> Callable[[
         if name not in home_of:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         home = import_module(f"{package}.{home_of[name]}")
-        # The import binds the module's name to the module.  A function may have the same name, so
-        # all names of the module are set again.
+        # The import sets the module's name in the package to the module.  A function may have the
+        # same name, so all names from the module are set again.
         for new, original in names[home_of[name]]:
             namespace[new] = getattr(home, original or new)
         return namespace[name]

@@ -1,8 +1,8 @@
 """Convert a replay to the recording that PyTorch would have written of the replayed run.
 
 Actions, addresses, sizes and segments come from the replay, and stacks, times and annotations from
-the replayed recording.  If a replay under the recorded settings has no difference from its
-recording, the result equals that recording.
+the replayed recording.  If a replay under the recorded settings equals its recording, so does the
+result.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from allocsim.simulation import DeviceRun, Hints, Observer, Progress, Run, Setti
 from allocsim.state import ALLOCATED, DEFAULT_POOL, BlockState, PoolId, SegmentState
 
 NOT_THE_ALLOCATORS = (Action.SNAPSHOT, Action.ANNOTATE)
-"""Actions of recorded entries that no request, free or driver call causes."""
+"""Actions of recorded entries that are not caused by a request, free or driver call."""
 _SNAPSHOT_BOUND = 1 << 40
 _NO_CONTEXT = ("N/A", "")
 """Values that PyTorch writes for a missing compile_context and a missing user_metadata."""
@@ -48,7 +48,7 @@ def columns_of(columns: Iterable[Sequence[Any]], dtypes: Sequence[Any]) -> list[
 
 @dataclass(frozen=True, slots=True, eq=False)
 class History:
-    """History of one device's replay, as columns with a row for each entry.
+    """History that a replay of one device wrote, as columns with one row for each entry.
 
     action: codes of `Action`.
     entry: number of the recorded entry that caused the row.
@@ -114,7 +114,8 @@ def _entries_and_block_sizes(
     moved = np.diff(timeline.allocated, prepend=held)
     answered = np.zeros(len(moved), dtype=bool)
     answered[_steps_that_now_succeed(trace, device_run)] = True
-    # The steps that allocated are the alloc rows in order; those that freed, the free_requested.
+    # The steps that allocated correspond, in order, to the alloc rows, and the steps that freed
+    # correspond to the free_requested rows.
     entry = np.full(len(action), -1, dtype=np.int64)
     block_size = np.zeros(len(action), dtype=np.int64)
     for code, steps in (
@@ -147,7 +148,7 @@ def reproduced_entries(trace: Trace, device_run: DeviceRun) -> _Column:
 
 
 def _steps_that_now_succeed(trace: Trace, device_run: DeviceRun) -> list[int]:
-    # Requests that failed only in the recording.
+    # Returns the steps whose request failed in the recording and succeeds in the replay.
     failed = {oom.entry for oom in device_run.ooms}
     ooms = np.flatnonzero(trace.action[: device_run.stopped_at] == Action.OOM).tolist()
     steps = device_run.timeline.entry
@@ -156,7 +157,7 @@ def _steps_that_now_succeed(trace: Trace, device_run: DeviceRun) -> list[int]:
 
 
 def _filled(entry: _Column) -> _Column:
-    # -1 becomes the next known number, or the last.
+    # Replaces each -1 by the next known entry, or by the last known entry if none follows.
     known = np.flatnonzero(entry >= 0)
     if not len(known):
         return np.zeros_like(entry)
@@ -189,8 +190,14 @@ def simulate(
 ) -> Simulated:
     """Replay `recording`, and return the recording that PyTorch would have written.
 
-    command: command line to note in the result.
-    The other parameters and the errors are the same as in `replay`.
+    conf: PYTORCH_CUDA_ALLOC_CONF; None for the recorded value.
+    device_memory: bytes or "24GiB"; None for the recorded or inferred size.
+    torch_version: PyTorch release to model; None to choose it from the recording.
+    device: number of the only device to replay; None for all.
+    hints: facts about the program that the recording does not contain.
+    command: command line to store in the result.
+    progress: callback for the progress of the replay.
+    Raises the errors of `replay`.
     """
     return simulate_prepared(
         prepare(recording, device, torch_version, hints=hints),
@@ -213,9 +220,9 @@ def simulate_prepared(
 ) -> Simulated:
     """Replay prepared devices of `recording`; return the recording that PyTorch would have written.
 
-    setting: None for the recorded one.
+    setting: None for the recorded setting.
     memory: device memory in bytes; None for the recorded memory.
-    command: command line to note in the result.
+    command: command line to store in the result.
     """
     runs, traces, states = [], [], []
     for prepared in devices:
@@ -269,7 +276,7 @@ def _trace(
     allocator: CachingAllocator,
 ) -> Trace:
     recorded, fields = prepared.trace, allocator.release.entry_fields
-    # While the replay equals the recording, a row has the stack and time of the equal entry.
+    # While the replay equals the recording, each row gets the stack and time of its entry.
     entry = history.entry.copy()
     own = reproduced_entries(recorded, run)
     entry[: len(own)] = own

@@ -27,7 +27,7 @@ _OUTCOME = "ALLOCSIM_PYTEST_OUTCOME"
 """Environment variable with the file where a test on a phantom GPU writes its outcome."""
 _MOST_ENTRIES = 2_000_000
 _LOST = "older"
-"""Word that the text `Provenance.captured` contains if the oldest entries are missing."""
+"""Word in the text `Provenance.captured` that shows that the oldest entries are missing."""
 _SIZES = ("max_reserved", "max_allocated", "max_requested")
 _OTHERS = ("max_driver_calls", "max_fragmentation")
 _KNOWN = (*_SIZES, *_OTHERS, "gpu")

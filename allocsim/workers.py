@@ -21,7 +21,7 @@ from contextlib import suppress
 from multiprocessing import get_context
 from typing import Any, Generic, TypeVar
 
-_PROCESSES_A_CORE = 4  # largest number of processes in our own pool; more would only take memory
+_PROCESSES_A_CORE = 4  # most worker processes for each core; more would only take memory
 _WIDEST = 4096  # largest number of jobs submitted at the same time to a caller's executor
 
 _Job = TypeVar("_Job")
@@ -49,7 +49,7 @@ class Crew:
         self.inherits = self.is_alone or (
             executor is None and self._context.get_start_method() == "fork"
         )
-        """True if jobs run in this process or its forks, which have all recordings it loaded."""
+        """True if jobs run in this process or its forks, which share the recordings it loaded."""
         self._waiting: deque[_BackgroundJob[Any]] = deque()
         self.width = self._jobs + 1 if executor is None else _WIDEST
         """Number of jobs to submit at the same time; one spare job keeps all processes busy."""
@@ -76,9 +76,9 @@ class Crew:
     def beside(self, act: Callable[[_Job], _Found], job: _Job) -> Callable[[], _Found]:
         """Run `act(job)` in the background; return a function that waits for its result.
 
-        The job is submitted after the jobs of the next `run_all`, or when the returned function is
-        called. Without other processes, or if the worker died, that function runs the job in this
-        process.
+        A worker gets the job after the jobs of the next `run_all`, or when the returned function is
+        called.  Without worker processes, or if the worker died, the returned function runs the job
+        in this process.
         """
         each = _BackgroundJob(self, lambda: self.submit(act, job), lambda: act(job))
         self._waiting.append(each)
