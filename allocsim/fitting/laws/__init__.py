@@ -1,4 +1,4 @@
-"""Laws: formulas for the bytes of a program's allocator requests at any size, such as batch size.
+"""Laws: formulas for the bytes of each allocator request of a program, for any batch or model size.
 
 They are derived from recordings at a few sizes.  A law holds in one regime: a range of sizes at
 which PyTorch runs the same kernels.

@@ -1,7 +1,8 @@
-"""Model families with laws (formulas for requests), with the keys of their configurations.
+"""Model families with laws (formulas for requests), and the keys of their configurations.
 
 `families.json` lists the families, and has the default of `Family.keys` under "keys".  Some
-configuration keys are sizes.  Other keys that change the requests must have a supported value.
+configuration keys give dimensions of a model.  Other keys that change the requests must have a
+supported value.
 """
 
 # Sources: the configuration classes of transformers with their defaults, and torchvision's vision
@@ -23,9 +24,10 @@ class Family:
     """Model family with formulas for its requests (laws), and how to read its configuration.
 
     model_type: model_type in the configuration.
-    keys: configuration key of each size, by the size's name in `SIZES`.
+    keys: dictionary from names in `SIZES`, such as "hidden", to configuration keys.
     is_tied: default of tie_word_embeddings, None for a model without an embedding.
-    usual: supported values, the default first, of each further key that changes the requests.
+    usual: dictionary from each further key that changes the requests to its supported values, the
+        default first.
     linear: names of a layer's linear modules, in order.
     head: ending of the name of the model class.
     window: default of sliding_window, None for a family whose laws have no windows.
@@ -55,7 +57,7 @@ class Family:
     norms_heads: bool = False
 
     def sizes_of(self, config: Mapping[str, Any]) -> dict[str, int]:
-        """Read the sizes of a model, by name, such as `layers`, from its configuration.
+        """Read a model's dimensions, keyed by names such as "layers", from its configuration.
 
         Raises ConfigError if a value is not supported by the laws.
         """
@@ -91,9 +93,10 @@ class Family:
         return found
 
     def adapted(self, targets: Collection[str]) -> str:
-        """Return the names of the modules with LoRA adapters, joined as in a program's name.
+        """Return the names of the modules with LoRA adapters, joined by "-".
 
-        If all linear modules have adapters, the result is "".
+        This is the ending of "lora" in a program's name. If all linear modules have adapters, the
+        result is "".
 
         targets: names of the modules with adapters; empty for all linear modules.
         """
@@ -141,10 +144,10 @@ def _family(row: dict[str, Any]) -> Family:
 _TABLES = json.loads(Path(__file__).with_name("families.json").read_text(encoding="utf-8"))
 
 FAMILIES: Mapping[str, Family] = {row["model_type"]: _family(row) for row in _TABLES["families"]}
-"""Families by model_type."""
+"""Dictionary from model_type in a configuration to the model family."""
 
 CLASSIFIERS: Mapping[str, Mapping[str, Any]] = _TABLES["classifiers"]
-"""Configurations of torchvision's models, with the keys of transformers, by function name."""
+"""Dictionary from functions of torchvision.models to configurations, with transformers' keys."""
 
 
 def family_of(config: Mapping[str, Any]) -> Family | None:

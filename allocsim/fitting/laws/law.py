@@ -1,8 +1,8 @@
-"""Law of a part of a program, such as the optimizer's step: its requests and frees at any size.
+"""Law of a part of a program, such as the optimizer's step: formulas for its allocator requests.
 
 A law has a formula for the bytes of each request, and supports any number of layers.  It is valid
-only for sizes at which PyTorch runs the same kernels, so the order of requests and frees is fixed.
-For other sizes there is another law, or none.
+only for sizes, such as batch sizes, at which PyTorch runs the same kernels, so the order of
+requests and frees is fixed.  For other sizes there is another law, or none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from allocsim.fitting.laws.variables import VARIABLES
 class Formula:
     """Bytes of a request: numerator / denominator times a product of variables, such as batch.
 
-    variables: indices of the factors in `VARIABLES`; an index can occur several times.
+    variables: indices into `VARIABLES`, one for each factor; an index occurs twice for a square.
     """
 
     numerator: int
@@ -55,7 +55,7 @@ class Formula:
 
 
 REQUEST, FREE, EMPTY_CACHE = 0, 1, 2
-"""Kinds of rows; a row is one request, free or empty_cache() call of a program."""
+"""Kinds of rows in a law; a row is one allocator call: a request, a free or empty_cache()."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +63,7 @@ class Requests:
     """Requests and frees of a program at given sizes, as columns with one element per call.
 
     kind: REQUEST, FREE or EMPTY_CACHE.
-    block: number of the block that is requested or freed, from 0 in order of the requests.
+    block: index of the block that is requested or freed, counted in the order of the requests.
     size: bytes of a request, else 0.
     stack: index of the Python stack of a request, else -1.
     reset: index of the call before which the program resets PyTorch's peak counters, -1 if never.
@@ -85,14 +85,14 @@ class Requests:
 
     @property
     def most_in_use(self) -> int:
-        """Largest bytes in use at one time, where each request is rounded up to whole 512 bytes."""
+        """Most bytes in use at one time, with each request rounded up to a multiple of 512."""
         rounded = (self.size + 511) & -512
         of_block = rounded[self.kind == REQUEST]
         change = np.where(self.kind == FREE, -of_block[self.block], rounded)
         return int(np.cumsum(change).max())
 
     def without_reset(self) -> Requests:
-        """Return a copy without the calls of empty_cache() and the reset of the peak counters."""
+        """Return a copy without calls of empty_cache() and without the reset of peak counters."""
         kept = self.kind != EMPTY_CACHE
         n_before = np.concatenate(([0], np.cumsum(kept)))
         stretches = tuple(n_before[list(self.stretches)].tolist())
@@ -108,7 +108,10 @@ class Requests:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LawRows:
-    """Requests and frees of a part of a program at given sizes, as columns with a row per call."""
+    """Requests and frees of a part of a program, computed by its law, as columns.
+
+    Each array has one element per call.
+    """
 
     # Index of the row in the law, which has the rows of repeated layers only once.
     row: NDArray[np.int64]
@@ -122,7 +125,7 @@ class LawRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Law:
-    """Requests and frees of a part of a program, such as the optimizer's step, at any size.
+    """Requests and frees of a part of a program, such as the optimizer's step, as formulas.
 
     Calls that repeat for each layer, such as those of a layer's forward pass, are stored once. Each
     array has one element per call.
@@ -153,9 +156,9 @@ class Law:
         return len(self.kind) + more * ((layers - self.layers) // self.period)
 
     def rows(self, variables: Mapping[str, int], layers: int) -> LawRows:
-        """Return the requests and frees for a model of `layers` layers at given sizes.
+        """Compute the requests and frees for a model of `layers` layers.
 
-        variables: number for each name in `VARIABLES`, such as the batch size.
+        variables: value of each name in `VARIABLES`, such as the batch size.
         """
         least = self.layers - self.period
         if layers < least:
@@ -172,12 +175,12 @@ class Law:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Copies:
-    """Rows of a law with a number of copies of its repeated parts, without the formulas' bytes.
+    """Rows of a law with the rows of every layer, before the formulas are evaluated.
 
-    row, kind, group: as in `LawRows`.
-    value: as in `LawRows`, but the value of a formula is not added.
-    requests: indices of the requests.
-    formula: index of the formula of each request.
+    row, kind, group: columns of `LawRows`.
+    value: column `value` of `LawRows`, without the bytes that formulas give.
+    requests: indices of the rows that are requests.
+    formula: for each request, the index of its formula.
     """
 
     row: NDArray[np.int64]
@@ -227,8 +230,9 @@ def requests_of(
 
     Raises ConfigError if a part frees a block that does not exist.
 
+    parts: calls of each part, in the order of the program.
     names: name of each part; parts of the same name differ only in the bytes of requests.
-    reset, stretches: as in `Requests`.
+    reset, stretches: fields of the resulting `Requests`.
     layers: number of the model's layers, for the error message.
     """
     alive, links, blocks = Alive(), dict[str, Links](), list[NDArray[np.int64]]()

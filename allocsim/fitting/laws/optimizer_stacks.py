@@ -1,4 +1,4 @@
-"""Python stacks of an optimizer's requests, by their purpose, such as the state "exp_avg".
+"""Python stacks from which optimizers request memory, keyed by purpose, such as "exp_avg".
 
 Source: recordings of PyTorch 2.15.0 and bitsandbytes 0.50.2.
 """
@@ -51,10 +51,10 @@ STACKS = {
     "absmax2": f"{_BNB}:529:init_state {_8_BIT}",
     "rms": f"{_NORM}:420:_single_tensor_adafactor {_FACTORED_RUNS}",
 }
-"""Stack of the requests for each purpose, innermost frame first, with files relative to torch."""
+"""Stack of the requests for each purpose, innermost frame first; paths are relative to torch."""
 
 GROUPS = {name: number for number, name in enumerate(STACKS)}
-"""Index of each purpose's stack in `STACKS`."""
+"""Index in `STACKS` of each purpose's stack."""
 
 
 def with_optimizers(stacks: FrameTable) -> FrameTable:

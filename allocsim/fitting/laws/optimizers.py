@@ -1,6 +1,6 @@
-"""Requests of an optimizer's steps, for any list of parameters.
+"""Allocator requests of an optimizer's steps, for any list of parameters.
 
-For each optimizer, a short function makes the requests and frees that torch.optim makes.  An
+For each optimizer, a short function lists the requests and frees that torch.optim makes.  An
 optimizer handles only a model's parameters, so one function suffices for every model.
 """
 
@@ -68,7 +68,7 @@ class Steps:
 
 
 _Block = tuple[str, int, int | None]
-"""Block: (name of its Python stack in `STACKS`, index of its request, index of its layer)."""
+"""Block: name of its Python stack in `STACKS`, index of its request, index of its layer if any."""
 
 
 @dataclass(slots=True)
@@ -134,11 +134,11 @@ def _bytes(width: int, *dimensions: Formula) -> Formula:
     return Formula(width * prod(each.numerator for each in dimensions), 1, tuple(variables))
 
 
-_Made = Iterator[None]
+_Calls = Iterator[None]
 """Generator that appends an optimizer's calls to `_Rows`; it yields after each of two steps."""
 
 
-def _adamw(rows: _Rows, sums: _Sums, *, temporary: bool = True, steps: bool = False) -> _Made:
+def _adamw(rows: _Rows, sums: _Sums, *, temporary: bool = True, steps: bool = False) -> _Calls:
     # `temporary`: a list of square roots in each step, as with foreach. `steps`: a step counter on
     # the GPU for each parameter.
     del sums
@@ -158,7 +158,7 @@ def _adamw(rows: _Rows, sums: _Sums, *, temporary: bool = True, steps: bool = Fa
     rows.free_lists(*states)
 
 
-def _adamw_foreach_off(rows: _Rows, _sums: _Sums) -> _Made:
+def _adamw_foreach_off(rows: _Rows, _sums: _Sums) -> _Calls:
     width = rows.parameters.width
     averages, squares = list[_Block](), list[_Block]()
     for shape in rows.each():
@@ -176,7 +176,7 @@ def _adamw_foreach_off(rows: _Rows, _sums: _Sums) -> _Made:
     rows.free_lists(averages, squares)
 
 
-def _momentum(rows: _Rows, _: _Sums) -> _Made:
+def _momentum(rows: _Rows, _: _Sums) -> _Calls:
     width = rows.parameters.width
     states = [rows.request("momentum", _bytes(width, *shape)) for shape in rows.each()]
     yield
@@ -184,7 +184,7 @@ def _momentum(rows: _Rows, _: _Sums) -> _Made:
     rows.free_lists(states)
 
 
-def _adafactor(rows: _Rows, sums: _Sums) -> _Made:
+def _adafactor(rows: _Rows, sums: _Sums) -> _Calls:
     # As in torch.optim, local variables hold their blocks until they are assigned again.
     width = rows.parameters.width
     one, workspace = Formula(width, 1, ()), Formula(1, 1, (VARIABLES.index("workspace"),))
@@ -225,7 +225,7 @@ def _adafactor(rows: _Rows, sums: _Sums) -> _Made:
     rows.free_lists(states)
 
 
-def _adam_8bit(rows: _Rows, sums: _Sums, *, is_paged: bool = False) -> _Made:
+def _adam_8bit(rows: _Rows, sums: _Sums, *, is_paged: bool = False) -> _Calls:
     # As in bitsandbytes: 8-bit states have tables of values, which all share, and a scale for each
     # 256 elements; small parameters have states in 32 bits. Paged states are not the allocator's.
     states, tables = list[_Block](), list[_Block]()
@@ -249,11 +249,11 @@ def _adam_8bit(rows: _Rows, sums: _Sums, *, is_paged: bool = False) -> _Made:
 
 
 _FEWEST_IN_8_BITS, _FEWEST_PAGED, _SCALED = 4096, 100_000, 256
-"""Fewest elements of a parameter with 8-bit state, and of a parameter with paged state.
+"""Minimum elements of a parameter with 8-bit state, and of a parameter with paged state.
 
 The third number is the number of elements that share a scale."""
 
-_MAKERS: Mapping[str, Callable[[_Rows, _Sums], _Made]] = {
+_MAKERS: Mapping[str, Callable[[_Rows, _Sums], _Calls]] = {
     "adamw": _adamw,
     "adamw-fused": partial(_adamw, temporary=False, steps=True),
     "adamw-foreach-off": _adamw_foreach_off,
@@ -271,7 +271,7 @@ OPTIMIZERS = tuple(_MAKERS)
 class _Sums:
     """Temporary memory that Adafactor takes to sum the elements of a parameter.
 
-    values: sizes of the model and others, one for each name in `VARIABLES`.
+    values: value of each name in `VARIABLES`, such as the batch size.
     width: bytes of an element of a parameter.
     """
 
@@ -335,7 +335,8 @@ def steps_of(
 ) -> Steps:
     """Return formulas for the requests and frees of an optimizer's steps on a model's parameters.
 
-    values: number for each name in `VARIABLES`.
+    optimizer: one of `OPTIMIZERS`.
+    values: value of each name in `VARIABLES`, such as the batch size.
     base: index of the optimizer's first stack in the program's table of stacks.
     """
     if optimizer not in _MAKERS:
@@ -351,7 +352,7 @@ _Columns = tuple[list[int], list[str], list[Formula | int], list[int | None]]
 
 
 def _stretches(
-    maker: Callable[[_Rows, _Sums], _Made], parameters: Parameters, sums: _Sums, repetitions: int
+    maker: Callable[[_Rows, _Sums], _Calls], parameters: Parameters, sums: _Sums, repetitions: int
 ) -> list[_Columns]:
     rows = _Rows(parameters, repetitions)
     cuts = [0, *(len(rows.kinds) for _ in maker(rows, sums)), len(rows.kinds)]

@@ -30,28 +30,32 @@ MAKE, END = "make", "end"
 Each has a law for every kind of scaling of rotary positions, with a name such as "make.default".
 The name ends in ".window" for a model with a sliding window.
 
-make: creation of the model, up to the reset of the peak counters.
+make: creation of the model, up to the reset of PyTorch's peak counters.
 end: frees at the end of the program.
 """
 
 START, BETWEEN = "start", "between"
-"""Parts of a serving program that run prompts, with one law per regime (the kernels that run).
+"""Parts of a serving program that run prompts; each has a law for every regime.
+
+A regime is a range of sizes with the same kernels.
 
 start: first batch of prompts.
 between: frees after the last token of a batch, and the prompts of the next batch.
 """
 
 STEP, AFTER = "step", "after"
-"""Parts of a serving program that generate a token, with one law per regime (kernels that run).
+"""Parts of a serving program that generate a token; each has a law for every regime.
+
+A regime is a range of sizes with the same kernels.
 
 step: forward pass until the token is chosen.
 after: frees before the next step.
 """
 
 _FEWEST_ROWS = 80
-"""Least number of requests and frees for a generated token, over all models.
+"""Least number of requests and frees per generated token, over all models.
 
-With this number, a workload of too many tokens is refused before its parts are listed.
+It serves to refuse a workload of too many tokens before its parts are listed.
 """
 
 
@@ -59,7 +63,7 @@ With this number, a workload of too many tokens is refused before its parts are 
 class Serving:
     """Serving workload: a model, a card, and batches of prompts, served one after another.
 
-    sizes: sizes of the model, the size `batch`, and the size `length`, the tokens of a prompt.
+    sizes: dimensions of the model by name, with "batch" and "length" (tokens of a prompt).
     is_fused: True if attention is FlashAttention, which may split keys.
     decode: tokens generated for each prompt.
     requests: number of batches of prompts.
@@ -100,7 +104,7 @@ class Serving:
     def program(self, laws: Mapping[str, Law], layers: int) -> Requests:
         """Return the requests and frees of the workload, for a model of `layers` layers.
 
-        laws: formulas for the requests of each part of the program, by its name.
+        laws: dictionary from the name of each part of the program to its law.
         """
         names = self.names
         refuse_too_long(sum(laws[name].n_rows(layers) for name, _ in names))
@@ -113,14 +117,19 @@ class Serving:
         )
 
     def variables(self, name: tuple[str, int]) -> dict[str, int]:
-        """Return the value of each variable, such as "length", in the part `name` of `names`."""
+        """Return the values of the formulas' variables, such as "length", in a part of the program.
+
+        name: an item of `names`.
+        """
         stretch, length = name
         is_step = stretch.startswith((STEP, AFTER))
         return variables_of({**self.sizes, "length": length}, self.card, is_step=is_step)
 
 
 FIRST, AGAIN, ZERO, LAST = "first", "again", "zero", "last"
-"""Parts of a training program, with one law per regime (a range of sizes with equal kernels).
+"""Parts of a training program; each has a law for every regime.
+
+A regime is a range of sizes with the same kernels.
 
 first: input, forward and backward of the first step.
 again: forward and backward of a later step.
@@ -132,18 +141,18 @@ DROP = "drop"
 
 
 def made_by(regime: str) -> str:
-    """Return the name of the law for the creation of a model that is then trained.
+    """Return the name of the law for creating a model that is then trained: "make…".
 
-    regime: name of the law of the training, such as "train.narrow".
+    regime: regime of the training, as returned by `regime_of`.
     """
     narrow = ".narrow"  # few enough positions for one block to check them
     return MAKE + narrow if regime.endswith(narrow) else MAKE
 
 
 OPTIMIZER = "optimizer"
-"""Start of the names of parts of a training program: optimizer steps, and frees of their state.
+"""Prefix of the names of a training program's optimizer parts, such as "optimizer.first".
 
-The names are the keys of `Steps.by_name`, such as "optimizer.first".
+The names are the keys of `Steps.by_name`.
 """
 
 
@@ -151,7 +160,7 @@ The names are the keys of `Steps.by_name`, such as "optimizer.first".
 class Training:
     """Training workload: model, card, input and number of steps.
 
-    sizes: sizes of the model, the size `batch`, and the size `length`, the tokens of a sequence.
+    sizes: dimensions of the model by name, with "batch" and "length" (tokens of a sequence).
     regime: name of the range of sizes with the same kernels, which selects the model's laws.
     """
 
@@ -172,8 +181,9 @@ class Training:
     def program(self, laws: Mapping[str, Law], optimizer: Steps, layers: int) -> Requests:
         """Return the requests and frees of the workload, for a model of `layers` layers.
 
-        laws: formulas for the requests of each part of the program except the optimizer's.
-        optimizer: formulas for the requests of the optimizer.
+        laws: dictionary from the name of each part of the program, except the optimizer's, to its
+            law.
+        optimizer: laws of the optimizer's parts.
         """
         names, variables = self.names, variables_of(self.sizes, self.card)
         own = optimizer.by_name

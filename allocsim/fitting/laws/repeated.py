@@ -1,7 +1,8 @@
 """Program with repeated parts: ranges of requests and frees that occur once for every layer.
 
-A free does not store the number of its block.  It stores how many younger blocks of the same Python
-stack are still allocated.  So one more layer does not change the calls of other layers.
+A free does not store the index of its block.  It stores how many blocks of the same Python stack
+were requested later and are still allocated.  So one more layer does not change the calls of other
+layers.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ BEFORE = -1
 """Value of `Repeated.group` for blocks that were allocated before the program began."""
 
 MOST_ROWS = 1 << 23
-"""Largest number of calls of a program, whose replay takes minutes and gigabytes."""
+"""Maximum number of allocator calls of a program; its replay takes minutes and gigabytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unrolled:
-    """Requests, frees and other allocator calls of a program, as columns with one row per call."""
+    """Allocator calls of a program, including those of every layer, as columns with a row each."""
 
     # Index of the row in `Repeated`, where the rows of the layers occur once.
     row: NDArray[np.int64]
@@ -75,9 +76,9 @@ class Repeated:
         return Unrolled(row, value, block)
 
     def rows_with(self, copies: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the columns `row` and `value` of the program with `copies` copies of each part.
+        """Return the columns `row` and `value` of `Unrolled`, with `copies` copies of each part.
 
-        They are as in `Unrolled`; this method does not find the blocks of the frees.
+        The blocks of the frees are not determined.
         """
         row, copy = self._rows(copies)
         return row, self.value[row] + self.by_copies[row] * (copies - 1) + self.by_copy[row] * copy
@@ -118,7 +119,10 @@ def blocks_of(  # noqa: PLR0917  (columns)
 ) -> NDArray[np.int64]:
     """Return, for each call, the index of the request that allocated the call's block.
 
-    The arrays are those of `Repeated`. Raises LookupError with the index of a free without a block.
+    The arrays are columns of `Repeated`, with the calls of every layer. Raises LookupError with the
+    index of a free without a block.
+
+    n_before: number of blocks that were allocated before the program began.
     """
     alive: defaultdict[int, list[int]] = defaultdict(list)
     alive[BEFORE] = list(range(-n_before, 0))
@@ -144,7 +148,7 @@ def blocks_of(  # noqa: PLR0917  (columns)
 _NOT_OWN = -1
 
 _NONE = 1 << 62
-"""Number of younger blocks in `Links.older` that marks a free whose block does not exist."""
+"""Number of later blocks in `Links.older` that marks a free whose block does not exist."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,17 +211,19 @@ def links_of(
 
 
 class Alive:
-    """Blocks of a growing program that are still allocated after the parts appended so far."""
+    """Blocks that are allocated at the end of a program to which parts are appended."""
 
     def __init__(self) -> None:
         self._of: defaultdict[int, list[int]] = defaultdict(list)
         self._count = 0
 
     def blocks(self, links: Links) -> NDArray[np.int64]:
-        """Append a part to the program; return the number of the block of each request and free.
+        """Append a part to the program; return the index of each call's block.
 
-        Blocks are numbered from 0 in order of their requests in the whole program. Raises
+        Blocks are counted from 0 in the order of their requests in the whole program. Raises
         LookupError with the index of a free without a block.
+
+        links: result of `links_of` for the part.
         """
         found = np.where(links.is_own, self._count + links.block, 0)
         for row, group, depth in links.older:

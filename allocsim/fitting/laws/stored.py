@@ -6,8 +6,9 @@ serving.  Files are read without running code.
 
 # The array of a group has five rows of integers: kind, group, number, by_copy and by_copies of
 # `Law`. Its columns are divided into ranges, called pieces; each law is one piece, and equal laws
-# share a piece. The text has the releases, stacks, formulas and shapes of parameters; for each
-# group the piece of each law by name, and for each piece its columns and repeated ranges.
+# share a piece. The text has the releases of PyTorch and transformers, the stacks, formulas
+# and shapes of parameters. For each group it has the index of each law's piece, keyed by the law's
+# name, and the columns and repeated ranges of each piece.
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def installed_transformers() -> str | None:
 
 
 def numbers_of(text: str) -> tuple[int, int]:
-    """Return the major and minor number of a version; ConfigError for any other text."""
+    """Return (major, minor) of a version of transformers; ConfigError for any other text."""
     major, _, rest = text.partition(".")
     minor = rest.partition(".")[0]
     if not (major.isdecimal() and minor.isdecimal()):
@@ -70,7 +71,7 @@ class ProgramName(NamedTuple):
     Its text is such as "llama_tied_bf16_adamw" or "llama_tied_16-bit_serve".
 
     family: model family, such as "llama_tied".
-    dtype: precision, such as "bf16"; "16-bit" for serving with the same requests in bf16 and fp16.
+    dtype: precision, such as "bf16"; "16-bit" for serving, if bf16 and fp16 make equal requests.
     work: name of the optimizer; "serve" for serving.
     options: further options, such as ("checkpointing", "lora").
     """
@@ -86,13 +87,13 @@ class ProgramName(NamedTuple):
 
     @property
     def part(self) -> str:
-        """Name of the array with the program's laws in the file of its family, such as "bf16"."""
+        """Name of the array, in the family's file, with the program's laws, such as "bf16.lora"."""
         first = (SERVE, self.dtype) if self.work == SERVE else (self.dtype,)
         return ".".join((*first, *self.options))
 
     @property
     def make(self) -> str:
-        """Name of the array with the laws for creating the model, in the file of its family."""
+        """Name of the array, in the family's file, with the laws for creating the model."""
         adapted = [each for each in self.options if each.startswith(_ADAPTED)]
         return ".".join((MAKE, _PARAMETERS[self.dtype], *adapted))
 
@@ -104,14 +105,17 @@ _PARAMETERS = {
     "autocast-bf16": "float32",
     "autocast-fp16": "float32",
 }
-"""Data type in the name of the laws for creating a model, such as "make.bfloat16", by precision.
+"""Data type in the name of the laws for creating a model of each precision.
 
-Creation makes the same requests in both 16-bit types."""
+The name is such as "make.bfloat16".  Creation makes the same requests in both 16-bit types."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """Laws in one array of a family's file, such as for serving; each law is a range of columns."""
+    """Laws of one array in a family's file, such as those for serving.
+
+    Each law is a range of the array's columns.
+    """
 
     # Kind, group, number, by_copy and by_copies (see `Law`), a column for each row of a law.
     rows: NDArray[np.int64]
@@ -147,7 +151,7 @@ class Laws(Mapping[str, Law]):
 
     The laws of the optimizer's steps are not included.
 
-    torch_version, transformers: releases with which the program was recorded.
+    torch_version, transformers: releases of PyTorch and transformers that ran the program.
     stacks: Python stacks of the requests; `Law.group` is an index into them.
     parameters: shapes of the trained parameters; None in serving.
     base: index of the optimizer's first stack in `stacks`.
@@ -179,12 +183,12 @@ class Laws(Mapping[str, Law]):
 class FamilyAbout:
     """Contents of a family's file of laws, without its numeric arrays.
 
-    torch_version, transformers: releases with which the requests were recorded.
+    torch_version, transformers: releases of PyTorch and transformers that made the requests.
     stacks: Python stacks of the requests.
     base: number of stacks in `stacks` before those of optimizers.
     formulas: formulas of all laws, to which the arrays refer by index.
-    parameters: shapes of the trained parameters, by `ProgramName.make`.
-    parts: for each array, by its name, the ranges of its columns that form the laws.
+    parameters: shapes of the trained parameters, keyed by `ProgramName.make`.
+    parts: dictionary from each array's name to the ranges of its columns that form the laws.
     period: number of layers after which their kinds repeat.
     """
 

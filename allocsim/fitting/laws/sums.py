@@ -32,10 +32,10 @@ class Card:
 
 
 IN_TWO_PASSES_ABOVE: Final = 1020
-"""Maximum number of rows of a matrix whose columns one pass sums; 1,021 rows took two passes."""
+"""Maximum number of rows of a matrix that one pass sums over its rows; 1,021 rows took two."""
 
 AT_ONCE: Final = 130_560
-"""Maximum number of elements that one thread block sums, 255 per thread; 130,561 took several."""
+"""Maximum elements that one thread block sums, 255 per thread; 130,561 took several blocks."""
 
 INDEXED: Final = (1 << 31) - 1
 """Maximum bytes of a tensor that one kernel sums; PyTorch sums a larger tensor in parts."""
@@ -48,8 +48,8 @@ def columns_of_a_block(rows: int) -> int:
 def partial_sums(summed: int, columns: int, card: Card, rows: int) -> int:
     """Return the number of partial sums for each column of a matrix that is summed over its rows.
 
-    summed, columns: rows and columns of the matrix.
-    rows: rows of threads in a thread block.
+    summed, columns: number of rows and of columns of the matrix.
+    rows: number of rows of threads in a thread block; a row has 32 threads.
     """
     return max(
         min(-(-summed // (16 * rows)), sums_that_fill_gpu(columns, card, rows)),
@@ -76,7 +76,7 @@ MATRICES = {
     "embedding": (("vocabulary",), ("hidden",)),
     "places": (("positions",), ("hidden",)),
 }
-"""Rows and columns of each kind of matrix in a language model, each as names of sizes to multiply.
+"""Shape (rows, columns) of each kind of matrix in a language model; both are products of sizes.
 
 GPT-2 has one matrix for queries, keys and values ("joined"), and learned positions ("places").
 """
@@ -87,16 +87,16 @@ FACTORED = (
     *(f"{name}_parts" for name in MATRICES),
     "row_parts",
 )
-"""Names of the variables for partial sums that only Adafactor's formulas have.
+"""Names of the variables for partial sums, which only the formulas for Adafactor have.
 
 A variable is 0 if PyTorch computes the sum in one pass."""
 
 _THREADS = 512
-"""Threads of a thread block if each sums one column; fewer if each sums several columns."""
+"""Threads in a thread block if each thread sums one column; there are fewer if it sums several."""
 
 
 def factored_variables(sizes: Mapping[str, int], card: Card) -> dict[str, int]:
-    """Return the values of the variables in `FACTORED`, which only Adafactor's formulas have."""
+    """Return the value of each variable in `FACTORED`, for Adafactor on a model of these sizes."""
     found = {}
     for name in MATRICES:
         rows, columns = _shape(name, sizes)
@@ -110,6 +110,8 @@ def factored_way(sizes: Mapping[str, int]) -> str:
     """Return a name for the kernels with which Adafactor sums the matrices of a model.
 
     Models for which the same kernels run have the same name.
+
+    sizes: sizes of the model by name, and as "factored" the bytes of a parameter's element.
     """
     known = {"positions": 0, **sizes}
     names = [name for name in MATRICES if known["positions"] or name not in _WITH_LEARNED_POSITIONS]
@@ -135,7 +137,8 @@ def in_two_passes(rows: int, columns: int, card: Card, copies: int = 1) -> tuple
 
     Both numbers are 0 if PyTorch needs only one pass.
 
-    copies: number of such matrices in one tensor.
+    rows, columns: shape of the matrix, which has elements of 4 bytes.
+    copies: number of matrices in one tensor, summed at once.
     """
     if not columns:
         return 0, 0

@@ -1,7 +1,7 @@
-"""Variables of the formulas for requests: sizes such as the batch, and numbers from kernels.
+"""Variables of the formulas for requests: sizes, and numbers that kernels derive from sizes.
 
-A number that a kernel rounds up or derives from sizes is a separate variable, so the bytes of a
-request are a constant times a product of variables.
+A number that a kernel rounds up or derives from sizes, such as the batch size, is a separate
+variable, so the bytes of a request are a constant times a product of variables.
 """
 
 # Sources: runs of PyTorch and FlashAttention-2. Each threshold was found by bisection between the
@@ -33,7 +33,7 @@ SIZES = (
 )
 """Sizes of a model and its input on which the bytes of a request may depend.
 
-The number of layers is not among them, because it changes only the number of requests.
+The number of layers is missing, because it changes only the number of requests.
 
 length: tokens of a sequence, including the class token of an image.
 patch: pixels of a patch's side.
@@ -49,16 +49,19 @@ COLUMNS = {
     "vocabulary_in_twos": (1, ("vocabulary",)),
     "vocabulary_in_ones": (1, ("vocabulary",)),
 }
-"""Number of columns, as (factor, sizes to multiply), of tensors that are summed over all tokens."""
+"""Number of columns, as (factor, sizes to multiply), of each tensor that is summed over tokens."""
 
 _ROWS_OF_A_BLOCK = {"vocabulary_in_twos": 8, "vocabulary_in_ones": 16}
-"""Rows of threads in a thread block that sums columns, by name in `COLUMNS`; other names have 4.
+"""Rows of threads in a thread block that sums a tensor of `COLUMNS`; 4 for tensors not given here.
 
 With 4 rows, of 32 threads each, a thread sums four columns. If four does not divide the number of
 columns, there are 8 rows and a thread sums two columns, or 16 rows and it sums one.
 """
 _BY_ROWS = {4: "fours", 8: "twos", 16: "ones"}
-"""Word in a regime's name for the columns per thread, by the rows of threads in a thread block."""
+"""Word in a regime's name for each number of rows of threads in a thread block.
+
+The word gives the number of columns that a thread sums.
+"""
 
 
 VARIABLES = (
@@ -82,10 +85,10 @@ VARIABLES = (
     *FACTORED,
     *("query_norm_sums", "key_norm_sums"),
 )
-"""Names of the variables (numbers such as the batch size), by their index in `Formula`."""
+"""Names of the variables (numbers such as the batch size); `Formula` refers to them by index."""
 
 _SORTED_ABOVE = 3072
-"""Maximum number of tokens for which an embedding's gradient sorts no indices; it sorts 3,073."""
+"""Maximum number of tokens for which an embedding's gradient sorts no indices; 3,073 are sorted."""
 
 _HEADS_SERVED = (64, 96, 128)
 """Head sizes that were recorded in serving; laws refuse others.
@@ -125,8 +128,8 @@ _HOPPER = 9
 def variables_of(sizes: Sizes, card: Card, *, is_step: bool = False) -> dict[str, int]:
     """Return the value of each variable in `VARIABLES`; 0 for a size that a model family lacks.
 
-    is_step: True for one serving step that generates a token; the size `length` is then the number
-        of tokens in the cache.
+    is_step: True for one serving step that generates a token; `sizes["length"]` is then the number
+        of tokens in the KV cache.
     """
     known = {name: sizes.get(name, 0) for name in SIZES}
     length, tokens = sizes["length"], sizes["batch"] * sizes["length"]
@@ -271,6 +274,7 @@ def _expert_parts(sizes: Sizes, tokens: int) -> list[str]:
 def prompt_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = False) -> str:
     """Return the name of the regime (range of sizes with the same kernels) of a prompt in serving.
 
+    sizes: dimensions of the model by name, with "batch" and "length" (tokens of the prompt).
     is_fused: True if attention is FlashAttention.
     """
     is_fused = is_fused and served_window(sizes, is_eager=is_eager) != "filled"
@@ -283,7 +287,7 @@ def prompt_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = 
 def step_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = False) -> str:
     """Return the name of the regime (range of sizes with the same kernels) of a generated token.
 
-    sizes: sizes of the model; `length` is the number of tokens in the cache.
+    sizes: dimensions of the model by name, with "batch" and "length" (tokens in the KV cache).
     is_fused: True if attention is FlashAttention.
     """
     is_fused = is_fused and served_window(sizes, is_eager=is_eager) != "filled"
@@ -320,6 +324,8 @@ def _heads(sizes: Sizes) -> str:
 
 def attention_splits(sizes: Sizes, multiprocessors: int, *, is_step: bool = False) -> int:
     """Return the number of parts into which FlashAttention-2 splits the keys to fill the GPU.
+
+    is_step: True for a serving step that generates a token, with one query for each sequence.
 
     Source: flash-attention's split-key heuristic, with tiles of 64 queries and 64, 128 or 256 keys
     depending on the size of a head.
