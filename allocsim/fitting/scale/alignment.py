@@ -40,7 +40,7 @@ class Likeness:
 def likeness_of(program: SizedProgram, known: dict[Hashable, int]) -> Likeness:
     """Return the codes by which a program's rows are compared with the rows of other programs.
 
-    known: codes in use, to which new ones are added; one dictionary for all compared programs.
+    known: dictionary of all codes in use, shared by the compared programs; new codes are added.
     """
     stack = _stacks(program, known)
     group = stack[program.requests]

@@ -36,8 +36,8 @@ class Growing:
 
     name: name of the size that is the number of layers or other repeated parts, such as "layers".
     values: smallest pair of recorded values of this size, such as 2 and 3 layers.
-    growths: rows (requests, frees, other calls) that one more layer adds; one item for each
-        recorded run in `others.samples`.
+    growths: rows (requests, frees, other calls) that one more layer adds to each recorded run in
+        `others.samples`.
     others: law in the other sizes, such as the batch size, with `values[0]` layers.
     samples: recorded runs that determine the law, each with its sizes.
     checks: recorded runs with which the law is compared, and which can refute it.
@@ -114,7 +114,7 @@ class Growing:
 
 
 def growing_laws(samples: Sequence[Sample]) -> Iterator[Growing]:
-    """Yield laws of a program where one size is the number of layers, the simplest first.
+    """Yield laws of a program where one size is the number of layers, the simplest law first.
 
     samples: recorded runs of one program, each with its sizes, such as layers=2,batch=4.
     """
@@ -203,7 +203,7 @@ def _refuse_otherwise_grown(made: ScalingLaw, sample: Sample) -> None:
 
 
 def plan_at(law: ScalingLaw, requested: Requested) -> Plan:
-    """Return the plan (steps of a replay) for the program of a law at given sizes.
+    """Return the plan (allocator calls of a replay) for the program of a law at given sizes.
 
     requested: bytes of the requests at these sizes, which replace the recorded ones.
     """

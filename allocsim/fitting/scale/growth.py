@@ -1,7 +1,7 @@
 """Growth of a program with a size, such as the number of layers: the rows that a layer adds.
 
-A row is one request, free or other allocator call.  The inserted rows of the longer of two recorded
-runs must repeat the rows directly before or after them.
+A row is one request, free or other allocator call.  Two recorded runs are compared; the rows that
+only the longer run has must repeat the rows directly before or after them.
 """
 
 # A row's value is the bytes of a request or, for a free, the number of allocated blocks, requested
@@ -52,7 +52,10 @@ class ProgramPart:
         return self.before + self.after >= len(self.insertion)
 
     def counterparts(self, row: int) -> list[int]:
-        """Return the one or two rows that the inserted row `row` repeats, best first."""
+        """Return the one or two rows that the inserted row `row` repeats.
+
+        If there are two, the row on the side with more repeated rows comes first.
+        """
         length, each = len(self.insertion), self.insertion
         found = []
         if row - length >= each.start - self.before:
@@ -130,12 +133,12 @@ def _middle(place: Insertion, numbers: NDArray[np.int64]) -> int | None:
 
 
 _HANDLE = 1 << 62
-"""Offset of the made-up addresses of blocks: the number of a block's request is added to it."""
+"""First of the addresses that are invented for blocks; the index of a block's request is added."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Growth:
-    """Rows that a program adds for each layer, found by comparing two recordings.
+    """Rows (allocator calls) that a program adds for each layer, found in two recordings.
 
     first, second: recorded programs with fewer and with more layers.
     group: code of each request's Python stack, one element per request of `second`.

@@ -1,13 +1,13 @@
-"""Bytes of each request of a program at any size, derived from recordings at a few sizes.
+"""Law: the bytes of each request of a program at any batch or other named size.
 
-The bytes are a polynomial in the named sizes.  If the recordings allow it, no size is squared: with
-sizes b and s the bytes are p + q·b + r·s + t·b·s.
+It is derived from recordings at a few sizes.  The bytes are a polynomial in the named sizes.  If
+the recordings allow it, no size is squared: with sizes b and s the bytes are p + q·b + r·s + t·b·s.
 """
 
-# So k sizes that vary need 2^k recordings, and every further recording is a check. If a check
+# If k sizes vary, 2^k recordings are needed, and every further recording is a check. If a check
 # refutes the law, a size may be squared, as the length is in an attention mask, which needs three
-# values of that size. Two recordings are of one program if request k is freed at the same step, on
-# the same stream, in the same pool. Where PyTorch runs other kernels, the recording is refused.
+# values of that size. Two recordings are of one program if the k-th request of both is freed at the
+# same row, on the same stream, in the same pool. A recording of other kernels is refused.
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from allocsim.state import INACTIVE
 from allocsim.units import format_size
 
 FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
-"""Kinds of steps that free a block."""
+"""Kinds of steps (calls of a replay) that free a block."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SizedProgram:
-    """Program at one set of sizes, as rows: requests, frees and other calls on one device.
+    """Allocator calls of a program on one device, at one set of sizes such as batch=2, as rows.
 
     prepared: recording of a run of the program, prepared for replay.
-    steps: the same rows as steps of a replay, as recorded or with layers added.
+    steps: the rows as steps (calls) of a replay, as recorded or with layers added.
     kind: code of `StepKind` for each row.
     block: for each row, the index of the request that allocated the requested or freed block;
         negative for a block from before the recording, 0 in rows that neither request nor free.
-    stream: number of the stream for each row.
+    stream: for each row, the index of its stream in the order of first use.
     argument: for each row, the argument of the call, such as a pool; 0 in requests and frees.
     size: bytes of each request, one element per request.
     before: bytes of each block from before the recording, in the order of their addresses.
@@ -132,7 +132,7 @@ def program_of(prepared: Prepared) -> SizedProgram:
 
 
 def numbered(values: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Replace each value by a number: 0 for the first distinct value, 1 for the next, and so on."""
+    """Replace each value by its index in the order of first occurrence, from 0."""
     known, first, index = np.unique(values, return_index=True, return_inverse=True)
     rank = np.empty(len(known), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(known))
@@ -140,7 +140,7 @@ def numbered(values: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 Sizes = Mapping[str, int]
-"""Values of a run's sizes by name, such as batch=2."""
+"""Sizes of a run: dictionary from names, such as "batch", to values."""
 
 _HIGHEST = 2
 """Highest power of a size in a law's polynomials."""
@@ -184,7 +184,7 @@ class ScalingLaw:
 
     samples: recorded runs that determine the formulas, each with its sizes, such as batch=2.
     checks: recorded runs with which the law is compared, and which can refute it.
-    degrees: highest power of each size that varies, by its name.
+    degrees: dictionary from each size that varies to its highest power in a formula.
     """
 
     samples: tuple[Sample, ...]
@@ -278,7 +278,7 @@ def typed(at: Sizes) -> str:
 
 
 def laws_of(samples: Sequence[Sample]) -> Iterator[ScalingLaw]:
-    """Yield the laws that recorded runs determine, the simplest (with no size squared) first.
+    """Yield the laws that recorded runs determine, the simplest law (with no size squared) first.
 
     samples: recorded runs of one program, each with its sizes, such as batch=2.
 

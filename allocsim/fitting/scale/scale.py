@@ -49,7 +49,7 @@ _MOST = 1 << 24
 class Scaled(Shown):
     """Predicted memory of a program at given sizes.
 
-    at: sizes, by name.
+    at: sizes of the program, such as {"batch": 8}.
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
     device_memory: bytes of the device, None for an unlimited device.
     peak_reserved_bytes, peak_allocated_bytes: peaks, up to the out-of-memory error if any.
@@ -156,13 +156,13 @@ class Scaling(Shown):
         conf: str | None = None,
         device_memory: int | str | None = None,
     ) -> Scaled:
-        """Return the predicted memory of the program at `sizes` on a device.
+        """Return the predicted memory of the program at `sizes`, such as {"batch": 8}.
 
-        conf: option string that replaces the recorded one.
+        conf: allocator settings (PYTORCH_CUDA_ALLOC_CONF) that replace the recorded ones.
         device_memory: bytes, or text such as "24GiB"; None for an unlimited device.
 
-        Raises ConfigError for sizes that the law does not cover, and for a conf that the release
-        refuses.
+        Raises ConfigError for sizes that the law does not cover, and for settings that the release
+        of PyTorch refuses.
         """
         whole, memory = self.law.complete(sizes), bytes_of(device_memory)
         law = self.law.settled(whole)
@@ -198,12 +198,12 @@ class Scaling(Shown):
 
         sizes: values of the other sizes.
         device_memory: bytes, or text such as "24GiB".
-        conf: option string that replaces the recorded one.
+        conf: allocator settings (PYTORCH_CUDA_ALLOC_CONF) that replace the recorded ones.
         watch: called with each value, such as "batch=8", before it is tried.
 
         The search assumes that a value does not fit if a smaller one does not. Raises ConfigError
-        for sizes that the law does not cover, for a conf that the release refuses, and if memory
-        does not grow with the size.
+        for sizes that the law does not cover, for settings that the release of PyTorch refuses, and
+        if memory does not grow with the size.
         """
         if name not in self.law.varied:
             known = ", ".join(self.law.varied)
@@ -287,7 +287,7 @@ def scaling_of(
 ) -> Scaling:
     """Derive a formula for each request of a program (a law) from recordings at a few sizes.
 
-    runs: recordings, each with its sizes, such as {"batch": 2}.
+    runs: recordings, each with the sizes of its run, such as {"batch": 2}.
     device: index of the device in every recording; default: the only device.
     torch_version: release of PyTorch to model; default: the recorded release.
 
@@ -325,10 +325,10 @@ def recording_at(
 ) -> Recording:
     """Predict the recording (allocator calls and final state) of a run at the given sizes.
 
-    conf: option string that replaces the recorded one.
+    conf: allocator settings (PYTORCH_CUDA_ALLOC_CONF) that replace the recorded ones.
     device_memory: bytes, or text such as "24GiB"; None for an unlimited device.
 
-    Raises ConfigError for sizes that the law does not cover, and for a refused conf.
+    Raises ConfigError for sizes that the law does not cover, and for refused settings.
     """
     whole, memory = scaling.law.complete(sizes), bytes_of(device_memory)
     law = scaling.law.settled(whole)
