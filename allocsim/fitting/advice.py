@@ -25,12 +25,12 @@ from allocsim.fitting.task import Task, usual_attention
 from allocsim.phantom import CARDS, Gpu, UnavailableError, context_range
 
 _HOPELESS = 0.9
-"""Fraction of a training formula's lower bound that every observed run needed at least.
+"""Ratio of a training run's memory to the lower end of its estimate; no observed run was below it.
 
-A change is not tried if this fraction of its lower bound exceeds the card's memory."""
+A change is not tried if its lower end, times this ratio, exceeds the card's memory."""
 _LORA = 16
 _UNIT = 64
-"""Unit of a shorter sequence, in tokens, and of a smaller image, in pixels."""
+"""Shorter sequences are multiples of this number of tokens, smaller images of pixels."""
 _TRIALS = {"program": 3, "laws": 7, "formula": 12}
 """Maximum number of trials in a search for a size, such as the sequence length, by method."""
 _MOST = 5
@@ -68,7 +68,7 @@ class Advice:
     """Changes with which a task fits its card.
 
     stored: tensors that the task keeps in GPU memory, and their precision, as text.
-    alternative: result for the task in another common precision; None if the verdict is the same.
+    alternative: result for the task in another common precision; None if it has the same verdict.
     changes: changes with which the task fits; empty if it surely fits already.
     """
 

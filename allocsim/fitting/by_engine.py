@@ -1,4 +1,4 @@
-"""Decide whether a task fits a GPU, with the margin and the memory that it needs.
+"""Verdict on whether a task fits a GPU, with the margin and the memory that it needs.
 
 An engine is a method to answer: "program" runs the task's program on PyTorch, "laws" computes the
 program's requests by formulas, and "formula" estimates a range.  The first of the three that can
@@ -64,7 +64,8 @@ class RunOptions(TypedDict, total=False):
 def missing_package(engine: str, python: str | None, task: Task) -> Missing | None:
     """Return the missing package that the program of `task` needs to run; None if it can run.
 
-    Raises UnavailableError if the interpreter `python` was requested and has no PyTorch.
+    Return None also if `engine` is not "auto", or if the task generates images. Raises
+    UnavailableError if the interpreter `python` was requested and has no PyTorch.
     """
     if engine != "auto" or task.generates:
         return None
@@ -88,7 +89,7 @@ def engine_for(
     gpu: Gpu,
     by_law: RunsByLaw | None = None,
 ) -> tuple[str, str]:
-    """Return the engine to use for `task` on `gpu`, and text on why better ones cannot answer.
+    """Return the engine to use for `task` on `gpu`, and text on why earlier ones cannot answer.
 
     engine: requested engine ("program", "laws" or "formula", tried in this order), or "auto".
     missing: package without which the program cannot run; None if it can.
@@ -196,7 +197,7 @@ def fit_cards(
     values: bool = True,
     **how: Unpack[RunOptions],
 ) -> list[Fit | Estimate]:
-    """Return the result of `fit` for each card; the other arguments are those of `fit`."""
+    """Report whether `task` fits each of several cards; the other arguments are those of `fit`."""
     engine = how.pop("engine", "auto")
     missing = missing_package(engine, how.get("python"), task)
     text, conf = "" if task.generates else program_of(task), how.get("conf")
@@ -232,7 +233,7 @@ def fit_command(
     host_spill: int = 0,
     values: bool = True,
 ) -> Fit:
-    """Run a command line on `gpu` and report whether it fits; other arguments are as in `fit`."""
+    """Run a command line on `gpu` and report whether it fits; other arguments: those of `fit`."""
     run = partial(run_program, command, conf=conf, values=values)
     how = RunOptions(conf=conf, torch_version=torch_version)
     return _answer(shlex.join(command), _Setup(run, gpu, how, keep, host_spill, values))
@@ -243,8 +244,10 @@ class _Setup:
     """Arguments of one call of `fit`: a program, its options and a GPU.
 
     run: function that runs the program on a card. It takes these arguments of `run_program`: `keep`
-        (file for the recording), `work` (when a stream completes its work: "when-waited" or
-        "at-once") and `routing` (distribution of tokens over experts).
+        (file for the recording), `work` (time at which a stream completes its work: "when-waited"
+        or "at-once") and `routing` (distribution of tokens over experts).
+    how: arguments of `fit` that configure the run.
+    keep, host_spill, values: arguments of `fit`.
     is_one_of_many: True if several cards are compared.
     is_law: True if `run` evaluates a law (formulas for the requests) instead of the program.
     """

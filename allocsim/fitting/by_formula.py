@@ -1,6 +1,6 @@
-"""Estimate of a task's memory by sums of tensors, if no better method can answer `fit`.
+"""Estimate of a task's memory as a sum of tensors, if no exact method can answer `fit`.
 
-Better methods are a run of the program, and a law, which has a formula for each of its requests.
+Exact methods are a run of the program, and a law, which has a formula for each of its requests.
 An estimate is a range, and a task fits only if the upper end does.
 """
 
@@ -42,11 +42,11 @@ two, and its 16-bit copy exist too (5).
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Estimate(Shown):
-    """Memory that a task needs on a GPU, as a range that formulas give.
+    """Memory that a task needs on a GPU, as a range computed by formulas.
 
     parts: all uses of the card's memory at the peak, such as weights, each with a range of bytes.
     source: origin of the formula.
-    reason: sentence on why better methods could not answer; "" if a formula was requested.
+    reason: sentence on why no exact method could answer; "" if a formula was requested.
     notes: limits of the answer, one sentence each.
     """
 
@@ -110,8 +110,8 @@ class Estimate(Shown):
 def estimate(task: Task, gpu: Gpu, reason: str = "", conf: str | None = None) -> Estimate:
     """Return the memory that `task` needs on `gpu`, by formula; ConfigError without a formula.
 
-    reason: sentence on why better methods could not answer, to store in the result; or "".
-    conf: has no effect; a note reports that.
+    reason: sentence on why no exact method could answer, to store in the result; or "".
+    conf: allocator settings (PYTORCH_CUDA_ALLOC_CONF); a note reports that they are not used.
     """
     if task.generates:
         parts, source = _generated(task, gpu)

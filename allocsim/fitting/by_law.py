@@ -1,4 +1,4 @@
-"""Compute a task's allocator requests by formulas (its law), without PyTorch, and replay them.
+"""Replay of a task's allocator requests, computed by formulas (its law) without PyTorch.
 
 A law holds for the program whose recordings it was derived from, and for the sizes at which the
 same kernels run (its regime).  A task without a law is refused with a sentence that says why.
@@ -45,7 +45,7 @@ from allocsim.workload import EMPTY_CACHE as PLAYED_EMPTY_CACHE
 from allocsim.workload import KnownProgram, Played, peak_of_known, play_known, write_recording
 
 OLDEST_CAPABILITY = (8, 0)
-"""Oldest compute capability for laws: it has FlashAttention, with which they were recorded."""
+"""Minimum compute capability of a card for laws, which were recorded with FlashAttention."""
 
 _BASE_ADDRESS = 0x7000_0000_0000
 
@@ -60,6 +60,7 @@ def run_by_law(
 ) -> Ran:
     """Compute the requests of a task by formulas (its law), without PyTorch, and replay them.
 
+    conf: value of PYTORCH_CUDA_ALLOC_CONF.
     keep: file to which a recording of the replay is written.
     requests: the task's requests, if they were computed before.
 
@@ -81,7 +82,7 @@ def run_by_law(
         is_out_of_memory=bool(played.oom_text),
         engine="laws",
         transformers=laws.transformers,
-        made=None if conf or played.oom_text or played.allocator.calls.retries else played,
+        played=None if conf or played.oom_text or played.allocator.calls.retries else played,
     )
 
 
@@ -102,7 +103,7 @@ class RunsByLaw:
         self._runs: dict[tuple[int, int], Ran] = {}
 
     def why_none(self, gpu: Gpu) -> str:
-        """Return a sentence on why no law gives the task's requests on `gpu`; "" if one does."""
+        """Return a sentence on why no law gives the task's requests on `gpu`; "" if a law does."""
         try:
             self._requests_on(gpu)
         except ConfigError as error:
@@ -209,7 +210,7 @@ def _without_law(task: Task) -> Iterator[str]:
 
 
 def nearest_law(name: str) -> str | None:
-    """Return the program with laws whose name is most similar to `name`, or None.
+    """Return the name, most similar to `name`, of a program with laws, or None.
 
     A training program is compared only with training programs, and serving with serving.
     """
@@ -251,7 +252,7 @@ def serving_of(task: Task, gpu: Gpu) -> Serving:
 
 
 def positions_of(model: Model) -> str:
-    """Return how a model's rotary positions are scaled, such as "llama3" or "default"."""
+    """Return the kind of scaling of a model's rotary positions, such as "llama3" or "default"."""
     config = config_of(model)
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     return str(scaling.get("rope_type") or scaling.get("type") or "default")
@@ -344,7 +345,7 @@ def peak_by_law(
     Return the bytes, and True if the task runs out of memory.
 
     needs_peak: False to skip the replay if the requests in use at one time exceed the memory of
-        `gpu`; the result is then their sum instead of the peak.
+        `gpu`; the bytes in use are then returned instead of the peak.
     known: earlier run of the task on a card with unlimited memory. Its peak is returned if that
         card is otherwise like `gpu` and the run fits `gpu`.
     """

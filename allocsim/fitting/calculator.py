@@ -71,7 +71,7 @@ class LawModel:
 
     family: transformers' model_type.
     is_tied: True if the output layer shares the embedding's weights.
-    sizes: sizes in the configuration, by the names in `SIZES`.
+    sizes: dimensions in the configuration, keyed by names in `SIZES`.
     sees: True if the model classifies images.
     scaling: scaling of rotary position embeddings, such as "default" or "llama3".
     has_law: True if any program of the model has a law.
@@ -100,17 +100,20 @@ class Opening:
 
 
 _Purposes = dict[str, tuple[Law, NDArray[np.int64]]]
-"""Laws by name: pairs of a law and the purposes of its requests, as indices into `CATEGORIES`."""
+"""Dictionary from a law's name to the law and the purpose of each request.
+
+A purpose is an index into `CATEGORIES`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class PageLaws:
     """Formulas for the requests of a model family (its laws) on the calculator page.
 
-    torch_version, transformers: releases with which the requests were recorded.
-    parts: for each part of a program, such as the optimizer, its laws by name. Each law is a pair
-        with the purpose of each request, as an index into `CATEGORIES`.
-    programs: names of the parts of each program, by the program's name.
+    torch_version, transformers: releases of PyTorch and transformers that made the requests.
+    parts: laws of each group, such as those of the optimizer, keyed by the group's name; each law
+        has the purpose of each request.
+    programs: dictionary from the name of each program to its groups in `parts`.
     """
 
     family: str
@@ -185,7 +188,7 @@ def law_models() -> tuple[LawModel, ...]:
 
 
 def law_cards() -> dict[str, Gpu]:
-    """Return the GPUs on which requests can be computed by formulas (laws), by common name."""
+    """Return the GPUs, keyed by common name, for which formulas (laws) give the requests."""
     return {
         name: gpu
         for name, gpu in CARDS.items()
@@ -215,7 +218,7 @@ _SIZES = {
     "vocabulary": 61_007, "positions": 2048, "batch": 3, "length": 777, "lora": 8, "patch": 14,
 }  # fmt: skip
 _REPETITION = 2
-"""Training step (or other repeated part) from which the purposes of requests are taken.
+"""Number, from 1, of the repetition of a training step or other part whose purposes are stored.
 
 It is the second, because it follows an equal step, as all later steps do.
 """

@@ -1,6 +1,6 @@
 """Answer of `fit` for one GPU: whether the task fits, with the margin and the memory it needs.
 
-This is the answer by a run of the program or by its law (formulas for its requests).
+The answer is computed by a run of the program or by its law (formulas for its requests).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Possible change of a law's peak of reserved memory if the user has other releases.
+    """Possible change of a law's peak of reserved memory under other releases than the law's.
 
     A law (formulas for a program's requests) holds for one release of PyTorch and of transformers.
     Programs were also run with PyTorch 2.11 and transformers 5.17: all but one had a peak in this
@@ -55,14 +55,14 @@ _TRAINING, _SERVING, _EAGER_SERVING = (-2, 6), (-6, 4), (-1, 30)
 def drift_of(
     task: Task, torch_version: str, transformers: str, *, torch: str | None, meant: str | None
 ) -> Drift | None:
-    """Return how much a task's peak may differ under the user's releases from that of its law.
+    """Return how much a task's peak under the user's releases may differ from its law's peak.
 
     Return None if the user's releases of PyTorch and transformers are those of the law.
 
-    torch_version, transformers: releases that the law was recorded with.
-    torch: the user's release of PyTorch; None for that of the law.
-    meant: the user's release of transformers; None for the installed one, or that of the law if
-        none is installed.
+    torch_version, transformers: releases with which the law was recorded.
+    torch: the user's release of PyTorch; None for the law's release.
+    meant: the user's release of transformers; None for the installed release, and an unknown
+        release if none is installed.
 
     Raises ConfigError for an invalid release.
     """
@@ -79,7 +79,12 @@ def drift_of(
 
 
 def drift_of_run(ran: Ran, task: Task, torch: str | None, meant: str | None) -> Drift | None:
-    """Return `drift_of` for a run computed by a law; None if `ran` is a run of a program."""
+    """Return how much a run's peak, computed by a law, may differ under the user's releases.
+
+    Return None if the releases are those of the law, or if `ran` is a run of a program.
+
+    torch, meant: the user's releases of PyTorch and transformers, as for `drift_of`.
+    """
     if ran.transformers is None:
         return None
     return drift_of(task, ran.torch_version, ran.transformers, torch=torch, meant=meant)
@@ -93,9 +98,10 @@ class Fit(Shown):
     program: text of the generated program, or the user's command line.
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
     ran: run where the card finishes its work only when the program waits for it.
-    unlimited: run without a memory limit, if the task does not fit; None if this run also fails.
+    unlimited: run without a memory limit, if the task does not fit; None if it fits, or if the
+        unlimited run also fails.
     lent: replay with host memory that the driver lends to the GPU, if the task does not fit; None
-        if none is lent.
+        if no memory is lent.
     recommendation: allocator settings under which the task fits, if it does not fit with `conf`.
     keeping_up: run where the card finishes its work at once; None if no freed block waits for other
         streams.

@@ -17,7 +17,7 @@ _BESIDE, _QUANTISED = 0.01, 0.04
 Real runs of diffusers were at most 0.5 % above the simulation. Published figures with quantised
 weights were at most 3.2 % above it."""
 _SMALL = 128 * MIB
-"""Bytes that are added to the simulated reserved memory, which matter for small models."""
+"""Bytes that are added to the simulated reserved memory; they matter only for small models."""
 _FEWER, _SEVERAL = 0.99, 0.84
 """Lowest ratios of real to simulated bytes of activations, with one image and with several.
 
@@ -25,7 +25,7 @@ With several images, cuDNN may convert fewer convolutions to channels-last."""
 
 
 def generation_parts(task: Task, gpu: Gpu) -> tuple[MemoryPart, ...]:
-    """Return the uses of the card's memory at the peak of generating a task's images.
+    """Return the uses of the card's memory, such as weights, at the peak of generating images.
 
     PyTorch's allocator releases cached memory before memory runs out, so the pipeline is simulated
     with the card's memory. If it does not fit, it is simulated with unlimited memory. Raises

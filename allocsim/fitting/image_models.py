@@ -1,4 +1,4 @@
-"""Image generators that `fit` knows.
+"""Image generators, such as Stable Diffusion, that `fit` knows.
 
 `images.json` has the configurations of their networks, under the keys of diffusers and
 transformers.
@@ -17,21 +17,21 @@ _TABLES: dict[str, dict[str, Any]] = json.loads(
     Path(__file__).with_name("images.json").read_text(encoding="utf-8")
 )
 GENERATORS: dict[str, dict[str, Any]] = _TABLES["models"]
-"""Descriptions of image generators in `images.json`, by the generator's name."""
+"""Dictionary from the name of each image generator to its description in `images.json`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Generator:
-    """An image generator that diffusers runs.
+    """Image generator that diffusers runs.
 
     pixels: height and width of the images for which it was trained.
     kind: class of the denoiser.
     is_guided: True if each image is denoised with and without its prompt.
     denoiser, autoencoder: configurations of these networks.
-    encoders: configurations of the text encoders, by name.
-    said: name as the user gave it, if it has words of a quantization, or "".
+    encoders: configurations of the text encoders, keyed by name.
+    said: name that the user typed, if it indicates a quantization; else "".
     sees, hears: True if the model handles images or sound.
-    has_encoder: False; True only in other classes of models, for a language model with an encoder.
+    has_encoder: always False; other classes of models have True for encoder-decoder models.
     """
 
     name: str

@@ -88,22 +88,22 @@ def _lacks_cudnn(task: Task, gpu: Gpu) -> bool:
     return is_asked and gpu.capability[0] in CUDNN_ATTENTION
 
 
-def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:
+def notes_of_run(task: Task | None, provenance: Provenance | None) -> Iterator[str]:
     """Yield notes on tensor values that the program read back, and on guessed workspaces.
 
     Values that the phantom GPU does not compute are read as zero.
 
-    made: origin of the run's recording, which reports both; None if unknown.
+    provenance: origin of the run's recording, which lists both; None if unknown.
     """
-    if made is None:
+    if provenance is None:
         return
-    if made.reads_back and (task is None or isinstance(task.model, UserModel)):
+    if provenance.reads_back and (task is None or isinstance(task.model, UserModel)):
         yield (
-            f"the program reads values back at {made.reads_back}; they are zero here, and sizes "
-            "that depend on them are not those of a real run"
+            f"the program reads values back at {provenance.reads_back}; they are zero here, and "
+            "sizes that depend on them are not those of a real run"
         )
-    if made.guessed:
-        yield f"workspaces of {made.guessed} depend on the card and are guessed"
+    if provenance.guessed:
+        yield f"workspaces of {provenance.guessed} depend on the card and are guessed"
 
 
 def notes_of_law(

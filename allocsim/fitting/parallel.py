@@ -184,9 +184,9 @@ _PER_STAGE = 4
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Division of a training run over ranks that fits the card.
+    """Layout (division of a training run over ranks) with which each rank fits its GPU.
 
-    answer: verdict on this division, with its memory.
+    answer: verdict on this layout, with its memory.
     extra: time for recomputation and for waiting in the pipeline, as a fraction of the useful work.
     """
 

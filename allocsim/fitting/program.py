@@ -1,6 +1,6 @@
 """Generator of the Python program whose run shows whether a task fits a card.
 
-The text uses the interfaces of PyTorch and transformers, and runs unchanged on a real GPU.
+The program uses the interfaces of PyTorch and transformers, and runs unchanged on a real GPU.
 """
 
 from __future__ import annotations

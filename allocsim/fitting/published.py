@@ -1,4 +1,4 @@
-"""Format of published weights, from the words of their name on the hub, such as "AWQ"."""
+"""Format of published weights, from words of their name on the Hugging Face hub, such as "AWQ"."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _QUANTISED: dict[str, dict[str, Any]] = {
                    "weight_block_size": [128, 128]},
     "mxfp4": {"quant_method": "mxfp4"},
 }  # fmt: skip
-"""Value of `quantization_config` in the configuration of published weights, by their format."""
+"""Value of `quantization_config` in config.json for each format of published weights."""
 
 _PLAIN = frozenset(("bf16", "fp16", "f16", "unquantized"))
 _GGUF_TYPE = re.compile(r"i?q\d")
@@ -37,17 +37,17 @@ _FORMATS: dict[tuple[str, int], str] = {
     **{("w4a16", 4): "gptq-int4", ("w8a16", 8): "gptq-int8", ("w8a8", 8): "int8"},
     **{("int4", 4): "gptq-int4", ("int8", 8): "int8"},
 }
-"""Format by method and bits: with one of these words, a name says how its weights are stored."""
+"""Dictionary from a word of a model's name and the bits per weight to the format of the weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedFormat:
-    """Quantization in the name of a model.
+    """Quantization that a model's name indicates.
 
-    words: words of the name that give it, such as "gptq-int4"; "" if there are none.
+    words: words of the name that indicate it, such as "gptq-int4"; "" if there are none.
     format: a name of `FORMATS`, the type of a GGUF file, or "" if the words give neither.
     is_gguf: True if the weights are a GGUF file.
-    is_assumed: True if the weights have groups, and the name does not give their size.
+    is_assumed: True if scales for groups of 128 weights are a guess, as the name gives no size.
     """
 
     words: str = ""
@@ -57,7 +57,7 @@ class NamedFormat:
 
 
 def named_format(name: str) -> NamedFormat:
-    """Return the quantization that the words of a name give; 16 bits are no quantization."""
+    """Return the quantization that a model's name indicates; 16-bit weights are not quantized."""
     words = format_words(name)
     if not words or set(words) & _PLAIN:
         return NamedFormat()
@@ -96,11 +96,11 @@ UNSLOTH_NOTE = (
     "weights: Unsloth leaves some modules of such a checkpoint in 16 bits, which the formula does "
     "not count; two logs printed 5 % and 16 % more"
 )
-"""Note on dynamic checkpoints, named "unsloth-bnb-4bit"."""
+"""Note on dynamic checkpoints by Unsloth, which have "unsloth-bnb-4bit" in their names."""
 
 
 def unused_words(name: str) -> Iterator[str]:
-    """Yield a note if `name` gives a quantization, for answers with weights in 16 or 32 bits."""
+    """Yield a note if `name` indicates a quantization, which a run in 16 or 32 bits ignores."""
     if words := named_format(name).words:
         yield (
             f"weights: {words!r} in the name is not used, as a run has them in --dtype; --server "
@@ -109,17 +109,17 @@ def unused_words(name: str) -> Iterator[str]:
 
 
 def unused_words_of(task: Task) -> Iterator[str]:
-    """Yield the note of `unused_words` for a task whose weights are in its `dtype`."""
+    """Yield a note if the model's name indicates a quantization, but the task has none."""
     if isinstance(task.model, Configured) and not task.quant:
         yield from unused_words(task.model.said)
 
 
 def published_format(name: str, server: str = "the engine") -> str | None:
-    """Return the format of the weights on the hub under `name`; None for 16 bits.
+    """Return the format of the weights published as `name` on the hub; None for 16 bits.
 
     Raises ConfigError if the name has words of a quantization that give no format of `FORMATS`.
 
-    server: name of the engine, for the error.
+    server: name of the serving engine, for the error.
     """
     named = named_format(name)
     if named.is_gguf and not named.format:

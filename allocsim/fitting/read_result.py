@@ -1,4 +1,4 @@
-"""Answers of `fit` as read from its JSON."""
+"""Reader of the answers that `allocsim fit --json` writes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ class Answered:
     """Answer of `fit` for one card, as read from its JSON.
 
     name: name of the card.
+    device_memory, context_memory: bytes of the card, and of the CUDA context.
     needed_bytes: bytes that suffice, without the CUDA context; if unknown, the peak of reserved
         memory.
-    breakdown: bytes by purpose; empty if the JSON has none.
+    breakdown: dictionary from purposes, such as weights, to bytes; empty if the JSON has none.
     """
 
     name: str
@@ -36,8 +37,8 @@ class ReadFront:
     """Answer of `fit --find` with two sizes, such as batch and sequence, as read from its JSON.
 
     gpu: name of the card.
-    name: size that was maximized.
-    other: size whose values were given.
+    name: size that was maximized, such as "batch".
+    other: size whose values were given, such as "seq".
     points: tuples (value of `other`, largest value of `name` that fits with it or 0, bytes reserved
         at the peak).
     """

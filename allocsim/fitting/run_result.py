@@ -51,7 +51,7 @@ _PROGRAM = "program.py"
 class Failure:
     """Out-of-memory error that ended a run.
 
-    entry: entry of the recording at which it occurred.
+    entry: index of the recorded entry at which it occurred.
     tried_bytes: bytes that PyTorch's allocator requested from the driver when it failed.
     reserved_bytes, allocated_bytes: values of PyTorch's counters after the error.
     """
@@ -69,9 +69,9 @@ class Ran:
     recording, prepared: recording of the run, and its device prepared for replay.
     device_run: replay on `gpu`.
     as_recorded: replay on the GPU of the recording, which may have more memory than `gpu`.
-    entry: first entry of the recording that counts for the peaks: that of the last reset of the
-        peak counters, or 0. Entries before it usually build the model.
-    busiest: entry after which allocated memory is highest.
+    entry: index of the first recorded entry that counts for the peaks: that of the last reset of
+        PyTorch's peak counters, or 0. Entries before it usually build the model.
+    busiest: index of the recorded entry after which allocated memory is highest.
     seconds: duration of the run, including imports.
     engine: "program" if the program ran, "laws" if formulas gave the requests.
     transformers: release of transformers that a law describes; None for a program.
@@ -145,7 +145,7 @@ def run_program(
     python: interpreter for the text of a program; default: this one, or the one on the PATH.
     torch_version: preferred release of PyTorch.
     keep: file to which the recording is written.
-    model: model that error messages name; default: that of the task.
+    model: model to name in error messages; default: the task's model.
     options: `conf`, `work`, `values` and `routing` of `RecordedProgram`.
 
     Raises ConfigError if the program ends with an error other than out of memory.
@@ -215,22 +215,22 @@ def ran_of(
     is_out_of_memory: bool,
     engine: str,
     transformers: str | None = None,
-    made: Played | None = None,
+    played: Played | None = None,
 ) -> Ran:
-    """Return the result of a run on `gpu` from its recording. Most arguments are fields of `Ran`.
+    """Replay the recording of a run on `gpu`. Other arguments become fields of the returned `Ran`.
 
-    made: finished replay of the requests, if a law gave them; None to replay the recording.
+    played: finished replay of the requests, if a law gave them; None to replay the recording.
     """
     # A recording may have several devices; the program used the one with most entries.
     device = max(recording.devices, key=len).device
-    if made is None:
+    if played is None:
         (prepared,) = prepare(recording, device)
         (device_run,) = replay_prepared((prepared,)).devices
     else:
         (prepared,) = prepare_made(recording, device)
-        prepared = replace(prepared, known_period=made.period)
+        prepared = replace(prepared, known_period=played.period)
         device_run = run_as_made(
-            prepared, made.allocator, made.moved, made.peak, made.peak_device_bytes
+            prepared, played.allocator, played.moved, played.peak, played.peak_device_bytes
         )
     resets = [mark.entry for mark in prepared.marks if mark.kind is MarkKind.PEAK_RESET]
     return _with_peaks(
@@ -249,15 +249,15 @@ def ran_of(
             seconds=seconds,
             engine=engine,
             transformers=transformers,
-            lives=None if made is None else made.lives,
+            lives=None if played is None else played.lives,
         )
     )
 
 
 def ran_on(gpu: Gpu, ran: Ran) -> Ran:
-    """Return the result of a run on a card of the same model with less memory, by replay.
+    """Replay a run on `gpu`, a card like that of the run but with less memory; return the result.
 
-    It equals a run of the program on `gpu` if the program does not react to free memory.
+    The result equals a run of the program on `gpu` if the program does not react to free memory.
     """
     held = ran.device_run.peak_device_bytes
     if held <= gpu.memory and not ran.prepared.recorded.conf:
@@ -308,9 +308,9 @@ def _with_peaks(ran: Ran) -> Ran:
 
 
 def needed_room(unlimited: Ran, ran: Ran, trials: Trials) -> int | None:
-    """Return the least memory beside the CUDA context with which all requests succeed, in bytes.
+    """Return the least bytes, without the CUDA context, with which all requests succeed.
 
-    Return None if no size suffices, or if the program makes other requests on a limited card.
+    Return None if no amount suffices, or if the program makes other requests on a limited card.
 
     unlimited: run on a card without a memory limit.
     ran: run on the card on which the program fails.

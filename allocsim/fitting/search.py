@@ -38,7 +38,7 @@ _ALIKE = 0.95
 
 
 Watch = Callable[[str], object]
-"""Function that is called with a text such as "batch=8" before a program runs."""
+"""Function that is called with a text such as "batch=8" before each run, to show progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,7 @@ class TriedSize:
 class Largest:
     """Largest value of a size, such as the batch, with which a task fits a card.
 
+    name: name of the size, one of `SIZES`.
     value: largest value that fits, 0 if not even `step` fits.
     step: only multiples of `step` are tried.
     fitting: run at `value`, or None if no value fits.
@@ -96,9 +97,9 @@ def largest(
     watch: Watch = lambda _: None,
     **how: Unpack[RunOptions],
 ) -> Largest:
-    """Find the largest value of the size `name` at which `task` fits `gpu`.
+    """Find the largest value of the size `name`, such as "batch", at which `task` fits `gpu`.
 
-    step: only multiples of it are tried.
+    step: only multiples of `step` are tried.
     first: value to try first; default: estimated from two runs without a memory limit.
     keep: file for the recording at the largest value, if one fits.
 
@@ -193,7 +194,7 @@ def _tried(value: int, ran: Ran | Estimate, *, is_limited: bool) -> TriedSize:
 def full_at(runs: Mapping[int, Ran], room: int) -> int | None:
     """Estimate the largest value of a size, such as the batch, that fits in `room` bytes.
 
-    runs: two runs, by value of the size; their peaks are extrapolated.
+    runs: dictionary from two values of the size to a run with each; their peaks are extrapolated.
 
     Return None if memory does not grow with the size, or if the runs differ too much in length.
     """
@@ -321,8 +322,8 @@ runs gives a first guess of the largest value.
 class Frontier:
     """Largest value of one size that fits a card, at several values of another size.
 
-    name: size that was searched for.
-    other: size whose values were given.
+    name: size that was searched for, such as "batch".
+    other: size whose values were given, such as "seq".
     rows: values of `other`, ascending, each with the largest value of `name`.
     """
 

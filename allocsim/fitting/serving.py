@@ -1,4 +1,4 @@
-"""Decide by formula, without a run, whether a model in a serving engine fits a card.
+"""Verdict by formula, without a run, on whether a model in a serving engine fits a card.
 
 A number of bytes that is not known exactly is a range; "fits" means that its upper end fits.
 """
@@ -59,12 +59,12 @@ SERVERS: dict[str, Callable[[ServingWork], Needs]] = {
     "llama.cpp": llama_cpp,
     "ollama": ollama,
 }
-"""Function that estimates the memory of a serving engine, by the engine's name."""
+"""Dictionary from the name of each serving engine to the function that estimates its memory."""
 
 _GGML_SERVERS = ("llama.cpp", "ollama")
 _PARALLEL_SERVERS = ("vllm", "sglang", "tensorrt-llm")
 _IN_16_BITS = {"fp16": "fp16", "f16": "fp16", "bf16": "bf16"}
-"""Format of a file for llama.cpp by the word of a name, such as Ollama's "8b-instruct-fp16"."""
+"""16-bit type indicated by a word of a model's name, such as Ollama's "8b-instruct-fp16"."""
 _AS_GGML = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 _MOST_TOKENS = 1 << 24
 _NAMES = frozenset(card.name for card in CARDS.values())
@@ -100,7 +100,7 @@ class Served(Shown):
     """Verdict on whether a card has the memory that a serving engine needs for a model.
 
     held: the model with its weights.
-    work: sequences to serve; with several cards, `sizes` and `weights` are one card's share.
+    work: sequences to serve; with several cards, its sizes and weights are one card's share.
     needs: memory that the engine needs on each card and on the host.
     """
 
@@ -121,7 +121,7 @@ class Served(Shown):
 
     @property
     def refusal(self) -> str:
-        """Reason for which the engine of the log did not start with the same options, or ""."""
+        """Reason in the log why the engine did not start with the same options; "" without one."""
         return self.work.logged.refusal
 
     def headline(self) -> str:

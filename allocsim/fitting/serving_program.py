@@ -62,15 +62,15 @@ class Started(Shown):
     arguments: arguments of the engine's command, except for the model.
     cards: number of cards; sizes are of one card.
     phase: last phase that the engine entered.
-    sizes: numbers that the engine printed, by the names of `recording.LogFigures`.
+    sizes: numbers that the engine printed, keyed by the names of `recording.LogFigures`.
     peak_bytes: largest use of one card's memory, with the CUDA context.
     failure: the error that ended the engine; "" if it was ready.
     refusals: reasons that the engine gave for not starting, with what helps.
     hollow: kernels that were replaced by functions that do nothing, comma-separated; "" for none.
     invented: values that were invented because no kernel computes them, comma-separated; "" for
         none.
-    driver: number of loaded "kernels", of "nodes" in CUDA graphs, and of "collective_graphs"
-        (CUDA graphs with NCCL collectives), on one card.
+    driver: counts on one card: loaded "kernels", "nodes" in CUDA graphs, and "collective_graphs"
+        (CUDA graphs with NCCL collectives).
     driver_range: estimated range (low, high) of the bytes that the driver takes for the items in
         `driver`, plus `local_bytes`.
     charged: likely bytes within `driver_range`; the phantom GPU counted these as used.
@@ -79,8 +79,8 @@ class Started(Shown):
     tuning_bytes: extra bytes of a first start on a card, for the local memory of kernel variants
         that Triton tries only then. Positive if this was a first start; negative if this was a
         later start, which does not take these bytes; 0 without tuning.
-    stages: (bytes in use on one card after a stage, bytes at the stage's peak), by name of the
-        stage: "start", "requests", "sleep at level 1".
+    stages: dictionary from each stage ("start", "requests", "sleep at level 1") to the bytes in
+        use on one card after the stage, and at its peak.
     searched: option whose largest value was searched for; `arguments` has that value. "" for none.
     """
 

@@ -1,4 +1,4 @@
-"""Input of the training formulas for a task: the sizes of its model, its layout and precision."""
+"""Input of the training formulas: a task's model dimensions, division over GPUs and precision."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _COPIED_IN_STEP = ("adamw", "adafactor")
 _LOGITS, _CAST_LOGITS = 3, 2 + 4 + 4
 """Memory of the logits while the loss is computed.
 
-Without autocast: number of tensors of the logits' size. With autocast: bytes per logit, for logits
-in 16 bits, and their softmax and its gradient in 32.
+The first number is for training without autocast: tensors as large as the logits. The second is for
+autocast: bytes per logit, for logits in 16 bits, and their softmax and its gradient in 32 bits.
 """
 _SERVED_ALONE = ("gemma3n_text", "mllama_text_model", "nemotron_h")
 """Values of model_type with a formula for serving, but none for training."""
@@ -46,7 +46,7 @@ _FOUR_NORMS = ("gemma2", "gemma3_text", "gemma4_text", "glm4")
 _WHOLE_EVERY = 3
 """Period of ModernBERT's layers with full attention and no mask: layers 0, 3, 6 and so on."""
 _NORMS = dict.fromkeys(_FOUR_NORMS, 4) | dict.fromkeys(_PARALLEL, 1)
-"""Number of norms over the hidden size in a layer, by model_type; 2 in other types."""
+"""Number of norms over the hidden size in a layer of each model_type; 2 for other types."""
 
 
 def training_of(task: Task) -> Training:
@@ -90,7 +90,7 @@ def _quantised(task: Task) -> Precision:
 
 
 def shape_of(model: Model) -> TransformerShape:
-    """Return the sizes of `model` for the training formulas; ConfigError without a formula."""
+    """Return the dimensions of `model` for the training formulas; ConfigError without a formula."""
     kind = model.config["model_type"] if isinstance(model, Configured) else "function"
     if not isinstance(model, Configured) or kind not in KNOWN_TYPES:
         raise ConfigError(
@@ -166,7 +166,7 @@ _ADAPTED = {
     **{"q": "attn_q", "k": "attn_k", "v": "attn_v", "o": "attn_output", "wi": "ffn_up"},
     **{"wi_0": "ffn_gate", "wi_1": "ffn_up", "wo": "ffn_down", "out_proj": "attn_output"},
 }
-"""Role of a linear module's weight, as in `Shape.role`, by the module's name in transformers."""
+"""Dictionary from a linear module's name in transformers to `Shape.role` of its weight."""
 _OTHER_LINEAR = ("attn_linear_in", "attn_linear_out", "linear_gate", "weight")
 """Roles of further weights, which have LoRA adapters only if the user names no modules."""
 _OF_MEMORY = ("attn_k", "attn_v")
@@ -178,7 +178,7 @@ _FROZEN_EXPERTS = ("gemma4_text", "gpt_oss", "laguna", "llama4_text", "qwen3_5_m
 def with_adapters(
     shape: TransformerShape, model: Model, rank: int, targets: Sequence[str] = ()
 ) -> TransformerShape:
-    """Return `shape`, the model's sizes for the training formulas, with LoRA adapters added.
+    """Add LoRA adapters to `shape`, the model's dimensions for the training formulas.
 
     rank: rank of the adapters.
     targets: names of the modules with adapters; empty for all linear modules of a layer.
