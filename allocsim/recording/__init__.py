@@ -1,9 +1,9 @@
-"""Recordings of PyTorch's memory history, as columns.
+"""Recordings of PyTorch's memory history, with one column per field of the entries.
 
 `load` reads a recording from any supported file, `find_defects` lists its defects, and
 `start_state` reconstructs the segments that existed before the first entry.  This package does not
-import allocsim.core, the model of PyTorch's allocator.  Modules that read or write files, and the
-regular expressions for logs, are imported on first use.
+import allocsim.core, the model of PyTorch's allocator.  Its modules for files and for logs are
+imported on first use.
 """
 
 from typing import TYPE_CHECKING

@@ -1,13 +1,14 @@
-"""Convert the entries of one device to columns of numbers.
+"""Convert the recorded entries of one device to columns of numbers.
 
-The entries have one of three forms: a list of dictionaries, as PyTorch writes them; a dictionary of
-lists, which `allocsim fit` writes in a third of the time; or `Packed`, which is read directly from
-the bytes of a pickle.
+The entries have one of three forms: a list with a dictionary per entry, as PyTorch writes it; a
+dictionary with a list per field, which `allocsim fit` writes in a third of the time; or `Packed`,
+which straight.py reads from the bytes of a pickle.
 """
 
 # Each column is converted in one pass that assumes valid values. If the pass fails, the entries are
-# checked one by one to name the invalid one. Stacks and pool ids are looked up by identity first,
-# since a pickle shares them, and by value second, since JSON does not.
+# checked one by one, so that the error names the invalid entry. Stacks and pool ids are looked up
+# by object identity first, since entries of a pickle share objects, and then by value, since those
+# of JSON share none.
 
 from __future__ import annotations
 
@@ -34,10 +35,14 @@ def read_trace(
     segments: tuple[SegmentState, ...],
     stacks: StackReader,
 ) -> tuple[Trace, set[str]]:
-    """Return the trace of `device`, and its markers.
+    """Return the trace of `device`, and the markers in its entries.
 
-    Markers are the fields and actions in the entries that old releases of PyTorch do not write, and
-    the word "entries" if there are any entries.
+    Markers are names of fields and actions that old PyTorch releases do not write, and the word
+    "entries" if there are any entries (`Marker`).
+
+    path: name of the file, for errors.
+    segments: segments of the device after the last entry.
+    stacks: reader that numbers the stacks of the whole file.
     """
     where = f"the entry of device {device}"
     reader = (
@@ -84,7 +89,7 @@ def _markers(names: set[str], action: NDArray[np.uint8]) -> set[str]:
 
 
 def _address(row: Fields) -> int:
-    # An oom has no address, although old releases and other programs store one.
+    # For an oom entry the column has the free bytes of the device; the entry's address is unused.
     name = "device_free" if row.text("action") == "oom" and "device_free" in row else "addr"
     return row.integer(name, 0, UINT64_MAX)
 
@@ -96,7 +101,7 @@ class _ColumnReader:
         self.path, self.where = path, where
         self.entries = entries
         if (other := entries.other()) is not None:
-            self.row(other)  # refuses it
+            self.row(other)  # raises RecordingError: the entry is no dictionary
         self.names = entries.names()
 
     def row(self, index: int) -> Fields:
@@ -148,7 +153,7 @@ class _ColumnReader:
     def numbered(self, name: str, number: Callable[[Fields], int]) -> NDArray[np.int32]:
         values = self.entries.column(name)
         if not set(map(type, values)) <= {tuple, str, object}:
-            # JSON has lists for pairs; other types are refused when their row is checked.
+            # JSON has lists in place of pairs.  Other types are refused by `_find_culprit`.
             values = [
                 tuple(map(id, value)) if isinstance(value, list) else value for value in values
             ]
@@ -174,7 +179,7 @@ class _ColumnReader:
 
 
 MISSING = object()
-"""Column value of an entry that lacks the field."""
+"""Value in a column for an entry that lacks the field."""
 
 
 class EntryRows:
@@ -198,7 +203,7 @@ class EntryRows:
 
     def column(self, name: str) -> list[Any]:
         try:
-            # Twice as fast as dict.get, and most fields are in every entry.
+            # itemgetter is twice as fast as dict.get, and most fields are in every entry.
             return list(map(itemgetter(name), self._rows))
         except KeyError:
             return [row.get(name, MISSING) for row in self._rows]
@@ -238,9 +243,10 @@ Entries = EntryRows | Columns | Packed
 
 
 def entries_of(path: str, device: int, value: object) -> Entries:
-    """Return the entries of `device` without checking their fields.
+    """Return the entries of `device`, whose fields are not checked yet.
 
-    value: item `device` of the snapshot's device_traces.
+    path: name of the file, for errors.
+    value: item `device` of the snapshot's device_traces, in one of the three forms.
     """
     if isinstance(value, Packed):
         return value

@@ -1,7 +1,7 @@
 """Write recordings as PyTorch snapshots, and replace files without leaving them incomplete.
 
-A snapshot is a pickle in protocol 4, the latest that PyTorch's viewer reads.  It has the fields of
-the source file, so that the same PyTorch releases are detected from it.
+A snapshot is a pickle in protocol 4, the newest that PyTorch's viewer reads.  It has the same
+optional fields as the file that was read, from which the PyTorch release is detected.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def snapshot_of(recording: Recording) -> object:
 def segments_plain(trace: Trace, frames: Frames, *, has_pools: bool = True) -> list[Plain]:
     """Return the segments of `trace` as PyTorch's dictionaries.
 
-    frames: function from a stack number to the value written for the stack.
-    has_pools: True to write the fields that PyTorch has since 2.1.
+    frames: function from a stack index to the value to write for the stack.
+    has_pools: True to write the fields that exist since PyTorch 2.1.
     """
     every = []
     for segment in trace.segments:
@@ -149,5 +149,5 @@ def _stacks(table: FrameTable) -> Frames:
     frames = [{"name": f.name, "filename": f.filename, "line": f.line} for f in table.frames]
     flat = [frames[number] for number in table.flat.tolist()]
     stacks = [flat[first:last] for first, last in pairwise(table.offsets.tolist())]
-    stacks.append([])  # stack number -1
+    stacks.append([])  # index -1: no stack
     return stacks.__getitem__

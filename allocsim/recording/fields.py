@@ -1,6 +1,6 @@
 """Checked access to the values of an untrusted file.
 
-Each method checks the type and range of a value and raises RecordingError with one sentence.
+Each method checks the type and range of a value; for a wrong value it raises RecordingError.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def describe(value: object) -> str:
 
 
 class Fields:
-    """A dictionary read from a file, with its position for error messages.
+    """Dictionary read from a file, with its position in the file for error messages.
 
-    where: position of the dictionary as words, e.g. "segments[3]".
-    entry: number of the entry; None if the dictionary is not an entry.
+    where: position of the dictionary as text, e.g. "segments[3]".
+    entry: index of the recorded entry that the dictionary is; None if it is not an entry.
     """
 
     __slots__ = ("path", "where", "entry", "_values")
@@ -55,7 +55,10 @@ class Fields:
         raise RecordingError(self.path, what, entry=self.entry)
 
     def value(self, name: str, expected: str) -> object:
-        """Return the value of a field; `expected` is for the error message if it is missing."""
+        """Return the value of the field `name`.
+
+        expected: description of the value, for the error if the field is missing.
+        """
         if name not in self._values:
             self.refuse(f"{self.where} has no {name}, expected {expected}")
         return cast(object, self._values[name])
@@ -91,7 +94,7 @@ class Fields:
         return value
 
     def pool_id(self, name: str) -> PoolId:
-        """Return a field that is a pool id, as a tuple; JSON stores pool ids as lists."""
+        """Return the pool id in the field `name` as a tuple; JSON files have a list."""
         expected = "a pool id of two integers"
         value = self.value(name, expected)
         if not isinstance(value, list | tuple) or len(value) != 2:

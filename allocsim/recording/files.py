@@ -1,7 +1,7 @@
 """Read files with recordings of PyTorch's memory history.
 
-A file is untrusted: none of it is executed, every used value is checked, and its size limits the
-number of objects that are created.  docs/reference/formats.md lists all formats.
+A file is untrusted: nothing in it is executed, every used value is checked, and the number of
+created objects is limited by the file's size.  docs/reference/formats.md lists all formats.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from allocsim.units import MIB
 
 _LARGE = MIB
 _BYTES_AN_OPERATION = 40
-"""Divisor of a large pickle's size in bytes, to limit the operations that are read one at a time.
+"""Bytes of a pickle for each operation that straight.py may read singly.
 
-straight.py reads similar entries together, and other pickle operations one at a time.  If there are
-more of these than the limit, `unpickle` reads the pickle instead.
+straight.py reads similar entries together, and other pickle operations singly.  A pickle with more
+single operations than its size divided by this number is read by `unpickle` instead.
 """
 
 
 def load(path: str | os.PathLike[str]) -> Recording:
-    """Return the recording in a file of any supported format.
+    """Return the recording in a file of any supported format, detected from the contents.
 
-    The format is detected from the contents, not from the name.  Supported are PyTorch snapshots as
-    pickle, JSON or web page of `_memory_viz trace_plot`, and allocsim's column files (.npz).
-    Recordings with only requests and frees are read from traces and memory timelines of PyTorch's
-    profiler and from rows of CSV or JSON.  All but .npz may be compressed by gzip, xz, zstd or zip.
-    The columns of large files are cached (docs/commands/convert.md).  Raises RecordingError for any
-    other file.
+    Formats: PyTorch's snapshots as a pickle, JSON or web page of `_memory_viz trace_plot`; column
+    files of allocsim (.npz); and files with only requests and frees, which are traces and memory
+    timelines of PyTorch's profiler, CSV, or JSON rows.  All except .npz may be compressed by gzip,
+    xz, zstd or zip.  The columns of large files are cached (docs/commands/convert.md).
+
+    Raises RecordingError for any other file.
     """
     return with_cache(os.fspath(path), _load)
 
@@ -58,7 +58,7 @@ def _load(name: str) -> Recording:
 
 
 def read_object(name: str) -> tuple[object, int]:
-    """Return the object in a pickled or JSON snapshot, and the size of the file in bytes."""
+    """Return the snapshot in a pickle or JSON file as plain Python values, and the file's bytes."""
     with open_source(name) as file, collector_paused():
         kind = kind_of(name, file.read(HEAD))
         size = file.seek(0, os.SEEK_END)
@@ -153,13 +153,13 @@ def _read_json(path: str, data: bytes, size: int) -> object:
 
 
 HOST = -1
-"""Device number of pinned host memory in snapshots."""
+"""Device index that snapshots give to pinned host memory."""
 
 _HOW = "record_pinned_host_memory=True of _record_memory_history() records it from torch 2.14 on"
 
 
 def load_host(path: str | os.PathLike[str]) -> Trace:
-    """Return the pinned host memory in a snapshot, as the trace of device -1."""
+    """Return the recorded pinned host memory of a snapshot file, as a trace of device -1."""
     name = os.fspath(path)
     value, size = read_object(name)
     if not isinstance(value, dict) or "host_traces" not in value:

@@ -1,7 +1,7 @@
 """Tables of the distinct stack frames and stacks of a recording.
 
-A recording of a million entries has a few hundred distinct stacks, so an entry stores the number of
-its stack.
+A recording of a million entries has a few hundred distinct stacks, so an entry stores only the
+index of its stack in a table.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameTable:
-    """Distinct frames and distinct stacks.
+    """Distinct frames and distinct stacks of a recording.
 
-    flat: frame numbers of all stacks, one stack after another, innermost frame first.
-    offsets: index in `flat` where each stack begins, and the length of `flat` at the end.
+    frames: distinct frames.
+    flat: indices in `frames` of all stacks, one stack after another, innermost frame first.
+    offsets: index in `flat` where each stack begins; the last item is the length of `flat`.
     """
 
     frames: tuple[Frame, ...] = ()
@@ -38,7 +39,7 @@ class FrameTable:
     offsets: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
 
     def __len__(self) -> int:
-        # The number of stacks, not of frames.
+        # The length is the number of stacks, not of frames.
         return len(self.offsets) - 1
 
     def stack(self, index: int) -> tuple[Frame, ...]:
@@ -66,11 +67,14 @@ class FrameInterner:
         self._stacks: dict[tuple[int, ...], int] = {}
 
     def frame(self, frame: Frame) -> int:
-        """Return the number of `frame`; add the frame to the table if it is new."""
+        """Return the index of `frame` in the table; add it if it is new."""
         return self._frames.setdefault(frame, len(self._frames))
 
     def stack(self, numbers: Iterable[int]) -> int:
-        """Return the number of a stack of frame numbers, innermost first; -1 for an empty stack."""
+        """Return the index of a stack in the table; add it if it is new; -1 for an empty stack.
+
+        numbers: indices of the stack's frames, innermost first.
+        """
         key = tuple(numbers)
         return self._stacks.setdefault(key, len(self._stacks)) if key else -1
 
@@ -85,7 +89,7 @@ class FrameInterner:
 
 
 class StackReader:
-    """Reader that converts lists of frame dictionaries into stack numbers.
+    """Reader of stacks, which are lists of frame dictionaries in a file; it returns their indices.
 
     file_size: bytes of the file; a file that refers to more frames than this is refused.
     """
@@ -100,7 +104,7 @@ class StackReader:
         self._alike: dict[tuple[int, ...], int] = {}
 
     def read(self, owner: Fields) -> int:
-        """Return the number of the stack in the field "frames" of `owner`; -1 if it is empty."""
+        """Return the index of the stack in the field "frames" of `owner`; -1 if it is empty."""
         stack = owner.items("frames")
         known = self._stacks.get(id(stack))
         if known is not None:
@@ -129,6 +133,6 @@ class StackReader:
         fields = Fields(owner.path, f"a frame of {owner.where}", value, entry=owner.entry)
         filename, name = fields.text("filename"), fields.text("name")
         line = fields.integer("line", -INT32_MAX, UINT64_MAX)
-        # PyTorch writes -1 for C++ frames without a line; some releases write it unsigned.
+        # PyTorch writes line -1 for C++ frames without a line; some releases write it as unsigned.
         frame = Frame(filename, name, line - UINT64_MAX - 1 if line > INT64_MAX else line)
         return self._frames.setdefault(id(value), self._interner.frame(frame))

@@ -1,17 +1,16 @@
-"""Live blocks at any entry of a recording, their sizes, and a check that no two of them overlap.
+"""Live blocks before any entry of a recording, their sizes, and a check that no two overlap.
 
-`live_before` undoes all allocations and frees after an entry at once.  `start_state.py` undoes them
-one by one, which takes longer, but names the entry at fault if entries contradict each other.
+Live blocks are found by undoing the later entries: `live_before` undoes all at once.  Module
+`start_state.py` undoes them one by one, which is slower but names an entry that contradicts others.
 """
 
 # At one address the entries alloc, free_requested and free_completed alternate, so sorting by
 # address brings the entries of each block together.
-# A block that existed before the recording has only its requested size in the recording. The
-# addresses behind it, up to the next live block, are slack or free space; slack is at most 1 MiB
-# (semantics 1.7). If allocations begin at these addresses while the block is live, the first one
-# shows the end of the block: the allocator merges adjacent free blocks and allocates from their
-# front. Without such an allocation, the addresses are slack if they are few enough, else free
-# space.
+# For a block that existed before the recording, only the requested size is recorded. The addresses
+# from its end to the next live block are slack or free space; slack is at most 1 MiB
+# (semantics 1.7). If allocations begin at these addresses while the block is live, the first shows
+# the end of the block, because the allocator merges adjacent free blocks and allocates from their
+# front. Without such an allocation, few addresses are taken for slack, and many for free space.
 
 from __future__ import annotations
 
@@ -38,10 +37,10 @@ _LAST_ADDRESS = (1 << 64) - 1
 class Live:
     """Block that is live before a given entry.
 
-    size: bytes after rounding; None if only the requested size is known.
+    size: bytes of the block; None if only the requested size is known.
     state: "active_allocated" or "active_pending_free".
-    frames: stack number; -1 without a stack.
-    death: number of the entry that completes its free; -1 if it is not freed.
+    frames: stack index; -1 without a stack.
+    death: index of the entry that completes the block's free; -1 if the block is not freed.
     """
 
     requested_size: int
@@ -67,11 +66,12 @@ class LaterAllocs:
         return self._trace.addr[self._indices]
 
     def first(self, low: int, high: int, before: int) -> int | None:
-        # `high` is included: an alloc can begin at the address of the next block only if that block
-        # was freed and did not merge with free space below it.
+        # Returns the address of the first allocation in [low, high] before the entry `before`.
+        # `high`, the address of the next block, is included: an allocation there shows that this
+        # block was freed and did not merge with free space below it.
         if low > _LAST_ADDRESS:
             return None
-        # The method takes a fifth of the time of np.searchsorted.
+        # The array's method takes a fifth of the time of the function np.searchsorted.
         start = self._addresses.searchsorted(np.uint64(low), "left")
         end = self._addresses.searchsorted(np.uint64(min(high, _LAST_ADDRESS)), "right")
         if start >= end:
@@ -89,14 +89,15 @@ def true_size(
     landed: int | None,
     never_split: bool = False,
 ) -> tuple[int, bool]:
-    """Return the size of the block at `address`, for which only the requested size is recorded.
+    """Return the bytes of a block for which only the requested size is recorded.
 
-    The second result is True if the block may be up to 1 MiB larger than the returned size.
+    Also return True if the block may be up to 1 MiB larger than that.
 
-    least: requested size after rounding, in bytes.
+    segment, address: segment and address of the block.
     gap_end: address of the next live block, or the segment's end.
-    landed: address of the first later allocation between `address` and `gap_end` that was made
-        while the block was live; None if there is none.
+    least: requested size after rounding, in bytes.
+    landed: address of the first allocation between `address` and `gap_end` while the block was
+        live; None if there is none.
     never_split: True if the request reached max_split_size, so that the block was not split.
     """
     room = gap_end - address
@@ -112,9 +113,9 @@ def true_size(
 
 
 _FOLLOWS = np.zeros((4, 4), dtype=bool)
-"""Table of sequences at one address: _FOLLOWS[first, second] is True if `second` may follow.
+"""Table of possible successors at one address: _FOLLOWS[a, b] is True if b may follow a.
 
-first, second: changes of a block (`Turn`): its allocation, its free, or one entry of its free."""
+a, b: values of `Turn`, such as an allocation or a free."""
 _FOLLOWS[Turn.ALLOC, [Turn.FREE_REQUESTED, Turn.FREE_COMPLETED, Turn.FREE]] = True
 _FOLLOWS[Turn.FREE_REQUESTED, Turn.FREE_COMPLETED] = True
 _FOLLOWS[[Turn.FREE_COMPLETED, Turn.FREE], Turn.ALLOC] = True
@@ -126,9 +127,9 @@ def live_after(trace: Trace) -> dict[int, Live]:
 
 
 def live_before(trace: Trace, entry: int) -> dict[int, Live] | None:
-    """Return the live blocks before entry `entry`, by address.
+    """Return the blocks that are live before entry `entry`, as a dictionary keyed by address.
 
-    Return None if the entries or the final segments are contradictory.
+    Return None if the entries or the final segments contradict each other.
     """
     tiles = trace.tiles
     if tiles is None or not tiles.are_sound:
@@ -142,7 +143,7 @@ def live_before(trace: Trace, entry: int) -> dict[int, Live] | None:
     is_untouched[left] = False
     untouched = (tiles.blocks[number] for number in np.flatnonzero(is_untouched).tolist())
     before = {block.address: _alive(block) for block in untouched}
-    # The first turn of a block that is older than `entry` is a free or a part of one.
+    # A block that is older than `entry` is freed first; a newer block is allocated first.
     is_first = np.ones(len(turns), dtype=bool)
     is_first[1:] = ~turns.goes_on[:-1]
     first = np.flatnonzero(is_first & ~any_of(turns.kind, (Turn.ALLOC,)))
@@ -191,12 +192,12 @@ def _left(tiles: Tiles, turns: ByAddress, size: NDArray[np.int64]) -> NDArray[np
 
 
 _STRETCH = 4096
-"""Fewest entries in a stretch, the part of a recording whose live blocks are compared at once.
+"""Smallest number of entries in a stretch: blocks are compared only with others of their stretch.
 
 A block that is live in several stretches is compared in each, so shorter stretches take more time.
 """
 _MOST_PAIRS = 64
-"""Largest mean number of block pairs to compare per block; more would need much memory."""
+"""Largest mean number of comparisons per block; more would need too much memory."""
 _AT_ONCE = 1 << 15
 """Approximate number of blocks that are compared at once; their arrays fit in the CPU cache."""
 
@@ -208,9 +209,10 @@ _Ints = NDArray[np.int64]
 class _Lives(NamedTuple):
     """All blocks that were ever live, sorted by address, then by time.
 
-    low: address, relative to the lowest block.
+    low: address, minus the lowest address of all blocks.
+    size: bytes.
     born: entry of the allocation; -1 if the block existed before the first entry.
-    died: entry of the completed free; the number of entries if the block was not freed.
+    died: entry of the completed free; the number of all entries if the block was not freed.
     """
 
     low: _Ints
@@ -220,14 +222,16 @@ class _Lives(NamedTuple):
 
 
 def never_overlap(trace: Trace, start: tuple[SegmentState, ...]) -> bool:
-    """Return True if no allocation of the recording overlaps a block that is live at that time.
+    """Return True if it is certain that no allocation overlaps a block that is live at its time.
 
-    False means that this is not certain; the caller must check the allocations one by one.
+    If the result is False, the caller must check the allocations one by one.
+
+    start: segments before the first entry.
     """
     lives = _lives(trace, start)
     if lives is None:
         return False
-    # A power of two, so that a shift replaces the division.
+    # The length of a stretch is a power of two, so that a shift replaces the division.
     shift = (max(_STRETCH, _most_alive(lives, len(trace))) - 1).bit_length()
     n_stretches = ((len(trace) - 1) >> shift) + 1
     room = int((lives.low + lives.size).max(initial=0)) + 1
@@ -251,16 +255,16 @@ def _by_stretch(lives: _Lives, n_entries: int, shift: int) -> tuple[_Ints, _Ints
     block = np.repeat(np.arange(len(n_in)), n_in)
     number = np.arange(len(block)) - np.repeat(np.cumsum(n_in) - n_in - first, n_in)
     n_stretches = ((n_entries - 1) >> shift) + 1
-    # Blocks are already sorted by address.  NumPy sorts 16-bit integers by counting.
+    # Blocks stay sorted by address in each stretch.  NumPy sorts 16-bit integers by counting.
     number = number.astype(np.min_scalar_type(n_stretches))
     ordered = block.take(np.argsort(number, kind="stable"))
     return ordered, np.bincount(number, minlength=n_stretches)
 
 
 def _are_apart(lives: _Lives, block: _Ints, key: _Ints) -> bool:
-    # `block` has indices in `lives`, and `key` addresses with an offset that separates stretches.
+    # `block` has indices in `lives`; `key` has their addresses plus an offset for each stretch.
     born, died = lives.born, lives.died
-    # Blocks of equal address are adjacent; blocks that may begin inside them follow.
+    # Blocks of equal address are adjacent; blocks that begin inside them come after them.
     behind = np.append(np.flatnonzero(key[1:] != key[:-1]) + 1, len(key))
     low = np.repeat(behind, np.diff(behind, prepend=0))
     end = key + lives.size.take(block)
@@ -283,7 +287,7 @@ def _lives(trace: Trace, start: tuple[SegmentState, ...]) -> _Lives | None:
     if (is_request := any_of(kind, (Turn.FREE_REQUESTED,))).any():
         entry, addr, kind = entry[~is_request], addr[~is_request], kind[~is_request]
     there = [block for segment in start for block in segment.blocks if block.is_active]
-    if there:  # they precede all turns at the same address
+    if there:  # blocks from before the first entry are the first at their addresses
         there.sort(key=attrgetter("address"))
         held = np.array([block.address for block in there], dtype=np.uint64)
         at = np.searchsorted(addr, held)

@@ -1,12 +1,11 @@
 """Memory sizes in start-up logs of serving engines and in tables of memory_summary().
 
-Numbers are taken from the text without adding them up.  A later number with the same name and
-device replaces an earlier one.
+Numbers are returned as they are printed, and not added up.  If a log prints a number of the same
+name and device again, the later one counts.
 """
 
-# All units are powers of 1,024, whatever their names: vLLM and SGLang print GB and mean GiB. The
-# supported formats are those of vLLM 0.6 to 0.33, SGLang 0.4 to 0.5, llama.cpp of 2024 to 2026 and
-# Ollama.
+# All units are taken as powers of 1,024: vLLM and SGLang print GB and mean GiB. Supported are the
+# logs of vLLM 0.6 to 0.33, SGLang 0.4 to 0.5, llama.cpp of 2024 to 2026 and Ollama.
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ _BUFFER = r"(?P<device>\w{1,20})"
 _MARKS = re.compile(
     r"(?i)mem|cache|[gm]i?b|weight|token|bytes|buffer|n_ctx|offload|max_|_size|fraction|block|utili|cuda"
 )
-"""Words that mark a line to search; a line without any of them is skipped, as most of a log is."""
+"""Words on the lines of interest; lines without any of these words are skipped."""
 _VERSIONS = {
     "vllm": re.compile(
         r"(?:\bvLLM (?:API server )?version v?|LLM engine \(v)(\d{1,4}\.\d{1,4}[\w.+-]{0,60})"
@@ -39,15 +38,15 @@ _VERSIONS = {
     "sglang": re.compile(r"\bsglang[ _=]v?(\d{1,4}\.\d{1,4}[\w.+-]{0,60})", re.IGNORECASE),
     "llama.cpp": re.compile(r"\b(?:build|version)\s*[:=]\s*(\d{1,8})\b"),
 }
-"""Pattern of the text that contains an engine's release, by kind of log."""
+"""Patterns of the text with the engine's release, keyed by kind of log."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFigure:
-    """One number of a log.
+    """Number that a log prints.
 
-    name: key in the JSON output; it ends in "_bytes" if the value is a size.
-    label: name for people.
+    name: key of the number in JSON output; it ends in "_bytes" if the value is a size.
+    label: name of the number in output for people.
     value: bytes, or a count.
     device: GPU, buffer or rank that the log names on the same line; "" without one.
     line: number of the line in the log, counted from 1.
@@ -72,13 +71,13 @@ class LogFigure:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LogFigures(Shown):
-    """Memory sizes in a log or table, in order, with the program that printed them.
+    """Memory sizes in a log or table, in order, and the program that printed them.
 
-    kind: "vllm", "sglang", "llama.cpp" or "memory_summary".
-    what: description of the kind, for people.
-    version: release of the engine, "" if the log does not print it.
-    refusals: reasons for which the engine did not start.
-    file: file of the model, as llama.cpp names it; "" if the log does not print it.
+    kind: program that printed them: "vllm", "sglang", "llama.cpp" or "memory_summary".
+    what: description of the program, for people.
+    version: release of the engine; "" if the log does not print it.
+    refusals: reasons why the engine did not start; empty if it started.
+    file: model file that llama.cpp names; "" if the log does not print it.
     """
 
     kind: str
@@ -100,7 +99,8 @@ class LogFigures(Shown):
 class _Pattern:
     """Regular expression for one number of a log.
 
-    words: expression whose groups are the number and its unit.
+    name, label: those of the `LogFigure`.
+    words: expression with groups for the number and its unit.
     is_rough: True for a rounded number, which does not replace an earlier number of the same name.
     """
 
@@ -142,7 +142,7 @@ _PATTERNS = {
             ("num_alloc_retries", "retries", rf"cudaMalloc retries:\s*{_COUNT}"),
         ),
     ),
-    # A label that ends in ~ marks a number that repeats an earlier one with fewer digits.
+    # A label that ends in ~ sets `is_rough`: the log repeats an earlier number with fewer digits.
     "vllm": _patterns(
         ("weights_bytes", "weights",
          r"(?:[Ll]oading model weights took|[Mm]odel loading took|[Mm]odel weights take"
@@ -246,11 +246,11 @@ _PATTERNS = {
 }  # fmt: skip
 _FILE = re.compile(r"(?:tensors from|model) '?(\S{1,1000}\.gguf)\b")
 _WINDOWS = re.compile(r"creating\s+SWA KV cache|creating\s+(non-SWA) KV cache")
-"""Lines that llama.cpp prints before each of its two KV caches, if a model has sliding windows."""
+"""Lines that llama.cpp prints before each of the two KV caches of a model with sliding windows."""
 
 
 def figures_in(text: str) -> LogFigures | None:
-    """Return the numbers in a log or table; None for a text of unknown kind."""
+    """Return the numbers in a log or table; None if it is from no known program."""
     sample = text.encode("utf-8", "replace")
     for kind, what, words in TEXTS:
         if kind in _PATTERNS and re.search(words, sample):

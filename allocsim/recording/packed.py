@@ -1,7 +1,7 @@
 """Entries of one device as columns, read from a pickle's bytes without creating dictionaries.
 
-An integer field is a column of its integers.  Any other field is a column of codes: indices into a
-list of the objects that `pickle` would create.
+The column of an integer field has the integers.  The column of any other field has codes: indices
+into a list of the objects that `pickle` would create for the field.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from allocsim.recording.pickle_rows import NEW, REFERENCE, OtherForm, RowBatch
 from allocsim.recording.trace import ACTION_CODES
 
 MISSING_CODE = -1
-"""Code in the column of a field for an entry that lacks the field."""
+"""Code in a column for an entry that lacks the field."""
 
 _NUMBERS = ("addr", "size", "stream", "time_us")
 _CODES = ("action", "frames", "pool_id", "compile_context", "user_metadata")
 
 
 class Objects:
-    """Objects that a pickle creates, by memo number, which is the pickle's name for an object.
+    """Objects that a pickle creates, keyed by memo number (the pickle's own index of an object).
 
-    values: objects that entries refer to; the code of an object is its index.
+    values: objects that entries refer to; the index of an object in this list is its code.
     """
 
     __slots__ = ("values", "_codes", "_count", "_fetched", "_memo", "_pairs", "_stacks")
@@ -38,7 +38,7 @@ class Objects:
         self.values: list[Any] = []
         self._memo: dict[int, Any] = {}
         self._count = 0
-        # Codes by memo number.  Entries and the values created in them are not in `_memo`.
+        # Code of each memo number.  Entries, and values that they create, are not in `_memo`.
         self._codes = np.full(1 << 12, MISSING_CODE, dtype=np.int32)
         self._pairs: dict[tuple[int, int], int] = {}
         self._stacks: dict[bytes, int] = {}
@@ -62,7 +62,7 @@ class Objects:
         return value
 
     def is_fetched(self, value: object) -> bool:
-        # True means that a list or dictionary has two references, since `get` returned it.
+        # Returns True if `get` has returned this list or dictionary, so that it has two references.
         return id(value) in self._fetched
 
     def add_to(self, entries: Packed, batch: RowBatch, rows: slice, data: bytes) -> None:
@@ -134,7 +134,7 @@ class Packed:
     """Columns of the entries of one device, to which a reader appends.
 
     names: fields that at least one entry has.
-    objects: values of the fields that are not integers; a column has their indices.
+    objects: values of the fields that are not integers; columns have indices into this list.
     """
 
     __slots__ = ("names", "objects", "_codes", "_count", "_numbers")
@@ -143,7 +143,7 @@ class Packed:
         self.names: set[Any] = set()
         self.objects = objects.values
         self._count = 0
-        # array.array grows in place; a NumPy array would be copied.
+        # array.array grows in place; a NumPy array would be copied at each growth.
         self._numbers = {name: array("Q") for name in _NUMBERS}
         self._codes = {name: array("i") for name in _CODES}
 
@@ -200,7 +200,10 @@ class Packed:
 
 
 class PackedReader:
-    """Converter from `Packed` columns to `Trace` columns; each field can be read only once."""
+    """Converter from `Packed` columns to `Trace` columns; each field can be read only once.
+
+    The methods do for `Packed` what those of columns._ColumnReader do for other entries.
+    """
 
     __slots__ = ("names", "_entries", "_path", "_where")
 
@@ -239,8 +242,8 @@ class PackedReader:
 
     def numbered(self, name: str, number: Callable[[Fields], int]) -> NDArray[np.int32]:
         codes, objects = self._entries.codes(name), self._entries.objects
-        # NumPy keeps the last of several assignments, so reversing finds the first entry.  The
-        # extra element receives the entries with code -1.
+        # For each code, find the first entry: NumPy keeps the last of several assignments, so the
+        # entries are reversed.  The extra element is for code -1.
         first = np.full(len(objects) + 1, MISSING_CODE, dtype=np.int64)
         first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
         table = np.full(len(objects) + 1, -1, dtype=np.int32)

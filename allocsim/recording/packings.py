@@ -1,7 +1,7 @@
 """Unpack compressed files piece by piece to a temporary file, up to a size limit.
 
-A web page that `python -m torch.cuda._memory_viz trace_plot` wrote contains a snapshot as base64
-text; the page is not executed.
+Another supported packing is the web page that `python -m torch.cuda._memory_viz trace_plot` writes:
+it contains a snapshot as base64 text.  The page is not executed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from allocsim.units import MIB
 ZIP_MAGIC = b"PK\x03\x04"
 _CHUNK = 1 << 20
 _ZSTD_CHUNK = 1 << 12
-"""Compressed bytes that one call unpacks; 4 bytes of them can become 128 KiB."""
-# Measured ratios: snapshots 14 (gzip) and 25 (xz, zstd); profiler traces of a thousand equal layers
-# 44 and 73.  zlib's maximum is 1,032.
+"""Number of compressed bytes to unpack at a time; 4 such bytes can become 128 KiB."""
+# Measured ratios of unpacked to packed bytes: snapshots 14 (gzip) and 25 (xz, zstd); traces of the
+# profiler for a thousand equal layers 44 and 73.  zlib's maximum is 1,032.
 _MAX_RATIO = 128
 _MIN_UNPACKED = 64 * MIB
 _MAX_TABLES = 256 * MIB
-"""Limit of the dictionary of xz and the window of zstd, in bytes; `xz -9` needs 65 MiB."""
+"""Largest memory in bytes for the dictionary of xz or window of zstd; `xz -9` needs 65 MiB."""
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
@@ -42,8 +42,8 @@ class Compression:
     """Compression format.
 
     magic: first bytes of a file in this format.
-    pieces: function that takes a path for error messages and an open file, and yields the unpacked
-        data.
+    pieces: function of a path (for errors) and an open file, which yields the unpacked data in
+        pieces.
     """
 
     name: str
@@ -115,7 +115,7 @@ def _zip_pieces(path: str, packed: BinaryIO) -> Iterator[bytes]:
 
 
 def _members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
-    # A member may have no name at all, which is_dir() does not survive.
+    # is_dir() raises an exception if a member has an empty name.
     return [info for info in archive.infolist() if not info.filename.endswith("/")]
 
 
@@ -145,7 +145,7 @@ def packing_of(head: bytes) -> Compression | None:
 
 
 def is_archive_of_one(file: BinaryIO) -> bool:
-    """Return True if a zip archive holds one file and is not a NumPy or PyTorch file."""
+    """Return True for a zip archive of one file that is not a NumPy or PyTorch file."""
     try:
         with zipfile.ZipFile(file) as archive:
             names = [info.filename for info in _members(archive)]
@@ -164,7 +164,9 @@ def unpacked(
 ) -> Iterator[BinaryIO]:
     """Unpack the open file `packed` to a temporary file, and yield that file, open at its start.
 
-    check: called with the first piece; it may raise before the rest is unpacked.
+    path: name of the file, for errors.
+    packing: format of `packed`.
+    check: function of the first unpacked piece; it may raise, and then the rest is not unpacked.
     enough: number of unpacked bytes after which to stop; None to unpack the whole file.
     """
     limit = max(_MIN_UNPACKED, _MAX_RATIO * packed.seek(0, 2))
@@ -208,7 +210,7 @@ _KNOWN = (
 
 @contextmanager
 def snapshot_in_page(path: str, file: BinaryIO) -> Iterator[BinaryIO]:
-    """Yield the pickle in the page at `path`, as a temporary file open at its start."""
+    """Yield the pickle in the web page `file`, as a temporary file that is open at its start."""
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         found = _SNAPSHOT.search(data)
         if found is None:

@@ -1,12 +1,12 @@
 """Read many entries of a pickled snapshot at once, column by column, as NumPy arrays.
 
-Nearly all entries are dictionaries with the same keys in the same order, so they are the same short
-sequence of pickle operations; only the arguments differ.
+This works because nearly all entries are dictionaries with the same keys in the same order: their
+pickle operations are the same short sequence, and only the arguments differ.
 """
 
 # Bytes within a text or number may look like an entry, so the caller uses only entries that begin
-# where an operation ends. Python's pickler divides a pickle into frames, each with its length in
-# front, and no operation may cross the start of a frame.
+# where an operation ends. Python's pickler divides a pickle into frames, which begin with their
+# length, and no operation may extend beyond the end of its frame.
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 PAD = 64
-"""Zero bytes after the data, so that reads beyond its end find no operation."""
+"""Number of zero bytes after the data; a read beyond the end finds them in place of operations."""
 
 _STRETCH = 1 << 20
 _RESERVE = 1 << 16
@@ -30,11 +30,11 @@ _HEADER = 9
 
 
 class OtherForm(Exception):  # noqa: N818  (no error: the file is read another way)
-    """Exception for a pickle that this reader does not support, so that `unpickle` must read it."""
+    """Exception for a pickle that this reader does not support; `unpickle` then reads it."""
 
 
 class Window:
-    """Part of a pickle in memory, which moves forward through the file.
+    """Part of a pickle file that is in memory; it moves forward through the file.
 
     data: operations, followed by PAD zero bytes.
     end: position in `data` where the operations end.
@@ -88,7 +88,7 @@ class Window:
 
 
 NEW = -1
-"""Value in a column of memo numbers (the pickle's numbers for earlier objects), for an object that
+"""Value in a column of memo numbers (the pickle's indices of earlier objects) for a new object that
 the entry itself creates."""
 
 _SORTS = {
@@ -96,7 +96,7 @@ _SORTS = {
     "frames": "stack",
     "pool_id": "pair",
 }
-"""Form of a field's value, by field, if the entry may create the value.
+"""Forms of values, keyed by field, for the fields whose value an entry may create.
 
 The values of other fields are references to objects that the pickle created before the entry.
 """
@@ -122,7 +122,8 @@ _Words = NDArray[np.uint64]
 _U64 = np.uint64
 
 
-# Tables by operation code: total length, and mask of the argument in the bytes after the code.
+# Tables indexed by operation code: total length of the operation, and mask of its argument in the
+# bytes after the code.
 _REF_LENGTH, _INT_LENGTH = np.zeros(256, dtype=np.int64), np.zeros(256, dtype=np.int64)
 _MASK = np.zeros(256, dtype=np.uint64)
 _REF_LENGTH[[*b"hj"]] = 2, 5
@@ -137,8 +138,8 @@ The form is one of `_SORTS`, or "known" for a reference to an object created bef
 
 
 class Made(NamedTuple):
-    # One item per row.  first, second: the tuple's integers, or the list's bounds in the window.
-    # before: number of memo numbers that the row used before the value.
+    # Values that entries create, one per entry.  first, second: integers of a pair, or begin and
+    # end of a list in the window.  before: number of memo numbers that the entry used before it.
 
     first: _Places
     second: _Places
@@ -149,13 +150,13 @@ class Made(NamedTuple):
 class RowBatch:
     """Columns of entries with the same fields, in file order; arrays have one item per entry.
 
-    begin, end: positions in the window where each entry begins and ends, in bytes.
+    begin, end: byte positions in the window where each entry begins and ends.
     memos: number of objects that each entry adds to the pickle's memo (its numbered objects).
-    last: index of the last entry that follows each entry without other data between them.
-    numbers: values of the integer fields, by name.
-    known: memo numbers of the values of other fields, by name; NEW for a value that the entry
-        itself creates.
-    made: values that entries create, by name; valid only where `known` is NEW.
+    last: for each entry, the index of the last entry of its uninterrupted sequence of entries.
+    numbers: values of the integer fields, keyed by field.
+    known: memo numbers of the values of other fields, keyed by field; NEW for a value that the
+        entry itself creates.
+    made: values that entries create, keyed by field; valid only where `known` is NEW.
     """
 
     begin: _Places
@@ -170,9 +171,9 @@ class RowBatch:
 def read_shape(window: Window, at: int, name_of: Callable[[int], object]) -> RowShape | None:
     """Return the names and forms of the fields of the pickled entry that begins at byte `at`.
 
-    Returns None if no entry begins there, or if `read_batch` does not support the entry.
+    Return None if no entry begins there, or if `read_batch` does not support the entry.
 
-    name_of: function from a memo number (number in the pickle) to the object, here a field's name.
+    name_of: function that returns the object with a given memo number, here a field's name.
     """
     data = window.data
     if not data.startswith(_BEGIN, at):
@@ -227,16 +228,18 @@ def read_batch(window: Window, shape: RowShape) -> RowBatch:
 def _last_of_runs(window: Window, begin: _Places, end: _Places) -> _Places:
     data = np.frombuffer(window.data, dtype=np.uint8)
     after = end.copy()
-    # pickle writes a list in batches of 1,000 items; the operations between them are no gap.
+    # pickle writes a list in batches of 1,000 items; operations between two batches do not count as
+    # an interruption.
     between = (data[end] == _APPENDS) & (data[end + 1] == _MARK)
     after[between] += len(b"e(")
-    # The last row always ends a run, since no row ends at -2.
+    # No entry begins at -2, so the last entry always ends a sequence.
     ends = np.flatnonzero(np.append(after, -1)[:-1] != np.append(begin[1:], -2))
     return ends[np.searchsorted(ends, np.arange(len(begin)))]
 
 
 class _Walk:
-    # A row that does not match is moved to the zero bytes after the data, where nothing matches.
+    # All entries are read in parallel: `at` is the position in each.  An entry that does not match
+    # is moved to the zero bytes after the data, where nothing matches.
 
     __slots__ = ("begin", "at", "memos", "_data", "_end", "_window", "_words")
 
@@ -287,7 +290,7 @@ class _Walk:
         places = self.at[rows] + 2
         value = self._words[places]
         short = np.minimum(count, 8)
-        # A shift by 64 is undefined, so integers without bytes, which are rare, fail here.
+        # A shift by 64 is undefined, so integers of no bytes, which are rare, are not supported.
         lost = (count == 0) | (count > 9)
         shift = np.where(lost, 0, 64 - 8 * short).astype(np.uint64)
         value = (value << shift) >> shift

@@ -1,11 +1,11 @@
 """Data that allocsim adds to the snapshots that it records, under the key "allocsim".
 
-Provenance describes the program and its GPU.  Marks are calls that PyTorch's history lacks, such as
-empty_cache(), and the beginnings of training steps and phases.
+Provenance describes the program and its GPU.  Marks are records of calls that PyTorch's history
+lacks, such as empty_cache(), and of the beginnings of training steps and phases.
 """
 
-# If the memory of other processes is not recorded, the usual size of a CUDA context is subtracted
-# from the memory in use outside PyTorch. A context with its libraries took 526 MiB to 870 MiB on an
+# If the memory of other processes is not recorded, it is estimated: memory in use outside PyTorch,
+# minus the usual size of a CUDA context. A context with its libraries took 526 MiB to 870 MiB on an
 # H200 (driver 580, CUDA 13): it is smallest before the first kernel, and largest with cuSOLVER and
 # a fused optimizer. Smaller GPUs need less.
 
@@ -29,7 +29,7 @@ _Value = str | float | int | PoolId | None
 
 
 class MarkKind(StrEnum):
-    """Call or event without an entry in the history, which is recorded as a mark."""
+    """Kind of call or event that has no entry in PyTorch's history and is recorded as a mark."""
 
     EMPTY_CACHE = "empty_cache"
     FRACTION = "set_per_process_memory_fraction"
@@ -42,19 +42,19 @@ class MarkKind(StrEnum):
 
 
 _LASTING = (MarkKind.FRACTION, MarkKind.SETTINGS)
-"""Kinds of mark that set an allocator option, which keeps its value after the mark."""
+"""Kinds of marks that change an allocator option, which keeps its value until a later mark."""
 _REPLACING = (MarkKind.STEP, MarkKind.PHASE)
-"""Kinds of mark that begin a step or phase, and end the previous step or phase."""
+"""Kinds of marks that begin a training step or phase, and so end the previous one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Call that PyTorch's history lacks, or beginning of a step or phase, on one device.
+    """Call that PyTorch's history lacks, or beginning of a training step or phase, on one device.
 
-    entry: number of entries of the device before the mark.
-    value: the fraction (0 to 1) of FRACTION, the conf of SETTINGS, the pool id of POOL_CREATED and
-        POOL_DELETED, the number of the step that begins at STEP, or the phase that begins at PHASE
-        ("setup", "forward", "backward" or "optimizer"); None for other kinds.
+    entry: number of entries of the device before the call.
+    value: depends on the kind.  FRACTION: memory fraction, 0 to 1.  SETTINGS: value of
+        PYTORCH_CUDA_ALLOC_CONF.  POOL_CREATED, POOL_DELETED: pool id.  STEP: number of the step.
+        PHASE: "setup", "forward", "backward" or "optimizer".  Other kinds: None.
     """
 
     entry: int
@@ -63,10 +63,10 @@ class Mark:
 
 
 def cut_marks(marks: Iterable[Mark], first: int, last: int) -> tuple[Mark, ...]:
-    """Return the marks (calls without an entry) of the entries [first, last), renumbered from 0.
+    """Return the marks of the entries [first, last), with entries renumbered from 0.
 
-    A mark before `first` that is still in effect there, such as the start of the current step, is
-    moved to entry 0.
+    Marks are records of calls without an entry.  A mark before `first` that is still in effect
+    there, such as the start of the current training step, gets entry 0.
     """
     before: dict[MarkKind, Mark] = {}
     kept: list[Mark] = []
@@ -87,10 +87,10 @@ def plain_marks(device: int, marks: Iterable[Mark]) -> list[dict[str, object]]:
 
 
 def read_marks(fields: Fields, size: int) -> dict[int, tuple[Mark, ...]]:
-    """Return the marks (calls without an entry) of each device, by device number.
+    """Return a dictionary from device index to the device's marks (calls without an entry).
 
-    fields: dictionary at the key "allocsim" of the snapshot.
-    size: bytes of the file, a limit for the number of marks.
+    fields: dictionary that the snapshot has under the key "allocsim".
+    size: bytes of the file; a file with more marks than bytes is refused.
     """
     found: dict[int, list[Mark]] = {}
     values = fields.items(MARKS) if MARKS in fields else []
@@ -101,10 +101,10 @@ def read_marks(fields: Fields, size: int) -> dict[int, tuple[Mark, ...]]:
         device, entry = row.integer("device", 0, INT32_MAX), row.integer("entry", 0, INT64_MAX)
         name = row.text("kind")
         if name not in set(MarkKind):
-            continue  # written by a later release of allocsim
+            continue  # a kind that a later release of allocsim has added
         kind = MarkKind(name)
         found.setdefault(device, []).append(Mark(entry, kind, _value(row, kind)))
-    # Stable sort: marks at the same entry keep the order of the calls.
+    # The sort is stable: marks at the same entry keep the order of the calls.
     return {
         device: tuple(sorted(marks, key=lambda mark: mark.entry)) for device, marks in found.items()
     }
@@ -130,10 +130,10 @@ def _value(row: Fields, kind: MarkKind) -> _Value:
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """Begin or end of a range that the program named, such as an optimizer step.
+    """Begin or end of a range of the program that has a name, such as an optimizer step.
 
     stage: "START" or "END".
-    time_us: microseconds, by the same clock as the times of entries.
+    time_us: time in microseconds, by the clock of the entries' times.
     """
 
     name: str
@@ -146,7 +146,11 @@ class Annotation:
 
 
 def read_annotations(top: Fields, size: int) -> tuple[Annotation, ...]:
-    """Return the annotations (named ranges) of a snapshot; an empty tuple if it has none."""
+    """Return the annotations (named ranges) of a snapshot; () if it has none.
+
+    top: the snapshot.
+    size: bytes of the file, which limit the number of annotations.
+    """
     if "external_annotations" not in top:
         return ()
     values = top.items("external_annotations")
@@ -163,13 +167,13 @@ def read_annotations(top: Fields, size: int) -> tuple[Annotation, ...]:
 
 KEY = "allocsim"
 _UNKNOWN_EXIT = -(1 << 31)
-"""Number that earlier versions of allocsim wrote for an unknown exit code."""
+"""Value that earlier versions of allocsim wrote for an unknown exit code."""
 _OPTIONAL = ("free_memory", "reserved_memory", "process_memory", "other_memory", "other_processes")
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Origin of a recording.  An empty text means that the value does not apply or is unknown.
+    """Program, GPU and circumstances of a recording; "" if a text is unknown or does not apply.
 
     torch_version: version of PyTorch, e.g. "2.15.0+cu130".
     device_memory: bytes of the GPU; 0 if unknown.
@@ -182,14 +186,15 @@ class Provenance:
     guessed: libraries whose workspace sizes on a phantom GPU are guesses.
     routing: assumed distribution of tokens to experts on a phantom GPU, "balanced" or "skewed"; ""
         if no request or value on the host depends on it.
-    captured: reason for which `allocsim.capture` wrote the recording, such as an error, and the
-        part of the history that is missing; "" for other recordings.
-    free_memory, reserved_memory: free bytes of the GPU, and bytes reserved by PyTorch in the
-        recorded process, when the recording was written; None if unknown.
+    captured: reason why `allocsim.capture` wrote the recording, such as an error, and the part of
+        the history that is missing; "" for other recordings.
+    free_memory, reserved_memory: free bytes of the GPU, and bytes reserved by the recorded process
+        in PyTorch, when the recording was written; None if unknown.
     process_memory: bytes of GPU memory of the recorded process, from NVML; None if unknown.
-    other_memory, other_processes: GPU memory and number of other processes; None if unknown.
-    conf_at_start: conf at the start of the program; None if unknown, or equal to the conf that the
-        snapshot contains.
+    other_memory, other_processes: bytes of GPU memory of other processes, and their number; None
+        if unknown.
+    conf_at_start: PYTORCH_CUDA_ALLOC_CONF at the start of the program; None if unknown, or equal to
+        the value in the snapshot.
     """
 
     torch_version: str = ""
@@ -215,21 +220,24 @@ class Provenance:
 
     @property
     def release(self) -> str:
-        """Release of PyTorch, e.g. "2.15"; "" if unknown."""
+        """PyTorch release, e.g. "2.15"; "" if unknown."""
         return ".".join(self.torch_version.split(".")[:2])
 
     def plain(self, traces: Iterable[Trace] = ()) -> dict[str, object]:
-        """Return the dictionary to store in a snapshot, including the marks of `traces`."""
+        """Return the dictionary to store in a snapshot under the key "allocsim".
+
+        traces: traces whose marks are included.
+        """
         values = {name: value for name, value in asdict(self).items() if value is not None}
         marks = [mark for trace in traces for mark in plain_marks(trace.device, trace.marks)]
         return values | ({MARKS: marks} if marks else {})
 
 
 def marked(top: Fields, size: int, traces: Iterable[Trace]) -> tuple[Trace, ...]:
-    """Return `traces` with the marks (calls without an entry) of each device added.
+    """Return copies of `traces` that have the marks (calls without an entry) of their device.
 
-    top: the snapshot that contains the marks.
-    size: bytes of the file.
+    top: the snapshot, which contains the marks.
+    size: bytes of the file, which limit the number of marks.
     """
     fields = _fields(top)
     marks = {} if fields is None else read_marks(fields, size)
@@ -252,7 +260,7 @@ def read_provenance(top: Fields) -> Provenance | None:
         "guessed", "routing", "captured",
     )  # fmt: skip
     sizes = ("device_memory", "context_memory", *_OPTIONAL)
-    # A capture reserves spaces for the text of an error that may follow.
+    # A capture reserves spaces for the text of an error; they are removed.
     known: dict[str, Any] = {name: fields.text(name).rstrip() for name in texts if name in fields}
     known |= {name: fields.integer(name, 0, INT64_MAX) for name in sizes if name in fields}
     return Provenance(
@@ -264,7 +272,7 @@ def read_provenance(top: Fields) -> Provenance | None:
 
 
 CONTEXT = (526 * MIB, 870 * MIB)
-"""Smallest and largest usual size of a CUDA context on the GPU, in bytes."""
+"""Smallest and largest usual size of a CUDA context in GPU memory, in bytes."""
 _NOTABLE_BYTES = GIB
 _NOTABLE_SHARE = 0.05
 _OTHER = re.compile(r"Process \d+ has (\d+\.\d+|\d+) (bytes|[KMG]iB) memory in use")
@@ -277,11 +285,11 @@ class CardMemory:
     """Memory of a GPU when a recording was written, in bytes.
 
     total: capacity of the GPU.
-    outside: memory in use, except the memory that PyTorch in the recorded process has reserved.
+    outside: all memory in use, minus the memory that the recorded process has reserved in PyTorch.
     others_low, others_high: lowest and highest possible memory of other processes.
     processes: number of other processes; None if unknown.
-    is_estimated: True if `others_low` and `others_high` are estimates: `outside` minus the usual
-        sizes of a CUDA context.
+    is_estimated: True if the memory of other processes is estimated as `outside` minus the usual
+        size of a CUDA context.
     """
 
     total: int
@@ -293,27 +301,27 @@ class CardMemory:
 
     @property
     def others(self) -> int:
-        """Memory of other processes; the middle of the range if it is estimated."""
+        """Bytes of other processes; if estimated, the mean of `others_low` and `others_high`."""
         return (self.others_low + self.others_high) // 2
 
     @property
     def context(self) -> int:
-        """Bytes that the recorded process uses outside PyTorch: its CUDA context."""
+        """Bytes that the recorded process uses outside PyTorch's allocator: its CUDA context."""
         return max(self.outside - self.others, 0)
 
     @property
     def is_shared(self) -> bool:
         """True if other processes hold a notable part of the GPU's memory.
 
-        A known size is notable if it reaches 1 GiB or 5 % of the GPU; an estimated size must reach
-        both.
+        A known size is notable from 1 GiB or from 5 % of the GPU's memory on; an estimated size
+        must reach both.
         """
         limits = _NOTABLE_BYTES, int(_NOTABLE_SHARE * self.total)
         return self.others_low >= (max(limits) if self.is_estimated else min(limits))
 
     @property
     def sentence(self) -> str:
-        """Sentence about the GPU memory of other processes; "" if they hold little or nothing."""
+        """Sentence about the memory of other processes for the user; "" unless `is_shared`."""
         if not self.is_shared:
             return ""
         total = format_size(self.total)
@@ -333,7 +341,10 @@ class CardMemory:
 
 
 def card_memory(made: Provenance | None) -> CardMemory | None:
-    """Return the use of the GPU's memory when the recording was written; None if unknown."""
+    """Return the use of the GPU's memory when the recording was written; None if unknown.
+
+    made: provenance of the recording.
+    """
     if made is None or not made.device_memory:
         return None
     total, outside = made.device_memory, made.context_memory

@@ -1,7 +1,7 @@
-"""Contents of one recording file, and detection of the PyTorch release and build that wrote it.
+"""Contents of a recording file, and detection of the PyTorch release and build that wrote it.
 
-The release follows from markers: fields or actions of entries that PyTorch writes only since some
-release.  The build (CUDA, XPU, ROCm or Ascend NPU) follows from names in stacks or from sizes.
+The PyTorch release is detected from markers, which are fields and actions that earlier releases do
+not write.  The build (CUDA, XPU, ROCm, Ascend NPU) is detected from names in stacks or from sizes.
 """
 
 # Sources: semantics 6.3, 6.5 and 9; recordings show that 2.11.0 writes no pool_id. The differences
@@ -29,12 +29,12 @@ from allocsim.units import format_size
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Field of a snapshot, or action of an entry, that PyTorch did not write before some release.
+    """Field of a snapshot, or action of an entry, that old PyTorch releases do not write.
 
     name: name of the field, or "action " and the name of the action.
-    where: part of the file that has it: "segments", "entries", "snapshot" or "settings".
-    always: True if the release that introduced the marker, and newer ones, write it in every file
-        that has the part `where`.  Such a file without the marker is then from an older release.
+    where: part of the file that has the marker: "segments", "entries", "snapshot" or "settings".
+    always: True if newer releases write the marker in every file with a part `where`, so that a
+        file without the marker is from an older release.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
-    """Fields and actions that one release of PyTorch introduced."""
+    """Fields and actions that one PyTorch release introduced."""
 
     release: str
     markers: tuple[Marker, ...] = ()
@@ -81,10 +81,10 @@ LAYOUTS = (
     ),
     FileLayout("2.15", (Marker("internal_metadata", "entries", always=False),)),
 )
-"""Fields and actions that each release introduced, oldest release first."""
+"""Fields and actions that each PyTorch release introduced, oldest release first."""
 
 RELEASES = tuple(layout.release for layout in LAYOUTS)
-"""Releases that a recording can come from, oldest first."""
+"""PyTorch releases that a recording can come from, oldest first."""
 
 
 def markers_in(where: str) -> tuple[str, ...]:
@@ -94,10 +94,10 @@ def markers_in(where: str) -> tuple[str, ...]:
 
 
 def layout_releases(present: Set[str]) -> tuple[str, ...]:
-    """Return the releases that can have written a file, oldest first; empty if none can.
+    """Return the PyTorch releases that can have written a file, oldest first; () if none can.
 
-    present: name of each marker that the file contains, and name of each part that is not empty
-        ("segments", "entries", "snapshot" or "settings").
+    present: names of the markers in the file, and names of its non-empty parts ("segments",
+        "entries", "snapshot", "settings").
     """
     lowest, highest = 0, len(LAYOUTS) - 1
     for since, layout in enumerate(LAYOUTS):
@@ -115,7 +115,7 @@ def unrounded_until(releases: tuple[str, ...]) -> str | None:
 
 
 PROFILER_TRACE, MEMORY_TIMELINE, ROWS = "profiler trace", "memory timeline", "rows"
-"""Values of `Recording.layout` for files with requests and frees, but without segments."""
+"""Values of `Recording.layout` for files that have requests and frees, but no segments."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
@@ -123,19 +123,19 @@ class Recording(Shown):
     """Contents of one file.
 
     path: file name.
-    layout: "segment list" (as memory_snapshot() returns it), "snapshot 2.0" (without pool ids),
-        "snapshot" (2.1 and later), or a layout that contains only requests (`is_requests`).
-    devices: traces of the devices that have entries or segments, in order of device number.
+    layout: "segment list" (result of memory_snapshot()), "snapshot 2.0" (without pool ids),
+        "snapshot" (of PyTorch 2.1 and later), or a layout with only requests (`is_requests`).
+    devices: traces of the devices that have entries or segments, in order of device index.
     settings: allocator settings; None if not recorded.
     frame_table: stack frames and stacks of all devices.
-    annotations: external annotations, e.g. begin and end of each optimizer step.
-    markers: fields and actions in the file that only newer releases of PyTorch write, and names of
-        the file's parts (`Marker`).
-    n_device_traces: length of the file's device_traces, including empty ones.
+    annotations: named ranges of the program, e.g. begin and end of each optimizer step.
+    markers: fields and actions in the file that old PyTorch releases do not write, and names of the
+        file's non-empty parts (`Marker`).
+    n_device_traces: number of devices in the file, including devices without entries.
     provenance: data written by `allocsim record` or a capture; None for other files.
-    wrong_sums: sums of segments that differ from the sums of their blocks.
+    wrong_sums: sizes stored for segments that differ from the sums over their blocks.
     notes: sentences about missing data and how it was replaced.
-    processes: ids of the processes whose events a profiler trace contains; else empty.
+    processes: ids of the processes in a profiler trace; () for other files.
     """
 
     path: str
@@ -153,7 +153,7 @@ class Recording(Shown):
 
     @property
     def is_requests(self) -> bool:
-        """True if the file has only requests and frees; addresses then only identify blocks."""
+        """True if the file has only requests and frees; its addresses are then only block ids."""
         return self.layout in (PROFILER_TRACE, MEMORY_TIMELINE, ROWS)
 
     @property
@@ -162,7 +162,10 @@ class Recording(Shown):
         return layout_releases(self.markers)
 
     def device(self, number: int) -> Trace:
-        """Return the trace of device `number`; raise RecordingError if it was not recorded."""
+        """Return the trace of the device with index `number`.
+
+        Raises RecordingError if the device was not recorded.
+        """
         at = bisect_left(self.devices, number, key=attrgetter("device"))
         if at < len(self.devices) and self.devices[at].device == number:
             return self.devices[at]
@@ -170,10 +173,10 @@ class Recording(Shown):
         raise RecordingError(self.path, f"device {number} is not in the recording; it has: {known}")
 
     def only_device(self, number: int | None = None) -> Trace:
-        """Return the trace of device `number`, or of the only device if `number` is None.
+        """Return the trace of the device with index `number`; None selects the only device.
 
-        Raises RecordingError if that device was not recorded, or if `number` is None and not
-        exactly one device was recorded.
+        Raises RecordingError if the device was not recorded, or if `number` is None and the
+        recording does not have exactly one device.
         """
         if number is not None:
             return self.device(number)
@@ -219,10 +222,11 @@ class Backend:
     """Build of PyTorch for a device type other than CUDA.
 
     name: "NPU", "XPU" or "ROCm".
-    words: substrings of file and function names that occur only in the stacks of this build.
-    is_modelled: True if its allocator rounds and splits as CUDA's does, so that a replay is valid.
-    differs: clause that follows "its allocator" and names the differences from CUDA's.
-    options: conf options that the build supports; None if it supports all of CUDA's.
+    words: parts of file and function names that occur only in stacks of this build.
+    is_modelled: True if the build's allocator rounds and splits as CUDA's, so that a replay is
+        valid.
+    differs: differences from CUDA's allocator, as text that follows the words "its allocator".
+    options: options of PYTORCH_CUDA_ALLOC_CONF that the build supports; None for all options.
     evidence: reason for the detection, as a clause.
     """
 
@@ -261,7 +265,7 @@ _BACKENDS = (
 
 
 def backend_of(recording: Recording) -> Backend | None:
-    """Return the build of PyTorch that wrote the recording; None for a CUDA build."""
+    """Return the build of PyTorch that wrote the recording; None if it is the CUDA build."""
     backend = _named_in(recording.frame_table)
     if backend is None and _adds_to_requests(recording):
         evidence = "its blocks are 512 bytes larger than requests of whole 512 bytes"
@@ -270,7 +274,9 @@ def backend_of(recording: Recording) -> Backend | None:
 
 
 def options_read(frames: FrameTable) -> frozenset[str] | None:
-    """Return the conf options that a build of PyTorch supports; None if it supports all of CUDA's.
+    """Return the options of PYTORCH_CUDA_ALLOC_CONF that a build of PyTorch supports.
+
+    Return None for a build that supports all options.
 
     frames: recorded stacks, whose file and function names identify the build.
     """

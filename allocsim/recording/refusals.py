@@ -1,7 +1,7 @@
-"""Reasons for which a serving engine did not start, read from its log, and options that would help.
+"""Reasons why a serving engine did not start, read from its log, and options that would help.
 
-The reason repeats the engine's own numbers; the advice is the smallest change of one option that
-suffices, or options that reduce the need.
+A reason repeats the engine's own numbers.  The advice is the smallest sufficient change of one
+option, or a list of options that reduce the need for memory.
 """
 
 # Sources: vLLM's `request_memory`, its planning of the cache, and `raise_if_cache_size_invalid` of
@@ -20,24 +20,24 @@ _GIB = r"(\d{1,9}(?:\.\d{1,9})?) ?Gi?B"
 _SIGNED = r"(-?" + _GIB[1:]
 _N = r"(\d[\d,]{0,15})"
 _ROUNDED = 0.005
-"""Largest rounding error of a size that is printed with two decimals, in the printed unit."""
+"""Largest rounding error of a size that a log prints with two decimals, in the printed unit."""
 _DEFAULT_FRACTION = 0.9
-"""vLLM's gpu_memory_utilization if its log does not print it; 0.92 from 0.22 on."""
+"""vLLM's default gpu_memory_utilization before 0.22, for logs that do not print it."""
 _MOST_ACTIVATIONS = 6 * GIB
-"""Activations, in bytes, that a log is assumed to have at most if it does not print them.
+"""Assumed upper limit of activations, in bytes, for logs that do not print them.
 
-The largest in posted logs of models without an encoder are 5.58 GiB, for 1,024 sequences.
+The largest in public logs of models without an encoder are 5.58 GiB, for 1,024 sequences.
 """
 _LESS = "weights of fewer bits, or a larger card"
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Reason for which an engine did not start.
+    """Reason why a serving engine did not start.
 
-    what: sentence on the reason, with the engine's figures.
-    helps: options of the engine, or an action, that would let it start.
-    line: line of the log, counted from 1.
+    what: sentence about the reason, with the engine's figures.
+    helps: options of the engine, or an action, with which it would start.
+    line: number of the log line with the reason, counted from 1.
     """
 
     what: str
@@ -50,10 +50,11 @@ _Answer = Callable[[re.Match[str], _Figures], tuple[str, str] | None]
 
 
 def refusals_in(kind: str, text: str, figures: _Figures) -> tuple[Refusal, ...]:
-    """Return the reasons in a log for which an engine did not start, in order, without repetitions.
+    """Return the reasons in a log why an engine did not start, in order, without repetitions.
 
     kind: engine of the log, "vllm", "sglang" or "llama.cpp"; for any other the result is empty.
-    figures: numbers in the log, by `LogFigure.name`.
+    text: text of the log.
+    figures: numbers in the log, keyed by `LogFigure.name`.
     """
     found: dict[str, Refusal] = {}
     for words, answer in _REFUSALS.get(kind, ()):
@@ -145,11 +146,12 @@ _LOADING = {
     ),
     "sglang": (("Load weight begin",), ("Load weight end",), "--tp-size"),
 }
-"""Words that an engine logs before and after it loads the weights, and its option for cards."""
+"""For each engine: words in its log before and after it loads the weights, and its option for the
+number of GPUs."""
 
 
 _LOAD_CHARACTERS = 1 << 18
-"""Largest number of characters of a log between the start of loading and the failure."""
+"""Largest number of characters in a log from the start of loading to a failure of loading."""
 
 
 def _while_loading(engine: str) -> _Answer:
@@ -194,10 +196,11 @@ _USES = {
     "buffer for kv cache": ("the KV cache", _SMALLER),
     "allocate compute buffer": ("computation", f"-ub 256, {_SMALLER}"),
 }
-"""Use of a buffer of llama.cpp and options for less, by words that follow its failure."""
+"""Dictionary from words in llama.cpp's log after a failed buffer to the use of the buffer, and to
+options that make it smaller."""
 _USE = re.compile("|".join(_USES))
 _NEAR = 1000
-"""Number of characters after a failure that are searched for the use of the buffer."""
+"""Number of characters after a failure that are searched for words about the buffer's use."""
 
 
 def _without(card: str, mib: float, match: re.Match[str]) -> tuple[str, str]:
@@ -226,7 +229,7 @@ _OUT = (
     r"out of memory\. Tried to allocate (\d{1,9}(?:\.\d{1,9})? [KMG]iB)\."
     r"(?: GPU \d{1,4} has a total capacity of (\d{1,9}(?:\.\d{1,9})? [KMG]iB))?"
 )
-"""PyTorch's message: the size of the request, and the card's memory."""
+"""Pattern of PyTorch's out-of-memory message: size of the request, and memory of the GPU."""
 _REFUSALS = {
     "vllm": _rules(
         (r"Free memory on device (?:[\w:]{1,20} )?\((\d[\d.]{0,11})/(\d[\d.]{0,11}) GiB\) on "

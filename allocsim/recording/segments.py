@@ -1,16 +1,16 @@
 """Segments, blocks and allocator settings of a snapshot, and the pool of each entry.
 
-PyTorch does not store all settings.  Entries have a pool id only since 2.12; in an older recording,
-the pool of an entry follows from the final segments (semantics 6.5, 6.6).
+A snapshot does not contain all settings.  Entries have a pool id only since PyTorch 2.12; in an
+older recording, it is inferred from the final segments (semantics.md, sections 6.5, 6.6).
 """
 
 # Since PyTorch 2.1 a block has an address and frames. In 2.0 its address follows from the sizes of
 # the blocks before it in the segment, and its frames are in the first item of its `history`.
 # An expandable segment first maps memory at its base, and later only at or before the end of its
 # mapped part. It is destroyed when no memory is mapped (semantics 4.1, 4.2, 4.6). So a mapping at
-# any other address begins a new segment. If a segment has mapped memory before the first entry, it
-# is assumed to exist during the whole recording, because parts of it may have been unmapped without
-# an entry.
+# any other address begins a new segment. A segment that has mapped memory before the first entry is
+# assumed to exist during the whole recording, because some of its memory may have been unmapped
+# before that.
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _STATES = {
 }
 
 _SUMS = ("allocated_size", "active_size", "requested_size")
-"""Fields of a segment that must equal sums over its blocks."""
+"""Fields of a segment that must equal a sum over the segment's blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrongSum:
-    """Field of a segment that differs from the sum over its blocks.
+    """Field of a segment whose value differs from the sum over the segment's blocks.
 
-    device, address: device number and address of the segment.
+    device, address: device index and address of the segment.
     name: "allocated_size", "active_size" or "requested_size".
     recorded: value in the file, as printable text.
     held: sum over the blocks, in bytes.
@@ -76,9 +76,9 @@ class WrongSum:
 class SegmentReader:
     """Reader of the segments of a snapshot.
 
-    stack: function that returns the stack number of a block or segment from its fields.
+    stack: function that returns the stack index of a block or segment, given its fields.
     file_size: bytes of the file, which limit the number of segments and blocks.
-    markers: fields of segments that not all releases of PyTorch write.
+    markers: fields in the segments read so far that old PyTorch releases do not write.
     """
 
     __slots__ = ("path", "markers", "wrong_sums", "_stack", "_budget", "_size")
@@ -91,7 +91,7 @@ class SegmentReader:
         self._size = self._budget = file_size
 
     def read(self, segments: list[object]) -> dict[int, tuple[SegmentState, ...]]:
-        """Return the segments of each device, by device number, each list sorted by address."""
+        """Return a dictionary from device index to the device's segments, sorted by address."""
         self._spend(Fields(self.path, "segments", {}), len(segments))
         devices: dict[int, list[SegmentState]] = {}
         for index, value in enumerate(segments):
@@ -188,13 +188,13 @@ _MAX_KEYS = 1000
 
 @dataclass(frozen=True, slots=True)
 class RecordedSettings:
-    """`allocator_settings` of a snapshot (2.3 and later).
+    """Field `allocator_settings` of a snapshot (PyTorch 2.3 and later).
 
     conf: value of PYTORCH_CUDA_ALLOC_CONF; "" if it was not set.
     max_split_size: bytes; None for no limit.
     garbage_collection_threshold: share of the memory limit, 0 to 1; 0 if off.
     roundup_power2_divisions: pairs of interval in MiB and number of divisions.
-    other: remaining keys and values of the snapshot.
+    other: pairs of key and value for all other settings.
     """
 
     conf: str = ""
@@ -216,12 +216,15 @@ class RecordedSettings:
 
 
 def read_settings(fields: Fields) -> RecordedSettings:
-    """Return the settings in a snapshot's dictionary, with PyTorch's defaults for missing keys."""
+    """Return the settings in a snapshot, with PyTorch's defaults for missing keys.
+
+    fields: the snapshot's `allocator_settings`.
+    """
     limit = fields.integer(_LIMIT, -INT64_MAX - 1, UINT64_MAX) if _LIMIT in fields else -1
     return RecordedSettings(
         conf=fields.text(_CONF) if _CONF in fields else "",
-        # "No limit" is the largest unsigned integer, or its MiB as vLLM sets it; a snapshot of
-        # some releases has unsigned integers as signed ones.
+        # No limit is written as the largest unsigned integer, or as that many MiB if vLLM sets
+        # it.  Snapshots of some PyTorch releases write unsigned integers as signed.
         max_split_size=limit if 0 <= limit <= INT64_MAX else None,
         garbage_collection_threshold=fields.number(_THRESHOLD) if _THRESHOLD in fields else 0.0,
         expandable_segments=_EXPANDABLE in fields and fields.boolean(_EXPANDABLE),
@@ -250,11 +253,11 @@ def _read_other(fields: Fields) -> tuple[tuple[str, int | float | str], ...]:
 
 @dataclass(slots=True)
 class Reservation:
-    """Addresses [base, end) of an expandable segment, including those that it has unmapped since.
+    """Addresses [base, end) that an expandable segment has ever mapped, also if unmapped since.
 
     first: entry that mapped memory at `base`; 0 if it was mapped before the first entry.
-    mapped: bytes mapped at the end of the recording.
-    is_older: True if it was mapped before the first entry.
+    mapped: bytes that are mapped at the end of the recording.
+    is_older: True if memory was mapped before the first entry.
     """
 
     base: int
@@ -269,7 +272,7 @@ _Row = tuple[int, bool, int, int]
 
 
 def reservations_of(trace: Trace) -> list[Reservation]:
-    """Return the expandable segments that exist after the last entry, with their addresses."""
+    """Return the addresses of the expandable segments that exist after the last entry."""
     rows = _rows(trace)
     held = [
         Reservation(each.start, each.end, 0, each.end - each.start, is_older=True)
@@ -316,9 +319,9 @@ def _mapped(address: int, size: int) -> MappedRange:
 
 @dataclass(frozen=True, slots=True)
 class PoolColumn:
-    """Pool of each entry.
+    """Pool of each entry of a trace.
 
-    number: index of the entry's pool in `ids`; -1 for the default pool.
+    number: for each entry, the index of its pool in `ids`; -1 for the default pool.
     ids: ids of the pools.
     """
 
@@ -327,10 +330,10 @@ class PoolColumn:
 
 
 def pools_of(trace: Trace) -> PoolColumn:
-    """Determine the private pool of each entry, from its pool id or its address."""
+    """Return the private pool of each entry, from its pool id, or else from its address."""
     if trace.pool_ids:
         known = (-1 if pool == DEFAULT_POOL else i for i, pool in enumerate(trace.pool_ids))
-        numbers = np.array([*known, -1], dtype=np.int32)  # -1: for entries without a pool id
+        numbers = np.array([*known, -1], dtype=np.int32)  # last item: entries without a pool id
         return PoolColumn(numbers[trace.pool_id], trace.pool_ids)
     private = [segment for segment in trace.segments if segment.pool_id != DEFAULT_POOL]
     ids = tuple(dict.fromkeys(segment.pool_id for segment in private))
@@ -338,12 +341,12 @@ def pools_of(trace: Trace) -> PoolColumn:
     for first, base, end, pool_id in _held(trace, private):
         addr = trace.addr[first:]
         number[first:][(addr >= base) & (addr < end)] = ids.index(pool_id)
-    number[any_of(trace.action, (Action.OOM,))] = -1  # its address is a number of bytes
+    number[any_of(trace.action, (Action.OOM,))] = -1  # the address of an oom is a number of bytes
     return PoolColumn(number, ids)
 
 
 _Held = tuple[int, int, int, PoolId]
-"""Addresses [start, end) of a private pool: (entry that obtained them, start, end, pool id).
+"""Addresses of a private pool: (entry that obtained them, start, end, pool id).
 
 The entry is 0 if the pool had the addresses before the first entry.
 """

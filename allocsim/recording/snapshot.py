@@ -1,7 +1,7 @@
-"""Read recordings of PyTorch's memory history, in the layout of any release.
+"""Convert snapshots of PyTorch's memory history, from any PyTorch release, to recordings.
 
-A snapshot is untrusted: every used value is checked, and the size of its file limits the number of
-objects that are created.
+A snapshot is untrusted: every used value is checked, and the size of the file limits the number of
+created objects.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ _MAX_DEVICES = 1024
 
 
 def read_snapshot(path: str, value: object, size: int) -> Recording:
-    """Convert the object that a pickled or JSON snapshot contains to a recording.
+    """Convert a snapshot to a recording.
 
+    path: name of the file, for errors.
+    value: plain Python values that a pickle or JSON file contains.
     size: bytes of the file, which limit the number of entries, segments, blocks and frames.
     """
     markers: set[str] = set()

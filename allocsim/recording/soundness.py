@@ -33,7 +33,8 @@ class Defect:
 
     severity: "error" if the recording cannot be replayed, else "note".
     text: description for the user.
-    entry, device: position in the recording; None if the defect concerns the whole file or device.
+    entry: index of the entry; None if the defect concerns no single entry.
+    device: index of the device; None if the defect concerns the whole file.
     check: name of the check that found it: "contents", "layout", "segments", "overlap",
         "free_without_allocation", "history", "alignment", "clock", "mid_run", "ring", "reader" or
         "backend".
@@ -51,8 +52,8 @@ def find_defects(
 ) -> tuple[Defect, ...]:
     """Return all defects of `recording`, errors first.
 
-    starts: dictionary that receives the segments of each device before its first entry, by device
-        number; devices without entries or with contradictions are left out.
+    starts: dictionary to fill: it gets, keyed by device index, the segments of each device before
+        its first entry.  Devices without entries or with contradictions are left out.
     """
     return _find_defects(recording, {}, {} if starts is None else starts)
 
@@ -60,8 +61,8 @@ def find_defects(
 def refuse_unsound(recording: Recording) -> dict[int, Rewound]:
     """Raise RecordingError if the recording contradicts itself or cannot be replayed.
 
-    Return the state of each device before its first entry, by device number.  Overlapping blocks
-    are not refused; see `refuse_overlaps`.
+    Return a dictionary from device index to the state of the device before its first entry.
+    Overlapping blocks are not searched here, but by `refuse_overlaps`.
     """
     rewound: dict[int, Rewound] = {}
     _refuse_errors(recording, _find_defects(recording, rewound, {}, compares_blocks=False))
@@ -99,7 +100,7 @@ def _find_defects(
     found = list(_about_file(recording))
     unrounded = unrounded_until(recording.releases or RELEASES)
     for trace in recording.devices:
-        if recording.is_requests:  # without segments there is no state to check
+        if recording.is_requests:  # without segments, there is no final state to check
             found += _order(trace)
         else:
             found += _about_device(trace, unrounded, rewound, starts, compares_blocks)

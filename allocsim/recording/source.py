@@ -1,7 +1,6 @@
-"""Open recordings, and logs that a user gives in place of a recording.
+"""Open recordings, and text logs that a user passes in place of a recording.
 
-The format is detected from the first bytes.  Compressed files are unpacked to a temporary file; a
-log is read as text.
+The format is detected from the first bytes.  Compressed files are unpacked to a temporary file.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def packing_in(file: BinaryIO) -> Compression | None:
 def open_source(path: str, enough: int | None = None) -> Iterator[BinaryIO]:
     """Yield the file at `path`, open at its start and unpacked if it is compressed.
 
-    enough: number of unpacked bytes that the caller needs; None for the whole file.
+    enough: number of unpacked bytes that the caller needs at least; None for the whole file.
     """
     with ExitStack() as files:
         try:
@@ -83,7 +82,7 @@ def open_source(path: str, enough: int | None = None) -> Iterator[BinaryIO]:
 
 def _regular(path: str) -> BinaryIO:
     if Path(path).exists() and not Path(path).is_file():
-        # Opening a pipe would wait for its writer.
+        # Opening a named pipe would wait for a writer.
         what = "a directory" if Path(path).is_dir() else "not a regular file"
         raise RecordingError(path, f"is {what}, expected a recording's file")
     return Path(path).open("rb")
@@ -117,11 +116,14 @@ def kind_of(path: str, head: bytes) -> Kind:
 
 
 def is_recording(head: bytes) -> bool:
-    """Return True if a file that begins with `head` is a recording rather than a log."""
+    """Return True if a file is a recording, and False if it is a log.
+
+    head: first bytes of the file, unpacked.
+    """
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if head[:1] == b"\x80" or packing_of(head) is not None:
         return True
-    if text[:1] == b"<":  # a page without a snapshot, such as a saved forum thread, is text
+    if text[:1] == b"<":  # other pages, such as a saved forum thread, count as logs
         return b'"base64"' in head
     if _is_json(text):
         return bool(_NAMED.search(head) or _NUMBERS.match(text))
@@ -129,7 +131,7 @@ def is_recording(head: bytes) -> bool:
 
 
 def _is_json(text: bytes) -> bool:
-    # A log may begin with "[INFO]".
+    # A "[" alone is not JSON: a log may begin with "[INFO]".
     return text[:1] == b"{" or _LIST.match(text) is not None
 
 
@@ -167,7 +169,7 @@ TEXTS = (
      rb"|llama_context|ggml_\w{1,40}|llama_model_load\w*):"
      rb'|ggml-cuda|llama runner process|msg="(?:offloaded )?model weights'),
 )  # fmt: skip
-"""Kinds of logs and tables that are recognised: (short name, description, regular expression)."""
+"""Known kinds of logs and tables: (short name, description, pattern of the text)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,7 @@ class FileForm:
     sha256: digest of the bytes on disk, in hexadecimal.
     kind: format, such as "pickle".
     packing: compression, "gzip", "xz", "zstd" or "zip"; "" for an uncompressed file.
-    protocol: protocol of a pickle; None for other kinds of file.
+    protocol: protocol number of a pickle; None for other formats.
     """
 
     size: int
@@ -188,7 +190,7 @@ class FileForm:
     protocol: int | None
 
     def __str__(self) -> str:
-        """Return the format in words, e.g. "pickle, protocol 4, gzip"."""
+        """Return the format as text, e.g. "pickle, protocol 4, gzip"."""
         parts = [self.kind]
         parts += [f"protocol {self.protocol}"] * (self.protocol is not None)
         return ", ".join([*parts, *[self.packing] * bool(self.packing)])
@@ -216,12 +218,15 @@ def sha256_of(path: str) -> str:
 
 
 ENDINGS = (".pickle", ".pkl", ".json", ".npz")
-"""File name endings of recordings; .gz, .xz, .zst or .zip may follow."""
+"""File name endings of recordings; an ending of a compression, such as .gz, may follow."""
 _PACKED = (".gz", ".xz", ".zst", ".zip")
 
 
 def recordings_in(folder: Path) -> list[Path]:
-    """Return the recordings in `folder` and its subfolders, sorted; [] if there is no folder."""
+    """Return the paths of recordings in `folder` and its subfolders, sorted by path.
+
+    The names of the files decide.  Return [] if there is no such folder.
+    """
     found = [
         path
         for path in folder.rglob("*")
@@ -262,7 +267,10 @@ def _unpacked(path: str, packing: Compression, file: BinaryIO, enough: int) -> b
 
 
 def decoded(log: bytes, name: str) -> str:
-    """Return the text of a log, decoded as UTF-8, or as UTF-16, which Windows shells write."""
+    """Return the text of a log in UTF-8, or in UTF-16 as Windows shells write it.
+
+    name: path of the log, for errors.
+    """
     if len(log) > LONGEST_LOG:
         raise RecordingError(name, f"has more than {LONGEST_LOG} bytes; cut the error out of it")
     if not log.strip():

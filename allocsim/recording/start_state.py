@@ -1,10 +1,10 @@
-"""Reconstruct the segments before an entry by undoing it and all later entries.
+"""Reconstruct the segments before an entry by undoing this and all later entries.
 
-The result is empty for a recording that began on an empty device.  It is exact, except that the
-pool of a released segment is a guess if the entries have no pool_id.
+For a recording that began on an empty device, there are none before the first entry.  The result is
+exact, with one exception: if entries have no pool_id, the pools of released segments are guesses.
 """
 
-# Undoing a free_completed makes a block pending, undoing a free_requested makes it allocated, and
+# Undoing a free_completed makes the block pending, undoing a free_requested makes it allocated, and
 # undoing an alloc makes it free space. Undoing a segment_alloc removes the segment, and undoing a
 # segment_free adds it as one free block; segment_map and segment_unmap are undone in the same way.
 # In a recording without pool_id, a freed segment is assigned to the default pool, and to the small
@@ -33,10 +33,10 @@ _LARGE_HANDLE = 20 * MIB
 
 @dataclass(frozen=True, slots=True)
 class MappedRange:
-    """Mapped addresses [start, end) of an expandable segment.
+    """Range [start, end) of mapped addresses of an expandable segment.
 
     is_small: True for the small pool; None if unknown.
-    frames: stack number; -1 without a stack.
+    frames: stack index; -1 without a stack.
     """
 
     start: int
@@ -68,7 +68,7 @@ class MappedRanges:
         return iter(self._ranges)
 
     def add(self, new: MappedRange) -> bool:
-        """Map `new`, merged with its neighbours; return False if it overlaps a mapped range."""
+        """Add `new`, merged with adjacent ranges; if it overlaps a range, only return False."""
         at = self._place(new.start, new.end)
         if at is None:
             return False
@@ -88,14 +88,14 @@ class MappedRanges:
         return self._place(start, end) is None
 
     def _place(self, start: int, end: int) -> int | None:
-        """Return the index for a new range [start, end); None if it overlaps a mapped range."""
+        """Return the index at which to insert [start, end); None if it overlaps a mapped range."""
         at = bisect_right(self._ranges, start, key=lambda r: r.start)
         is_after = at == 0 or self._ranges[at - 1].end <= start
         is_before = at == len(self._ranges) or end <= self._ranges[at].start
         return at if is_after and is_before else None
 
     def cut(self, start: int, end: int) -> bool:
-        """Unmap [start, end); return False and change nothing if no single range contains it."""
+        """Remove [start, end) from its range; if no single range contains it, only return False."""
         at = bisect_right(self._ranges, start, key=lambda r: r.start) - 1
         if at < 0 or self._ranges[at].end < end:
             return False
@@ -114,7 +114,7 @@ _SMALL_SEGMENT = 2 * MIB
 
 
 def round_to_512(size: int) -> int:
-    """Return the bytes to which the default options round a request (semantics 1.2)."""
+    """Return a requested size, rounded under the default options (semantics.md, section 1.2)."""
     return max(512, round_up(size, 512))
 
 
@@ -127,17 +127,18 @@ def start_state(
 ) -> tuple[SegmentState, ...]:
     """Return the segments before entry `entry`, sorted by address; empty for an empty device.
 
-    rounded: function from requested to rounded bytes (roundup_power2_divisions changes it).
+    rounded: function from requested bytes to rounded bytes; roundup_power2_divisions changes it.
     max_split_size: blocks of at least this many bytes are never split; None for no limit.
+
     Raises RecordingError, naming the entry, if the entries do not lead to the final segments.
     """
     return Rewound(trace, entry).state(rounded=rounded, max_split_size=max_split_size)
 
 
 class Rewound:
-    """Live blocks and segments of a device before an entry, computed by undoing the later entries.
+    """Live blocks and segments of a device before an entry, found by undoing the later entries.
 
-    The object does not depend on settings; `state` computes the sizes of blocks for given settings.
+    Some sizes of blocks depend on the allocator settings; `state` computes them.
 
     Raises RecordingError, naming the entry, if the entries do not lead to the final segments.
     """
@@ -160,7 +161,7 @@ class Rewound:
 
     @property
     def has_overlaps(self) -> bool:
-        """True if two segments overlapped at some entry after the one given to the constructor."""
+        """True if two segments overlapped at any of the undone entries."""
         return self._rewind.has_overlaps
 
     def state(
@@ -169,13 +170,13 @@ class Rewound:
         rounded: Callable[[int], int] = round_to_512,
         max_split_size: int | None = None,
     ) -> tuple[SegmentState, ...]:
-        """Return the segments before the entry given to the constructor; see `start_state`."""
+        """Return the segments before the entry; the parameters are those of `start_state`."""
         limit = -1 if max_split_size is None else max_split_size
         return self._rewind.state(LaterAllocs(self._trace, self._entry), rounded, limit)
 
 
 def trimmed(trace: Trace, first: int, last: int) -> Trace:
-    """Return a trace of the entries [first, last), with the segments after entry `last` - 1."""
+    """Return a trace of the entries [first, last) and of the segments after entry `last` - 1."""
     first, last, _ = slice(first, last).indices(len(trace))
     columns = {name: column[first:last] for name, column in trace.columns().items()}
     segments = trace.segments if last == len(trace) else start_state(trace, last)

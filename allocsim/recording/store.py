@@ -1,12 +1,12 @@
 """Read and write column files (.npz with one array per column), and cache large recordings.
 
-The array `0.size` is the column `size` of device 0.  All data other than columns is in one JSON
-text, the array `recording`, with the keys of PyTorch's snapshots.
+The array named "0.size" is the column `size` of device 0.  All other data is a JSON text with the
+keys of PyTorch's snapshots, in the array named "recording".
 """
 
-# A cached file is used only if the source still has the size, modification time and SHA-256 that it
-# stores, and the reader code is unchanged. An error of the cache is never raised. The cache is in
-# the user's own folder, because a folder of recordings may be untrusted, watched or read-only.
+# A cached file is used only if the code of the readers is unchanged, and the source file still has
+# the stored size, modification time and SHA-256. Errors of the cache are never raised. The cache is
+# in the user's own folder, because a folder of recordings may be untrusted, watched or read-only.
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def _column(
 
 _FOLDER, _OFF = "ALLOCSIM_CACHE", "ALLOCSIM_NO_CACHE"
 _LONG = 250_000
-"""Fewest entries of a recording that is cached; smaller recordings load quickly."""
+"""Number of entries from which a recording is cached; smaller recordings load quickly."""
 _MOST_BYTES = 2 * GIB
 _MAGIC = b"allocsim columns 1\n"
 _LONGEST_KEY = 4096
@@ -269,9 +269,9 @@ _UNREADABLE = (OSError, RecordingError, ValueError, RuntimeError)
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """Identity of a source file and of the code that reads it, stored in a cached file.
+    """Identity of a source file and of the code that reads it; a cached file contains it.
 
-    The cached file is used only if both are unchanged.
+    The cached file is valid only while both are unchanged.
 
     source, size, mtime_ns, sha256: path, bytes, modification time and digest of the source file.
     readers: SHA-256 of the code that reads recordings.
@@ -285,10 +285,10 @@ class _Key:
 
 
 def with_cache(path: str, read: Callable[[str], Recording]) -> Recording:
-    """Return the recording at `path`, from the cache if valid, else by calling `read(path)`.
+    """Return the recording at `path` from the cache; if it is not there, call `read(path)`.
 
-    Environment: ALLOCSIM_NO_CACHE disables the cache; ALLOCSIM_CACHE is its folder (default:
-    ~/.cache/allocsim).
+    Environment variables: ALLOCSIM_NO_CACHE disables the cache; ALLOCSIM_CACHE is its folder
+    (default: ~/.cache/allocsim).
     """
     place = _place(path)
     if place is None:
@@ -326,7 +326,7 @@ def _kept(path: str, place: Path) -> Recording | None:
             return None
         from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  (slow; hardly needed)
 
-        # The digest and the columns take equally long to read, and both release the GIL.
+        # Computing the digest and reading the columns take equally long, and both release the GIL.
         with ThreadPoolExecutor(1) as beside:
             digest = beside.submit(sha256_of, now.source)
             recording = read_npz(path, file)

@@ -1,7 +1,7 @@
-"""Read a pickled snapshot directly to columns, without creating an object per entry.
+"""Read a pickled snapshot directly to columns, without creating an object for each entry.
 
-A file that this module cannot read is left to `unpickle`, which gives the same result and reports
-errors.  Nothing is executed.
+If this module cannot read a file, `unpickle` reads it with the same result, and reports errors.
+Nothing in the file is executed.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ _MOST_SHAPES = 4
 
 
 def read_straight(file: BinaryIO, operations: int) -> object:
-    """Return the value pickled in `file`, with `Packed` in place of lists of entries.
+    """Return the value pickled in `file`, with `Packed` columns in place of lists of entries.
 
-    Raises OtherForm for anything but plain values in protocol 4 or 5 with pickle frames, and if
-    more than `operations` pickle operations must be read one at a time.
+    operations: largest number of pickle operations to read singly.
+
+    Raises OtherForm if there are more of them, or if the pickle is not of plain values in protocol
+    4 or 5, with frames.
     """
     machine = _Machine(Window(file), operations)
     try:
@@ -60,8 +62,8 @@ def _with_columns(value: object, packed: dict[int, tuple[list[Any], Packed]]) ->
 
 class _Machine:
     # `_stack` has the values above the newest MARK operation, `_below` the values under each MARK.
-    # `packed` has, by id of a list, the list whose first items were moved to columns, and the
-    # columns.
+    # `packed` is for lists whose first entries were moved to columns: it is a dictionary from the
+    # id() of the list to the list and its columns.
 
     __slots__ = (
         "objects", "packed", "_at", "_below", "_budget", "_parsed", "_seam",
@@ -107,7 +109,7 @@ class _Machine:
         }
 
     def run(self) -> Any:
-        # A local variable: stored on self, it would form a cycle that keeps the memo alive.
+        # The table is a local variable: on `self`, it would form a cycle that keeps the memo alive.
         window, operations = self._window, self._table()
         while True:
             if self._at >= window.soft_end:
@@ -134,7 +136,7 @@ class _Machine:
     def _argument(self, length: int) -> bytes:
         begin, self._at = self._at, self._at + length
         if self._at > self._seam:
-            # The operation's code directly precedes its argument, in the same frame.
+            # An operation's code directly precedes its argument, in the same frame.
             self._seam = self._window.seam_after(begin - 1)
             if self._at > self._seam:
                 raise OtherForm("an operation beyond its frame")

@@ -1,6 +1,6 @@
-"""Recorded history of one device as columns: item i of every column is entry i.
+"""Recorded history of one device as columns: item i of each column is a field of entry i.
 
-Files store the codes of `Action`, so an existing code must never change (semantics 6.1).
+The values of `Action` are stored in files, so they must never change (semantics.md, section 6.1).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from allocsim.state import INACTIVE, PENDING, BlockState, PoolId, SegmentState
 
 
 class Action(IntEnum):
-    """Action of an entry; `text` is PyTorch's name for it."""
+    """Action of a recorded entry; property `text` is PyTorch's name of the action."""
 
     ALLOC = 0
     FREE_REQUESTED = 1
@@ -41,33 +41,33 @@ class Action(IntEnum):
 
 
 ACTION_CODES = {action.text: int(action) for action in Action}
-"""Code of each action, by PyTorch's name."""
+"""Dictionary from PyTorch's name of an action to its code."""
 
 INPUT_ACTIONS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.OOM)
-"""Actions that a replay repeats.
+"""Actions of entries that a replay repeats.
 
-Entries with other actions are results of the allocator, and a replay only compares them.
+Other actions, such as segment_alloc, are the allocator's own; a replay only compares them.
 """
 
 BLOCK_ACTIONS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
-"""Actions on blocks.  Among the entries of one address, allocations and frees alternate."""
+"""Actions on blocks.  At any one address, allocations and frees alternate."""
 
 
 class Turn(IntEnum):
-    """Kind of change of one block: allocation, whole free, or one of the two parts of a free.
+    """Kind of change of a block: allocation, complete free, or one of the two parts of a free.
 
-    ALLOC, FREE_REQUESTED and FREE_COMPLETED have the codes of `Action`.
+    ALLOC, FREE_REQUESTED and FREE_COMPLETED have the values of `Action`.
     """
 
     ALLOC = Action.ALLOC
     FREE_REQUESTED = Action.FREE_REQUESTED
     FREE_COMPLETED = Action.FREE_COMPLETED
     FREE = 3
-    """Whole free: a free_requested and the free_completed right after it, as one change."""
+    """Complete free: a free_requested and the free_completed that directly follows it."""
 
 
 def completes_at_once(action: NDArray[np.uint8], addr: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return a mask of the free_completed entries right after the free_requested of their block."""
+    """Return a mask of the free_completed entries that directly follow their free_requested."""
     at_once = any_of(action, (Action.FREE_COMPLETED,))
     at_once[:1] = False
     at_once[1:] &= any_of(action[:-1], (Action.FREE_REQUESTED,)) & (addr[1:] == addr[:-1])
@@ -78,8 +78,9 @@ def completes_at_once(action: NDArray[np.uint8], addr: NDArray[np.uint64]) -> ND
 class BlockLives:
     """Lifetimes of the blocks of a recording, in order of allocation.
 
-    born, freed, completed: entries of the allocation, of the free, and of the free's completion;
-        the number of all entries for a free or completion that does not occur.
+    born: entry of the block's allocation.
+    freed, completed: entries of the block's free_requested and free_completed; the number of all
+        entries if there is none.
     """
 
     born: NDArray[np.int64]
@@ -89,10 +90,11 @@ class BlockLives:
 
 @dataclass(frozen=True, slots=True)
 class ByAddress:
-    """Allocations and frees sorted by address; at one address they keep the recorded order.
+    """Allocations and frees as columns, sorted by address; at one address, in recorded order.
 
-    entry: entry number; for a FREE, the number of its free_completed.
-    kind: code of `Turn`.
+    entry: index of the entry; for a FREE, the index of its free_completed.
+    addr: address.
+    kind: value of `Turn`.
     goes_on: True if the next item of the columns has the same address.
     """
 
@@ -123,7 +125,7 @@ class ByAddress:
         return cls(entry, addr, kind, goes_on)
 
     def since(self, first: int) -> ByAddress:
-        """Return the allocations and frees without those of entries before number `first`."""
+        """Return the allocations and frees without those before entry `first`."""
         if not first:
             return self
         kept = self.entry >= first
@@ -134,13 +136,13 @@ class ByAddress:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Blocks of all segments as columns, in order of their addresses; each has one item per block.
+    """Blocks of all segments, sorted by address, and their fields as columns.
 
     requested_size: bytes before rounding.
-    is_active: True if allocated or waiting for a free to complete.
-    is_pending: True if waiting for a free to complete.
+    is_active: True if the block is allocated, or its free is not complete.
+    is_pending: True if the block is freed, but its free is not complete.
     is_small: True if the segment is in the small pool.
-    are_sound: True if the blocks cover their segments without gaps and no segments overlap.
+    are_sound: True if the blocks cover their segments without gaps, and no segments overlap.
     """
 
     blocks: Sequence[BlockState]
@@ -154,7 +156,7 @@ class Tiles:
 
     @classmethod
     def of(cls, segments: Sequence[SegmentState]) -> Tiles | None:
-        """Build the columns of `segments`; None if a number does not fit in 64 bits."""
+        """Return the columns of `segments`; None if a number does not fit in 64 bits."""
         blocks = [block for segment in segments for block in segment.blocks]
         states = [block.state for block in blocks]
         try:
@@ -200,13 +202,13 @@ def _are_sound(
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a device's trace (semantics 6.1 and 6.3).
+    """One entry of a device's trace (semantics.md, sections 6.1 and 6.3).
 
     addr: address; for an oom, the free bytes of the device.
-    size: bytes.  For allocations and frees it is the requested size before rounding, for an oom the
-        requested size after rounding, and for segments the size of the segment.
+    size: bytes.  Allocations and frees have the requested size before rounding, an oom has it after
+        rounding, and segment entries have the size of the segment.
     stream: raw cudaStream_t handle; 0 for the default stream.
-    time_us: microseconds; None if not recorded.
+    time_us: time in microseconds; None if not recorded.
     frames: stack frames, innermost first; empty if not recorded.
     pool_id, compile_context, user_metadata: None if not recorded.
     """
@@ -226,16 +228,18 @@ class Entry:
 class Trace:
     """Entries of one device, and its segments after the last entry.
 
-    action: codes of `Action`.
+    device: index of the device.
+    action: values of `Action`.
     addr: address; for an oom, the free bytes of the device.
     size: bytes; of allocations and frees, the requested size before rounding.
     stream: raw cudaStream_t handle; 0 for the default stream.
-    frames: stack number in `frame_table`; -1 for an entry without a stack.
+    frames: stack index in `frame_table`; -1 for an entry without a stack.
     pool_id: index into `pool_ids`; -1 for an entry without a pool id.
-    time_us: microseconds; None if not recorded.
-    compile_context, user_metadata: index into `texts`, -1 for an entry without the text; None if
+    segments: segments after the last entry.
+    time_us: time in microseconds; None if not recorded.
+    compile_context, user_metadata: index into `texts`; -1 for an entry without the text.  None if
         not recorded.
-    marks: calls that are not entries, such as empty_cache(), in order; recorded by allocsim only.
+    marks: calls that are not entries, such as empty_cache(), in order; only allocsim records them.
     """
 
     device: int
@@ -288,12 +292,12 @@ class Trace:
         return (self[index] for index in range(len(self)))
 
     def columns(self) -> dict[str, NDArray[np.generic]]:
-        """Return the columns that were recorded, by name."""
+        """Return the columns that were recorded, keyed by field name."""
         values = ((part.name, getattr(self, part.name)) for part in fields(self))
         return {name: value for name, value in values if isinstance(value, np.ndarray)}
 
     def inputs(self) -> NDArray[np.intp]:
-        """Return the numbers of the entries of requests, frees and out-of-memory errors."""
+        """Return the indices of the entries for requests, frees and out-of-memory errors."""
         return np.flatnonzero(any_of(self.action, INPUT_ACTIONS))
 
     @cached_property
@@ -306,21 +310,24 @@ class Trace:
         return Tiles.of(self.segments)
 
     def most_reserved(self, held: int) -> int:
-        """Return the peak of reserved bytes, with `held` bytes reserved before the first entry."""
+        """Return the highest reserved bytes after any entry.
+
+        held: bytes that are reserved before the first entry.
+        """
         _, after = self._reserved()
         return held + max(0, int(after.max(initial=0)))
 
     def reserved_after(self, entries: NDArray[np.intp], held: int) -> NDArray[np.int64]:
         """Return the reserved bytes after each entry in `entries`.
 
-        held: bytes reserved before the first entry.
+        held: bytes that are reserved before the first entry.
         """
         moved, after = self._reserved()
         return held + np.append(0, after)[np.searchsorted(moved, entries, side="right")]
 
     @cached_property
     def driver_addresses(self) -> tuple[int, int]:
-        """Address of the segment that was obtained first, and the highest end of all segments."""
+        """Address of the first segment that was obtained, and the highest end of any segment."""
         grown = np.flatnonzero(any_of(self.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)))
         bases = self.addr[grown]
         ends: list[int] = (bases + self.size[grown].astype(np.uint64)).tolist()

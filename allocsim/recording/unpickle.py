@@ -1,12 +1,12 @@
-"""Read a pickle of plain values as Python objects, without executing it.
+"""Read a pickle of plain values as Python objects, without executing any code in it.
 
-Before unpickling, a pickle is refused if it has an operation that plain values do not need, or if
-it would need too much memory for the size of the file.
+A pickle is checked before it is unpickled.  It is refused if it has an operation that plain values
+do not need, or if its objects would need too much memory for the size of the file.
 """
 
-# The only tuples are pairs of integers (pool ids), since hashing tuples nested a million deep would
-# overflow the interpreter's stack. The scan takes 0.7 s for a million entries (88 MB), because one
-# regular expression matches many operations at once, and Python code runs only for texts.
+# The only accepted tuples are pairs of integers (pool ids), since hashing tuples nested a million
+# deep would overflow the interpreter's stack. The check takes 0.7 s for a million entries (88 MB):
+# one regular expression matches many operations at once, and Python code runs only for texts.
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def unpickle(path: str, file: BinaryIO) -> object:
-    """Return the plain value pickled in `file` without executing anything."""
+    """Return the value pickled in `file`, without executing any code in it.
+
+    path: name of the file, for errors.
+    """
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         scan(path, data)
         counts = np.zeros(256, dtype=np.int64)
@@ -76,7 +79,11 @@ def unpickle(path: str, file: BinaryIO) -> object:
 
 
 def check_density(path: str, size: int, *, dicts: int, lists: int) -> None:
-    """Raise RecordingError if a file of `size` bytes would need too much memory for its size."""
+    """Raise RecordingError if a file would need too much memory for its size.
+
+    size: bytes of the file.
+    dicts, lists: numbers of dictionaries and lists that the file creates.
+    """
     estimate = dicts * _DICT_BYTES + lists * _LIST_BYTES + size * _PLAIN_FACTOR
     if estimate > max(_ALWAYS_ALLOWED, size * _MAX_FACTOR):
         raise RecordingError(

@@ -1,7 +1,7 @@
 """Read files that contain only requests and frees, without segments.
 
-`Recording.notes` describes the missing data.  Addresses in such a file only distinguish blocks, so
-a replay uses the sizes and cannot check its addresses.
+`Recording.notes` describes the missing data.  Addresses of these recordings only distinguish
+blocks, so a replay cannot be compared with recorded addresses.
 """
 
 from allocsim.recording.requests.profiler import is_profiler_trace, read_profiler_trace

@@ -1,8 +1,8 @@
 """Conversion of requests and frees to the columns of a trace, and of recorded calls to stacks.
 
-It serves files without segments and driver calls, such as traces of PyTorch's profiler.
-If a file frees a block that it never requested, a request for it is inserted at the beginning.  A
-free that does not name its block frees the most recently requested live block of its size.
+The readers of files without segments use it, such as traces of PyTorch's profiler.  If a file frees
+a block that it never requests, a request for it is inserted at the beginning.  If a free does not
+identify its block, it frees the most recently requested live block of its size.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from allocsim.recording.frames import Frame, FrameInterner, FrameTable
 from allocsim.recording.trace import Action, Trace
 
 _Row = tuple[int, int, int, int, int, int]
-"""Entry: (code of the action, address, bytes, stream, time in microseconds, stack number)."""
+"""Entry to write: (action code, address, bytes, stream, time in microseconds, stack index)."""
 
 _UNKNOWN_STEP = 512
 _PAGE = 2 << 20
@@ -38,8 +38,8 @@ class RequestColumns:
         self._named: set[Hashable] = set()
         self._next_name = 0
         self.n_lost = 0
-        """Number of rows that the file lacks: a free between two requests at the same address, or a
-        request between two frees."""
+        """Number of missing requests and frees: a free is missing between two requests for the same
+        block, and a request between two frees of it."""
 
     @property
     def n_before(self) -> int:
@@ -60,8 +60,8 @@ class RequestColumns:
         """Add a request of `size` bytes.
 
         name: address or id of the block; None if the file has neither.
-        time: microseconds.
-        stack: stack number; -1 without a stack.
+        time: time in microseconds.
+        stack: stack index; -1 without a stack.
         group: any value, such as the category of the block.  A free without a name frees the newest
             live block of the same size and group.
         """
@@ -78,9 +78,9 @@ class RequestColumns:
     def free(
         self, size: int, name: int | None, *, time: int, stack: int = -1, group: Hashable = None
     ) -> None:
-        """Add a free; the parameters are those of `alloc`.
+        """Add a free of a block; other parameters are those of `alloc`.
 
-        size: bytes of the block; 0 if unknown, which is allowed only for a block with a name.
+        size: bytes of the block; 0 if unknown, which requires a name.
         """
         key = self._key(size, name, group)
         if not self._live.get(key) and key in self._named:
@@ -95,7 +95,7 @@ class RequestColumns:
         self._end(key, time, stack)
 
     def request_free(self, name: int, *, time: int, stack: int = -1) -> bool:
-        """Add a free_requested; return False without a change if the block was not requested."""
+        """Add a free_requested entry; if the block is not live, only return False."""
         held = self._live.get((name,))
         if not held:
             return False
@@ -104,7 +104,7 @@ class RequestColumns:
         return True
 
     def complete_free(self, name: int, *, time: int, stack: int = -1) -> bool:
-        """Add a free_completed; return False without a change if the block was not requested."""
+        """Add a free_completed entry; if the block is not live, only return False."""
         held = self._live.get((name,))
         if not held:
             return False
@@ -113,20 +113,20 @@ class RequestColumns:
         return True
 
     def change_group(self, size: int, group: Hashable, other: Hashable) -> None:
-        """Move the newest live block without a name from one group to another.
+        """Move the newest live block of a group to another group.
 
-        size: bytes of the block.
-        group, other: old and new group of the block; see `alloc`.
+        size: bytes of the block, which must have no name.
+        group, other: old and new group, as given to `alloc`.
         """
         held = self._live.get(self._key(size, None, group))
         if held:
             self._live.setdefault(self._key(size, None, other), []).append(held.pop())
 
     def add_older_blocks(self, size: int, stack: int) -> None:
-        """Add requests for blocks from before the file begins, which no row of the file frees.
+        """Add blocks that were allocated before the file begins and are never freed.
 
-        size: bytes of all these blocks.
-        stack: their stack number; -1 without a stack.
+        size: bytes of these blocks together.
+        stack: stack index for these blocks; -1 without a stack.
         """
         left = size % _PAGE
         for piece in (size - left, min(left, _SMALL), max(left - _SMALL, 0)):
@@ -138,7 +138,11 @@ class RequestColumns:
     def trace(
         self, device: int, frame_table: FrameTable, *, has_times: bool, before: int = -1
     ) -> Trace:
-        """Return the trace; `before` is the stack number of blocks from before the file began."""
+        """Return the trace of the added requests and frees.
+
+        has_times: True if the times of entries are known.
+        before: stack index for blocks from before the file begins that have no stack; -1 for none.
+        """
         start = self._first_time()
         stacks = ((*row[:4], start, before if row[5] < 0 else row[5]) for row in self._before)
         rows = [*sorted(stacks, key=lambda row: row[1]), *self._rows]
@@ -179,19 +183,19 @@ _MOST_FRAMES = 200
 
 _Thread = tuple[str, str]
 _Call = tuple[float, float, str, str]
-"""Call: (begin, end, name, stack of its callers); times are in microseconds, and the stack is ""
-unless the trace stores it, as old traces do."""
+"""Call: (begin, end, name, stack of its callers); times are in microseconds.  The stack is a text
+that only old traces store, else ""."""
 
 
 class CallStacks:
-    """Calls in a profiler's trace, by thread; they give the stack of a thread at any moment."""
+    """Calls of each thread in a profiler's trace, from which the stack at any time is derived."""
 
     def __init__(self) -> None:
         self._calls: dict[_Thread, list[_Call]] = {}
         self._numbers: dict[str, int] = {}
 
     def add(self, event: dict[str, Any]) -> None:
-        """Add an event of the trace if it is a call of a Python function or operator."""
+        """Add an event of the trace, if it is the call of a Python function or operator."""
         name, begin, lasts = event.get("name"), event.get("ts"), event.get("dur")
         if event.get("cat") not in _CALLS or not isinstance(name, str):
             return
@@ -211,7 +215,10 @@ class CallStacks:
     def stacks(
         self, moments: Sequence[tuple[_Thread, float]], interner: FrameInterner
     ) -> list[int]:
-        """Return the stack number at each moment (thread, microseconds); -1 if no call ran."""
+        """Return the stack index at each moment (thread, microseconds); -1 if no call was running.
+
+        interner: table to which the stacks are added.
+        """
         found = [-1] * len(moments)
         by_thread: dict[_Thread, list[int]] = {}
         for number, (thread, _) in enumerate(moments):
@@ -237,7 +244,7 @@ class CallStacks:
         frames: list[int] = []
         for _, _, name, beside in reversed(around[-_MOST_FRAMES:]):
             frames.append(self._frame(name, interner))
-            if beside:  # it has the whole stack, including the outer calls
+            if beside:  # the whole stack is stored, including outer calls
                 frames += [self._frame(line, interner) for line in beside.split(";")]
                 break
         return interner.stack(frames[:_MOST_FRAMES])

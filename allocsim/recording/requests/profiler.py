@@ -1,7 +1,7 @@
 """Read requests and frees from traces of PyTorch's profiler (Kineto, Chrome format).
 
-Events are sorted by (ts, Ev Idx), the order of the calls of the allocator.  Bytes are sizes of
-blocks; a trace contains no streams, pools or segments.
+Events are sorted by (ts, Ev Idx), which is the order of the allocator's calls.  Their bytes are
+sizes of blocks, after rounding.  A trace contains no streams, pools or segments.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _COLON = re.compile(r"\s*:\s*")
 _MEMORY, _OOM = "[memory]", "[OutOfMemory]"
 _MODELLED = {1: "CUDA", 6: "HIP"}
 _OTHERS = {0: "CPU", 12: "XPU", 13: "MPS", 15: "HPU", 19: "MTIA", 20: "a backend of its own"}
-"""Names of c10::DeviceType values that are not replayed; 20 is PrivateUse1 (NPU, MUSA, MLU, …)."""
+"""Names of the device types (c10::DeviceType) that are not replayed; 20 is PrivateUse1, used for
+NPU, MUSA, MLU and others."""
 _MOST_DEVICES = 1024
 _DEEPEST = "is nested too deeply to be a profiler trace"
 _BEFORE = Frame("<before>", "held when the trace began", 0)
@@ -38,8 +39,8 @@ _Event = dict[str, Any]
 
 
 class _Moved(NamedTuple):
-    # A `[memory]` event.  ts in microseconds; `order` sorts events of equal ts; `moved` is the
-    # bytes of the block, negative for a free; `thread` has the ids of process and thread.
+    # An event named "[memory]".  ts: time in microseconds.  order: sorts events of equal ts.
+    # moved: bytes of the block, negative for a free.  thread: ids of process and thread.
 
     ts: float
     order: int
@@ -66,12 +67,18 @@ class _Read:
 
 
 def is_profiler_trace(data: bytes) -> bool:
-    """Return True for a profiler trace: a dictionary with traceEvents, or a list of events."""
+    """Return True for JSON text that begins a profiler's trace.
+
+    It is a dictionary with traceEvents, or a list of events.
+    """
     return _EVENTS.search(data) is not None or _BARE.match(data) is not None
 
 
 def read_profiler_trace(path: str, data: bytes) -> Recording:
-    """Return the recording of the requests in a trace; raise RecordingError if it has none."""
+    """Return the recording of the requests and frees in a profiler's trace.
+
+    Raises RecordingError if it has none.
+    """
     read = _Read([], CallStacks(), {}, {}, [])
     try:
         for number, event in enumerate(_events(path, data.decode("utf-8-sig", "replace"), read)):
@@ -116,7 +123,7 @@ def read_profiler_trace(path: str, data: bytes) -> Recording:
 
 
 def _device_numbers(moved: list[_Moved]) -> dict[tuple[str, int], int]:
-    """Assign a device number in the recording to each pair (process, device) of the trace."""
+    """Return a dictionary from each pair (process, device) of the trace to a device index."""
     pairs = list(dict.fromkeys((each.process, each.device) for each in moved))
     free = 1 + max(device for _, device in pairs)
     numbers: dict[tuple[str, int], int] = {}

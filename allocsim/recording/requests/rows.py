@@ -1,14 +1,14 @@
 """Read requests and frees from rows: CSV or JSON that users write, and PyTorch's memory timeline.
 
-A user's row identifies its block by `addr` or `id`; columns are found by name, in any order
-(docs/reference/formats.md).
+In a user's file, columns are found by name, in any order, and the column `addr` or `id` identifies
+the block of a row (docs/reference/formats.md).
 """
 
 # A raw row of `export_memory_timeline` is [nanoseconds, action, bytes, category]. Actions are 1
 # (existed before the timeline), 2 (created), 3 (changed its category) and 4 (destroyed).
-# Nanoseconds are -1 for action 1, and bytes are negative for released memory. The rows do not
+# Nanoseconds are -1 for action 1, and bytes are negative for freed memory. The rows do not
 # identify blocks, so a free is assigned to the most recently requested live block of its category
-# and size. A change of category has two rows: a release in the old category, and a request in the
+# and size. A change of category has two rows: a free in the old category, and a request in the
 # new one. The tensor keeps its block.
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MAX_DEVICES = 1024
 
 
 def is_rows(value: object) -> bool:
-    """Return True if a JSON value is one row or a list of rows."""
+    """Return True if a JSON value is a request or free, or a list of them, written by a user."""
     first = value[0] if isinstance(value, list) and value else value
     return isinstance(first, dict) and _column(first, "action") in first and "ph" not in first
 
@@ -150,7 +150,7 @@ class _Reader:
 
     def _stack(self, row: Fields, label: str) -> int:
         if "frames" in row and not isinstance(row.value("frames", "a list"), str):
-            # In JSON each row has a separate list, so a reader must not look stacks up by identity.
+            # JSON gives each row a separate list, so stacks cannot be looked up by object identity.
             frames = StackReader(INT64_MAX)
             frames.read(row)
             table = frames.table()
@@ -231,13 +231,16 @@ CATEGORIES = (
     "autograd detail",
     "unknown",
 )
-"""Categories of PyTorch's memory timeline; a row has the index of its category."""
+"""Categories of PyTorch's memory timeline; the rows contain indices into this list."""
 
 _Row = tuple[int, int, int, int]
 
 
 def is_timeline(value: object) -> bool:
-    """Return True if a JSON value is a memory timeline: raw rows, or sums by category."""
+    """Return True if a JSON value is a memory timeline of PyTorch's profiler.
+
+    The value has raw rows, or the bytes of each category over time.
+    """
     match value:
         # [times, list of the bytes of each category at each time]
         case [[int() | float(), *_] as times, [[*_], *_] as sums] if len(times) == len(sums):
@@ -253,7 +256,10 @@ def _begins_with_row(value: object) -> bool:
 
 
 def read_timeline(path: str, value: list[object]) -> Recording:
-    """Return the recording in a timeline of raw rows; raise RecordingError for sums by category."""
+    """Return the recording in a memory timeline of raw rows.
+
+    Raises RecordingError for a timeline with only the bytes of each category.
+    """
     if not _begins_with_row(value):
         _refuse_sums(path, value)
     interner = FrameInterner()
@@ -262,7 +268,7 @@ def read_timeline(path: str, value: list[object]) -> Recording:
     left: tuple[int, int] | None = None
     for number, (time, action, moved, category) in enumerate(_rows(path, value)):
         if action == _VERSION:
-            # A pair of rows: release in the old category, request in the new category.
+            # A pair of rows: free in the old category, request in the new category.
             if left is None:
                 left = -moved, category
             elif left[0] == moved:
