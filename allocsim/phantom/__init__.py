@@ -1,8 +1,8 @@
 """Phantom (simulated) GPU: stubs of the CUDA libraries that count memory and compute nothing.
 
-No module here imports torch.  `build` compiles the stubs in `stub/`, `recorder` runs an unmodified
-program with them, and `wheel` downloads the compiled allocator of a PyTorch release.  Modules are
-imported on first use.
+Module `build` compiles the stubs in `stub/`, `recorder` runs an unmodified program with them, and
+`wheel` downloads the compiled allocator of a PyTorch release.  No module of this package imports
+torch.  Modules are imported on first use.
 """
 
 from typing import TYPE_CHECKING

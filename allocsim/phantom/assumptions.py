@@ -1,8 +1,8 @@
-"""Supply values that a phantom GPU cannot compute, and results that come from other ranks.
+"""Supply values that a phantom GPU cannot compute, and results that other ranks would send.
 
 The hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the recorded
-program, so it imports only the standard library.  Every replacement makes the same allocations as
-the replaced code.
+program, so it imports only the standard library.  Replaced functions make the same allocations as
+the originals.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import threading
 from typing import Any
 
 MOST_EXPERTS = 1024
-"""Largest number of experts; a top-k over more scores per token is not a choice of experts."""
+"""Largest number of experts: a top-k over more scores per token is not taken for their choice."""
 
 
 class Router:
-    """Assumed choice of experts by the tokens of a mixture-of-experts model.
+    """Assumed choice of experts in a mixture-of-experts model, whose scores are not computed.
 
-    is_skewed: True if all tokens go to the same experts; else the numbers of tokens per expert
-        differ by at most one.
+    is_skewed: True to send all tokens to the same experts; False to send each expert the same
+        number of tokens, plus or minus one.
     """
 
     def __init__(self, torch: Any, *, is_skewed: bool) -> None:
@@ -28,11 +28,12 @@ class Router:
         self.is_skewed = is_skewed
 
     def choose(self, scores: Any, chosen: Any, dim: int) -> Any:
-        """Return assumed indices of experts, as the result of a top-k over the experts' scores.
+        """Return assumed indices of experts, in place of the index tensor of a top-k operator.
 
         Return None if the shapes show that the top-k does not choose experts.
 
         scores, chosen: input and index tensor of the top-k; only their shapes are used.
+        dim: dimension of the top-k.
         """
         if scores.dim() < 2 or dim % scores.dim() != scores.dim() - 1:
             return None
@@ -51,7 +52,8 @@ _ASKED = "_has_unfinished_sequences"
 
 
 def end_at_max_length(module: Any) -> None:
-    # `module` is transformers.generation.utils; some of its releases lack the methods.
+    # `module` is transformers.generation.utils.  Ends generate() at the maximum length, because
+    # other stopping criteria have no values.  Some releases of transformers lack these methods.
     criteria = getattr(module, "MaxLengthCriteria", None)
     mixin = getattr(module, "GenerationMixin", None)
     if criteria is None or not hasattr(mixin, _ASKED):
@@ -76,11 +78,11 @@ def end_at_max_length(module: Any) -> None:
 
 
 _LEAST = 1 << 14
-"""Smallest number of elements for which a host tensor is not filled with random numbers."""
+"""Number of elements from which a host tensor is not filled with random numbers."""
 
 
 def leave_unfilled(torch: Any) -> None:
-    """Patch `torch` so that `uniform_` returns a large host tensor unchanged."""
+    """Patch `uniform_` of torch.Tensor to leave large host tensors unchanged, which saves time."""
     fill = torch.Tensor.uniform_
 
     @functools.wraps(fill)
@@ -96,7 +98,7 @@ _DIFFERS = "DDP expects same model across all ranks"
 
 
 def answer_for_others(torch: Any) -> None:
-    """Patch `torch` so that DistributedDataParallel runs in one rank while no other rank exists."""
+    """Patch `torch` so that DistributedDataParallel works although only one of the ranks exists."""
     dist = torch.distributed
     if not dist.is_available() or not hasattr(dist, "_verify_params_across_processes"):
         return
@@ -124,7 +126,7 @@ def _verifying(torch: Any, verify: Any) -> Any:
     @functools.wraps(verify)
     def verified(group: Any, tensors: Any, *more: Any) -> None:
         device = ctypes.CDLL(None)
-        # DDP copies values to the host here; the program must not be reported for it.
+        # DDP copies values to the host here, which must not be reported as a read of the program.
         device.device_watch_reads(0)
         try:
             verify(group, tensors, *more)

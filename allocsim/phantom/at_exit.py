@@ -3,9 +3,9 @@
 The hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the recorded
 program, so it imports only the standard library and is compatible with Python 3.9.
 
-A process that `multiprocessing` forked does not run the functions registered with atexit, and a
-serving engine may kill its process before the recording is written, so a file marks each process
-that records.
+Two kinds of processes need help.  A process that `multiprocessing` forked does not run functions
+registered with atexit.  A serving engine may kill a process before its recording is written, so
+each recording process has a marker file until it is done.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 WRITE_S = 120.0
-"""Longest time that the patched os.kill waits for a process to write its recording, in seconds."""
+"""Longest time in seconds that the patched os.kill waits for a process to write its recording."""
 _POLL_S = 0.02
 
 
@@ -42,7 +42,10 @@ def _marker(folder: str, pid: int) -> Path:
 
 
 def wait_before_kill(folder: str) -> None:
-    """Patch os.kill to wait until a terminated process has written its recording to `folder`."""
+    """Patch os.kill: SIGKILL after SIGTERM waits until the process has written its recording.
+
+    folder: folder of the recordings and of the marker files.
+    """
     kill, terminated = os.kill, set()
 
     @functools.wraps(kill)
@@ -65,9 +68,9 @@ def _is_alive(pid: int) -> bool:
 
 
 def call_in_forks(owner: Any, function: Callable[[Any], None], util: Any) -> None:
-    """Call `function(owner)` at the end of each process that multiprocessing forks.
+    """Arrange that `function(owner)` is called at the end of processes that multiprocessing forks.
 
-    util: the module multiprocessing.util, which calls functions in forked processes.
+    util: module multiprocessing.util.
     """
 
     def at_end(owner: Any) -> None:
@@ -80,13 +83,13 @@ Frame = tuple[str, int]
 """Frame of a Python stack: file and line number."""
 
 Site = tuple[int, int, list[Frame]]
-"""Call stack that copies values from a phantom GPU to the host, as a tuple.
+"""Call stack that copies values from a phantom GPU to the host.
 
-(number of copies, bytes of the largest copy, frames, innermost first)"""
+The tuple is (number of copies, bytes of the largest copy, frames with the innermost first)."""
 
 SHOWN = 3
 _OF_A_FLOAT = frozenset({2, 4})
-"""Bytes of a copy to the host that may be one floating-point number, such as a printed loss."""
+"""Sizes in bytes of one floating-point number, such as a loss that is copied to be printed."""
 
 
 class _ReadFrame(ctypes.Structure):
@@ -107,12 +110,12 @@ class _ReadSite(ctypes.Structure):
 
 
 def watch_reads(wanted: bool) -> bool:
-    """Start or stop counting copies to the host; return True if they were counted before."""
+    """Start or stop counting copies to the host; return True if they were being counted."""
     return bool(ctypes.CDLL(None).device_watch_reads(wanted))
 
 
 def read_sites() -> list[Site]:
-    """Stop counting copies to the host; return the call stacks that made the counted ones."""
+    """Stop counting copies to the host; return the call stacks of the counted copies."""
     watch_reads(False)
     first = ctypes.POINTER(ctypes.POINTER(_ReadSite))()
     ask = ctypes.CDLL(None).device_read_sites
@@ -136,16 +139,19 @@ def device_peak_bytes() -> int:
 _COUNTED = (
     *("kernels", "graphs", "nodes", "stack", "settled", "collective_graphs", "graph_bytes"),
 )
-"""Names of the numbers in device_driver, a C struct of the stubs, in its order."""
+"""Names of the numbers that the C function device_driver of the stubs returns, in order."""
 
 
 def driver_counts() -> dict[str, int]:
-    """Return counts and sizes, by name, that the simulated CUDA driver kept for this process.
+    """Return the counts and sizes that the simulated CUDA driver kept for this process.
 
-    "kernels": loaded kernels.  "graphs", "nodes": instantiated CUDA graphs and their nodes.
-    "stack": most local memory that a kernel needs per thread, in bytes.  "settled": the same,
-    without variants of kernels that were only tried.  "collective_graphs": graphs with collectives.
-    "graph_bytes": peak bytes of all graphs together, without the extra bytes of collectives.
+    The keys of the dictionary are:
+    "kernels": number of loaded kernels.
+    "graphs", "nodes": number of instantiated CUDA graphs, and of their nodes.
+    "stack": most local memory that any kernel needs, in bytes per thread.
+    "settled": the same, without variants of kernels that were tried and not chosen.
+    "collective_graphs": number of graphs with collectives.
+    "graph_bytes": peak bytes of all graphs together, without additions for collectives.
     """
     ask = ctypes.CDLL(None).device_driver
     ask.restype = ctypes.POINTER(ctypes.c_size_t * len(_COUNTED))
@@ -153,15 +159,17 @@ def driver_counts() -> dict[str, int]:
 
 
 def places_of(sites: Iterable[Site]) -> list[tuple[str, int]]:
-    """Return the program's lines that copied to the host, as pairs (file and line, copies).
+    """Return the lines of the program that copied to the host, as pairs (file:line, copies).
 
-    sites: call stacks of the copies. Lines that probably only print a loss come last.
+    Lines that probably only print a loss come last.
+
+    sites: call stacks of the copies.
     """
     places: dict[Frame, tuple[int, int]] = {}
     for times, most, frames in sites:
         inner = [frame for frame in frames if _is_the_programs(frame[0])] or frames
         if not inner:
-            continue  # a thread without Python
+            continue  # a thread that ran no Python code
         before = places.get(inner[0], (0, 0))
         places[inner[0]] = (before[0] + times, max(before[1], most))
     in_order = sorted(places, key=lambda place: _is_logged(place, places[place][1]))
@@ -195,7 +203,7 @@ def _shown(name: str) -> str:
 def leave_out_frames(snapshot: dict[str, Any], folder: str) -> None:
     """Remove the frames of this package from all stacks of a snapshot, in place.
 
-    folder: start of the names of this package's files.
+    folder: folder of this package; frames whose file name begins with it are removed.
     """
     segments = [*snapshot["segments"], *snapshot.get("host_segments", ())]
     blocks = [block for segment in segments for block in segment["blocks"]]
@@ -210,7 +218,7 @@ def leave_out_frames(snapshot: dict[str, Any], folder: str) -> None:
 _TEXTS = {"compile_context", "user_metadata"}
 """Fields of a snapshot entry that contain text.
 
-PyTorch creates a new string for each entry; equal strings are replaced by a single object.
+PyTorch creates a new string for each entry, so equal strings are replaced by one object.
 """
 
 

@@ -1,7 +1,7 @@
 """Compile the stubs of the CUDA libraries (the phantom GPU) with the system's C compiler.
 
-The name of a build's folder contains a digest of the sources and options, so the stubs are
-compiled again if and only if these change.
+The folder of the compiled stubs is named after a digest of the sources and options, so they are
+compiled again only if these change.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ class Stubs:
     """Paths of the stubs of CUDA's libraries for one CUDA release, all in `folder`.
 
     device: library that counts the memory of the phantom GPU; the other stubs call it.
-    blas, dnn, math, nccl: stubs that are preloaded, so that the program calls their functions
-        instead of those of CUDA's libraries.
+    cudart, cuda, nvml: stubs of the CUDA runtime, the CUDA driver and NVML.
+    blas, dnn, math, nccl: preloaded stubs; the program calls their functions in place of those of
+        cuBLAS, cuDNN, other CUDA libraries and NCCL.
     """
 
     folder: Path
@@ -82,7 +83,10 @@ def find_compiler(*names: str) -> str:
 
 
 def compile_source(command: list[str]) -> None:
-    """Run a compiler command; raise UnavailableError with the first error that it prints."""
+    """Run a compiler command.
+
+    Raises UnavailableError, with the first error that the compiler prints, if it fails.
+    """
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode != 0:
         errors = [line for line in done.stderr.splitlines() if "error" in line]
@@ -95,7 +99,7 @@ def build_stubs(folder: Path, cuda_major: int) -> Stubs:
     compiler = find_compiler("cc", "gcc", "clang")
     stubs = Stubs.in_folder(folder, cuda_major)
     soname = stubs.cudart.name
-    # PyTorch's libraries expect the runtime's symbols under a version node named like the soname.
+    # PyTorch's libraries expect the runtime's symbols in a version node named after the soname.
     versions = folder / "cudart.map"
     versions.write_text(f"{soname} {{ global: *; }};\n")
     over_device = [str(stubs.device), ORIGIN]
@@ -126,10 +130,10 @@ def digest_of(name: str, *more: Path) -> str:
 
 
 def build_once(folder: Path, build: Callable[[Path], object]) -> None:
-    """Create `folder` and let `build` write its contents, unless the folder exists already.
+    """Create `folder` with the contents that `build` writes; do nothing if it exists.
 
-    `build` writes to a temporary folder, which is then renamed, so several processes may build the
-    same folder at the same time.
+    Several processes may do this at the same time, because `build` gets a temporary folder, which
+    is then renamed.
     """
     if folder.exists():
         return
@@ -141,6 +145,6 @@ def build_once(folder: Path, build: Callable[[Path], object]) -> None:
             build(growing)
             growing.rename(folder)
     except OSError as error:
-        # If another process was faster, its build is the same.
+        # If another process was faster, its result is used; it is the same.
         if not folder.exists():
             raise UnavailableError(f"nothing can be built in {folder}: {error}") from None

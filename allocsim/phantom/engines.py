@@ -1,7 +1,7 @@
-"""Programs that start serving engines on a phantom GPU, and memory that the driver takes for them.
+"""Programs that start serving engines on a phantom GPU, and the CUDA driver's memory for them.
 
-All sizes are measured.  docs/evidence/serving.md names the source of each size: public logs, and
-runs of vLLM on an H100.
+All sizes are measured, in public logs and in runs of vLLM on an H100.  docs/evidence/serving.md
+names the source of each size.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ _HERE = Path(__file__).parent
 class Starter:
     """Program of this package that starts a serving engine, such as vLLM.
 
-    script: path of the program; its arguments are a folder with config.json, the requests to play
-        as "number,prompt,decode" or "", and the arguments of the engine's command.
-    configured, ready: lines that the program prints when the engine has read its options, and
-        when it can take requests.
-    split: engine's option for the number of cards that share each layer.
-    fraction: engine's option for the share of the card's memory that it takes.
+    name: name of the engine.
+    script: path of the program.  Its arguments are a folder with config.json; the prompts to serve
+        as "number,prompt tokens,generated tokens", or ""; then the arguments of the engine.
+    split: the engine's option for the number of GPUs that share each layer.
+    fraction: the engine's option for the share of the GPU's memory that it takes.
+    configured: line that the program prints when the engine has read its options.
+    ready: line that the program prints when the engine can take prompts.
     """
 
     name: str
@@ -50,12 +51,14 @@ _STARTERS = {
 
 
 def described_model(name: str, files: Mapping[str, bytes], python: str) -> Path:
-    """Write files such as config.json for an engine; return their folder, which is called `name`.
+    """Write files of a model, such as config.json, to a folder for an engine; return the folder.
 
-    Equal arguments give the same path, because engines find compiled code by the model's path.
+    Equal arguments give the same path, because engines cache compiled code under the model's path.
 
-    python: interpreter that has the engine.  The engine's program adds the model's class to
-        config.json, and the class depends on the release of transformers.
+    name: name of the folder.
+    files: contents of each file, keyed by file name.
+    python: interpreter of the engine.  The path depends on it, because the engine's program adds
+        the model's class to config.json, which depends on the release of transformers.
     """
     digest = hashlib.sha256(repr((python, sorted(files.items()))).encode()).hexdigest()[:16]
 
@@ -96,14 +99,14 @@ class DriverCharges:
 
     @property
     def variable(self) -> str:
-        """All fields as text, for the variable ALLOCSIM_PHANTOM_DRIVER, which the stubs read."""
+        """All fields as text, for the environment variable ALLOCSIM_PHANTOM_DRIVER of the stubs."""
         return f"{self.kernel} {self.node} {self.collective} {self.modules} {self.graph}"
 
     def taken(self, counts: Mapping[str, int]) -> int:
         """Return the bytes that the driver takes for the kernels and graphs of one process.
 
-        counts: counts from the stubs: number of "kernels" and "collective_graphs", and
-            "graph_bytes", the bytes for all graphs at 4 KiB per node, which is scaled to `node`.
+        counts: numbers of "kernels" and "collective_graphs", and "graph_bytes", as returned by
+            `at_exit.driver_counts`.  The stubs count 4 KiB per node; it is scaled to `node`.
         """
         graphs = counts.get("graph_bytes", 0) * self.node // _NODE[1]
         collectives = counts.get("collective_graphs", 0) * self.collective
@@ -111,7 +114,7 @@ class DriverCharges:
         return bool(kernels) * self.modules + kernels * self.kernel + graphs + collectives
 
 
-# Each as (low, likely, high).
+# Bytes of each as (low, likely, high).
 _KERNEL = (0, 128 * KIB, 512 * KIB)
 _NODE = (3 * KIB, 4 * KIB, 5 * KIB)
 _GRAPH = 128 * KIB
@@ -129,9 +132,10 @@ def _modules(gpu: Gpu, cuda_major: int) -> tuple[int, int, int]:
 
 
 def charges_of(gpu: Gpu, cuda_major: int, *, has_nccl: bool) -> tuple[DriverCharges, ...]:
-    """Return low, likely and high sizes of the memory that the driver takes on a card.
+    """Return three estimates of the memory that the driver takes on a GPU: low, likely and high.
 
-    has_nccl: True if several cards exchange data by NCCL, and not by a kernel of the engine.
+    cuda_major: CUDA release, such as 13.
+    has_nccl: True if several GPUs exchange data by NCCL, and not by a kernel of the engine.
     """
     sizes = zip(_modules(gpu, cuda_major), _KERNEL, _NODE, _COLLECTIVE, strict=True)
     charges = tuple(

@@ -8,12 +8,12 @@ class PhantomError(AllocsimError):
 
 
 class ScriptError(PhantomError, ValueError):
-    """An op script, a list of calls for the real allocator, has an unknown or invalid call."""
+    """Error for an unknown or invalid call in an op script (list of calls for the allocator)."""
 
 
 class UnavailableError(PhantomError):
-    """A requirement is missing: a wheel, a compiler, the network or Linux."""
+    """Error for a missing requirement: a wheel, a compiler, the network or Linux."""
 
 
 class RefusedError(PhantomError):
-    """Real PyTorch refused its allocator settings, or ended during an op script (list of calls)."""
+    """Error if real PyTorch refuses its allocator settings, or ends during an op script."""

@@ -1,7 +1,7 @@
 """GPUs that can be simulated: for each model in gpus.csv, the properties that affect allocations.
 
-PyTorch and its libraries compute launch sizes, and then buffer sizes, from the limits of a
-multiprocessor, so a simulated ("phantom") GPU reports the limits of the real one.
+PyTorch and its libraries compute launch sizes from the limits of a multiprocessor, and sizes of
+buffers from launch sizes, so a simulated ("phantom") GPU reports the limits of the real one.
 
 The memory of a model is the total capacity that PyTorch prints in out-of-memory errors, in GiB with
 two decimals, for Linux drivers and the default setting of error correction. Capability,
@@ -21,15 +21,15 @@ from allocsim.errors import ConfigError
 from allocsim.units import GIB, KIB, MIB, TIB
 
 CONTEXT_MEMORY = 512 * MIB
-"""Assumed bytes of the CUDA context and libraries on a GPU for which they were not measured."""
+"""Assumed bytes of the CUDA context, with libraries, on a GPU for which they were not measured."""
 
 CONTEXT_MEMORY_SEEN = (112 * MIB, 871 * MIB)
-"""Smallest and largest context memory of one process that was seen on any GPU, in bytes."""
+"""Smallest and largest CUDA context of one process that was seen on any GPU, in bytes."""
 
 THREAD_STACK = KIB
 """Bytes of stack (local memory) that a CUDA context holds for each thread that a GPU runs at once.
 
-Source: an H100, where a kernel with a larger stack adds the difference for every such thread
+Source: an H100, where a kernel with a larger stack adds the difference for each of these threads
 (traces/h100)."""
 
 _CONTEXT_BESIDE_STACKS = (76 * MIB, 607 * MIB)
@@ -43,13 +43,14 @@ loaded kernels."""
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one multiprocessor.
+    """Limits of one multiprocessor of a GPU.
 
-    threads, blocks: largest number of resident threads and thread blocks.
+    threads, blocks: largest number of resident threads and of resident thread blocks.
     shared_memory: bytes of shared memory.
-    block_shared_memory: largest shared memory of one thread block in bytes, if it opts in to more
-        than 48 KiB.
-    l2: bytes of the L2 cache, which all multiprocessors share.
+    block_shared_memory: largest bytes of shared memory for a thread block that opts in to more than
+        48 KiB.
+    l2: bytes of the GPU's L2 cache, which all multiprocessors share.
+    registers: number of 32-bit registers.
     """
 
     threads: int = 2048
@@ -75,8 +76,8 @@ _BY_CAPABILITY = {
     (12, 0): (1536, 24, 100, 99),
     (12, 1): (1536, 24, 100, 99),
 }
-"""(threads, thread blocks, KiB of shared memory, KiB for one thread block that opts in) of a
-multiprocessor, by compute capability.  Source:
+"""Limits of a multiprocessor, keyed by compute capability: (threads, thread blocks, KiB of shared
+memory, KiB for one thread block that opts in).  Source:
 technical specifications per compute capability in NVIDIA's CUDA C++ programming guide.  All have
 65,536 registers."""
 
@@ -93,13 +94,16 @@ def limits_of(capability: tuple[int, int], l2: int) -> Limits:
 class Gpu:
     """GPU to simulate; the defaults describe an A100.
 
+    memory: bytes of the GPU's memory.
+    capability: compute capability, as (major, minor).
+    multiprocessors: number of multiprocessors.
     context_memory: bytes of `memory` that the CUDA context holds.
-    assumed: sentence about properties that are assumed, for a card that is not modelled exactly,
-        such as one of another maker; "" if none are assumed.
     context_chunks: address ranges of the CUDA context, as text such as "32:8 64:64 416:414 26".
-        A pair is the size of a range and its used part, in MiB, highest address first.  The last
+        Each pair is the size of a range and its used part, in MiB, highest address first.  The last
         number is the MiB that the first loaded kernels take.  "" if unknown.
-    chosen: sentence that names the card that was chosen for a name of several; "" for a full name.
+    assumed: sentence about assumed properties of a GPU that is not modelled exactly, such as a GPU
+        of AMD; "" if none are assumed.
+    chosen: sentence that names the GPU if the user's name was ambiguous, such as "A100"; else "".
     """
 
     name: str
@@ -114,7 +118,7 @@ class Gpu:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences about the choice of this card and about its assumed properties."""
+        """Sentences for the user about the choice of this GPU and its assumed properties."""
         return tuple(filter(None, (self.chosen, self.assumed)))
 
     @property
@@ -128,7 +132,7 @@ class Gpu:
 
     @property
     def has_nvlink(self) -> bool:
-        """True if servers connect all their cards of this kind by NVLink."""
+        """True if the GPUs of a server are usually connected by NVLink."""
         is_of_servers = self.capability[0] >= 7 and self.capability[1] in (0, 3)
         return is_of_servers and not re.search(r"PCIe|NVL|A30|RTX", self.name, re.IGNORECASE)
 
@@ -141,19 +145,19 @@ class Gpu:
 
 
 def context_range(gpu: Gpu) -> tuple[int, int]:
-    """Return the smallest and the largest size of the CUDA context on `gpu`, in bytes.
+    """Return the range (low, high) of the size of a CUDA context on `gpu`, in bytes.
 
-    The context grows with the kernels that a program loads, so its exact size is unknown.  Return
-    (0, 0) if `gpu.context_memory` is 0.
+    The context grows with the kernels that a program loads, so its exact size is unknown.  The
+    range is (0, 0) if `gpu.context_memory` is 0, which means that no context must be counted.
     """
     return context_seen(gpu) if gpu.context_memory else (0, 0)
 
 
 def context_seen(gpu: Gpu) -> tuple[int, int]:
-    """Return the smallest and the largest expected size of a CUDA context on `gpu`, in bytes.
+    """Return the range (low, high) of context sizes seen on real GPUs, adjusted to `gpu`, in bytes.
 
-    The sizes are those seen on several GPUs, adjusted to the number of threads of `gpu`.  If
-    `gpu.context_memory` is 0, return the smallest and the largest size seen on any GPU.
+    The adjustment is for the number of threads of `gpu`.  It is left out if `gpu.context_memory` is
+    0.
     """
     if not gpu.context_memory:
         return CONTEXT_MEMORY_SEEN
@@ -177,13 +181,13 @@ _UNIFIED = (
     "subtracted"
 )
 _ASSUMED = {"printed": "", "derived": "", "AMD": _AMD, "Intel": _INTEL, "unified": _UNIFIED}
-"""Sentence about assumed properties of a GPU, by its "kind" in gpus.csv; "" if none are assumed.
+"""Sentence about assumed properties of a GPU, keyed by the column "kind" of gpus.csv; "" if none.
 
 The kind gives the source of the memory size in gpus.csv:
 printed: an error message of PyTorch.
-derived: another GPU with as much memory, of the same generation; if there is none, the size that
-    nvidia-smi prints, less 300 to 500 MiB.
-Others: PyTorch or the vendor's tools; if they are unknown, the nominal size, reduced as for a
+derived: a GPU of the same generation with equal memory; if there is none, the size that nvidia-smi
+    prints, less 300 to 500 MiB.
+Other kinds: PyTorch or the vendor's tools; if these are unknown, the nominal size, reduced as for a
     similar GPU.  GPUs of AMD and Intel get the limits of an A100's multiprocessors, and the number
     of units that PyTorch reports as multiprocessors.
 """
@@ -198,15 +202,15 @@ _ALIASES = {
     "DGX B300": "B300",
     "GB300": "B300",
 }
-"""Short name of the GPU for names that are not in gpus.csv, most of them names of machines."""
+"""Dictionary from names that are not in gpus.csv, mostly of machines, to short names of GPUs."""
 
 _CONTEXTS = {"RTX 3070": 180, "RTX A4000": 204, "RTX 4060": 112, "RTX 6000 Ada": 426, "L40S": 298}
-"""MiB of context memory of GPUs whose context is known to be smaller than `CONTEXT_MEMORY`.
-Source: out-of-memory errors; for the L40S a program that used all other memory."""
+"""MiB of the CUDA context on GPUs where it is known to be smaller than `CONTEXT_MEMORY`.
+Source: out-of-memory errors; for the L40S, a program that used all other memory."""
 
 
 _CONTEXT_CHUNKS = {"H200": "32:8 64:64 416:414 26"}
-"""Value of `Gpu.context_chunks` by short name: address ranges that the CUDA context occupies.
+"""Value of `Gpu.context_chunks` (address ranges of the CUDA context), keyed by short name.
 
 When a program loads its first kernels, the context takes memory for them (the last number, in MiB),
 then releases the used part of its last range.  Source: segment addresses in `traces/h200`,
@@ -233,7 +237,7 @@ def _card(row: dict[str, str]) -> Gpu:
 
 with Path(__file__).with_name("gpus.csv").open(encoding="utf-8", newline="") as _file:
     CARDS = {row["short"]: _card(row) for row in csv.DictReader(_file)}
-"""GPUs by short name.  `find_gpu` returns the first match, so "A100" is the A100 with 40 GB."""
+"""GPUs keyed by short name.  `find_gpu` returns the first match, so "A100" is that with 40 GB."""
 
 _NOISE = re.compile(
     r"nvidia|geforce|radeon|amd|tesla|jetson|generation|blackwell|workstation|server|edition|sxm\d?|hbm\de?"
@@ -244,7 +248,7 @@ _SIZE = re.compile(r" ?(\d+) ?gi?b")
 
 def _comparable_name(name: str) -> str:
     plain = _NOISE.sub("", _SIZE.sub("", name.lower())).removeprefix("rtx").removeprefix("rx")
-    plain = re.sub(r"^(\d{4})pro", r"pro\1", plain)  # "RTX 6000 PRO" is written, too
+    plain = re.sub(r"^(\d{4})pro", r"pro\1", plain)  # some write "RTX 6000 PRO"
     return re.sub(r"^(\d{4}(?:ti)?)s$", r"\1super", plain)
 
 
@@ -262,16 +266,16 @@ def _is_named(wanted: str, short: str, card: Gpu) -> bool:
 
 
 _FAMILY = re.compile(r"[a-z]+|\d\d")
-"""First letters or digits of a name without "RTX": cards of this family are suggested first."""
+"""Beginning of a name without "RTX"; GPUs with the same beginning are suggested first."""
 _MANY = re.compile(
     r"(?P<n>\d{1,3}) ?x ?(?P<name>\D.*|\d{4}.*)|(?P<of>.+?) ?[x:*] ?(?P<times>\d{1,3})"
 )
 
 
 def named_gpu(name: str) -> Gpu:
-    """Return the GPU as `find_gpu` does, with a sentence if the name is that of several cards.
+    """Return the GPU with this name, as `find_gpu` does, and set `chosen` if it is ambiguous.
 
-    Set `chosen` if several cards have this name and differ in memory, as for the A100.
+    A name such as "A100" is ambiguous: several GPUs have it and differ in memory.
     """
     return _with_choice(find_gpu(name), name)
 
@@ -279,7 +283,8 @@ def named_gpu(name: str) -> Gpu:
 def find_gpu(name: str) -> Gpu:
     """Return the GPU with this name; case, spaces, dashes and "NVIDIA" are ignored.
 
-    A count of 1, as in "1xH100", is accepted.
+    A count of 1, as in "1xH100", is accepted too.
+
     Raises ConfigError if the name is not known.
     """
     card = _known_card(name) or _counted_card(name)

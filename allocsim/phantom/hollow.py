@@ -1,11 +1,11 @@
-"""Replace kernels that a serving engine compiles at their first call by functions that do nothing.
+"""Replace kernels that a serving engine compiles at run time by functions that do nothing.
 
 The hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the recorded
 program, so it imports only the standard library and is compatible with Python 3.9.
 
-Such kernels are compiled with nvcc, which is often missing.  Their callers in Python allocate all
-outputs and workspaces, so a kernel that does nothing leaves the same allocations; memory that a
-kernel allocates itself is missing.
+Compiling such kernels needs nvcc, which is often missing.  The Python code that calls them
+allocates outputs and workspaces, so requests stay the same if the kernel does nothing.  Only memory
+that a kernel allocates itself is missing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 PLANNED = 32
 """Number of zeros in the list that replaces the result of FlashInfer's plan().
 
-FlashInfer 0.7 returns a shorter list."""
+It suffices: FlashInfer 0.7 returns a shorter list."""
 
 _USED: tuple[tuple[re.Pattern[str], Any], ...] = (
     (re.compile(r"^plan$"), lambda: [0] * PLANNED),
@@ -29,10 +29,10 @@ _USED: tuple[tuple[re.Pattern[str], Any], ...] = (
     (re.compile(r"_(num|count|size|occupancy)$|workspace_size"), 0),
     (re.compile(r"supports"), False),
 )
-"""Pairs: pattern of the name of a replaced function, and its result or a function that makes it.
+"""Results of replaced functions whose result the program uses.
 
-The program uses the results of these functions.  "tactics" are variants of a kernel; the result is
-an empty list."""
+Each pair has a pattern for the name of the function, and its result or a function that returns it.
+Functions of "tactics" list the variants of a kernel."""
 
 _hollow: dict[str, set[str]] = {}
 _invented: set[str] = set()
@@ -40,26 +40,26 @@ _tried: dict[str, int] = {}
 
 
 def hollow_modules() -> str:
-    """Return the names of the replaced modules that the program called, as text; "" if none."""
+    """Return the names of the replaced modules that the program has called, as text; "" if none."""
     return ", ".join(sorted(name for name, called in _hollow.items() if called))
 
 
 def invented_values() -> str:
-    """Return the values that were invented as results of kernels, as text; "" if none."""
+    """Return the names of values that replaced functions returned to the program, as text."""
     return ", ".join(sorted(_invented))
 
 
 def tried_variants() -> dict[str, int]:
-    """Return the most local memory, in bytes per thread, that a variant of a Triton kernel needs.
+    """Return the most local memory that any tried variant of a Triton kernel needs.
 
-    Triton tries the variants to find the fastest.  The key "tried" is for variants tried in this
-    process, "kept" for those of an earlier process.
+    Triton tries variants of a kernel to find the fastest.  The dictionary has bytes per thread: key
+    "tried" is for variants tried in this process, and "kept" for those of an earlier process.
     """
     return _tried
 
 
 class Hollow:
-    """Replacement of a module of compiled kernels; its functions only note their calls."""
+    """Replacement of a module of compiled kernels; each of its functions only notes its call."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -102,14 +102,14 @@ def _hollow_sglang(module: Any) -> None:
 
 
 _ASSEMBLED = range(2_500, 10_000)
-"""Lengths, in lines of PTX, of the Triton kernels that are assembled to learn their local memory.
+"""Numbers of PTX lines of the Triton kernels that are assembled to find their local memory.
 
 A shorter kernel needs less than the 1 KiB of local memory per thread that the CUDA context already
-has.  Assembling a longer kernel (vLLM's top-k has 32,000 lines) takes a minute."""
+has.  A longer kernel, such as vLLM's top-k with 32,000 lines, takes a minute to assemble."""
 
 
 def _hollow_triton(module: Any) -> None:
-    # The driver needs only the local memory of kernels, so most are not assembled.
+    # The stubs need only the local memory of a kernel, so most kernels are not assembled.
     assemble = module.CUDABackend.make_cubin
 
     @functools.wraps(assemble)
@@ -130,8 +130,8 @@ def _try(begin: int) -> int:
 class _Choices:
     """Triton's cache of tuning results, which stores the fastest variant of each kernel.
 
-    Beside each result, this class stores the most local memory that a tried variant needs, in bytes
-    per thread (the file NAME.stack).
+    For each result NAME, this class adds a file NAME.stack: the most local memory that any tried
+    variant needs, in bytes per thread.
     """
 
     def __init__(self, cache: Any) -> None:
@@ -167,9 +167,9 @@ def _completes_prompt(runner: Any, batch: Any) -> Any:
 
 
 def _know_samples(module: Any) -> None:
-    """Patch vllm.v1.worker.gpu.model_runner with the number of tokens sampled for each sequence.
+    """Patch vllm.v1.worker.gpu.model_runner to know how many tokens each sequence has sampled.
 
-    vLLM would read the numbers from the device, where they are unknown, so no request would end.
+    vLLM reads the numbers from the device, where they are unknown, so no prompt would be completed.
     """
     runner, output = module.GPUModelRunner, module.AsyncOutput
     sample, init = runner.sample, output.__init__
@@ -177,7 +177,7 @@ def _know_samples(module: Any) -> None:
     @functools.wraps(sample)
     def sampled(self: Any, hidden_states: Any, input_batch: Any, *more: Any, **named: Any) -> Any:
         out = sample(self, hidden_states, input_batch, *more, **named)
-        with contextlib.suppress(AttributeError):  # of another release, requests do not end
+        with contextlib.suppress(AttributeError):  # another vLLM release: prompts do not end
             out[1].allocsim_known = _completes_prompt(self, input_batch)
         return out
 
@@ -193,7 +193,7 @@ def _know_samples(module: Any) -> None:
 
 
 def _find_stubs(module: Any) -> None:
-    # A package of CUDA may have loaded the real runtime library besides the stub.
+    # A Python package of CUDA may have loaded the real runtime library in addition to the stub.
     stubs = os.environ.get("LD_PRELOAD", "").split()
     module.find_loaded_library = lambda name: next((each for each in stubs if name in each), None)
 
@@ -226,4 +226,4 @@ PATCHES = {
     "vllm.v1.worker.gpu.model_runner": _know_samples,
     "vllm.model_executor.layers.quantization.kv_cache": _leave_scales_out,
 }
-"""Function that patches a module when it is imported, by the module's name."""
+"""Functions that patch a module when it is imported, keyed by the name of the module."""

@@ -36,7 +36,10 @@ else:
 class TorchInstall:
     """PyTorch installation of one interpreter.
 
-    lacks: missing packages, of those that a program run by `allocsim fit` may import.
+    python: path of the interpreter.
+    version: version of PyTorch.
+    cuda: release of CUDA.
+    lacks: packages that programs of `allocsim fit` may import and that are not installed.
     """
 
     python: str
@@ -61,7 +64,7 @@ def begin_to_find_torch(python: str | None = None) -> list[str]:
 
     Return the paths of the searched interpreters.
 
-    python: the only interpreter to search; default: this one, and the one on the PATH.
+    python: path of the only interpreter to search; None for this interpreter and that on the PATH.
     """
     places = [python] if python is not None else [sys.executable, shutil.which("python3")]
     named = list(dict.fromkeys(filter(None, places)))
@@ -108,7 +111,7 @@ def _find_torch(python: str) -> TorchInstall:
 
 
 def _may_have_torch() -> bool:
-    # In this interpreter no process is needed to see that the package is missing.
+    # For this interpreter, no process is needed to find out that torch is missing.
     added = ["", *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     found = "torch" in sys.modules or find_spec("torch") or PathFinder.find_spec("torch", added)
     return bool(found)

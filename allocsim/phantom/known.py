@@ -3,8 +3,9 @@
 The hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the recorded
 program, so it imports only the standard library.
 
-The contents belong to a storage, the memory that a tensor and its views share, until the storage is
-freed or an operator writes unknown values to it.  No device memory is requested or kept alive.
+Contents are stored for a storage, which is the memory that a tensor and its views share.  They are
+dropped when the storage is freed or an operator writes unknown values to it.  Storing them neither
+requests device memory nor keeps it alive.
 """
 
 from __future__ import annotations
@@ -18,22 +19,23 @@ MOST_BYTES = 1 << 25
 """Largest storage of a device tensor whose contents are kept on the host, in bytes."""
 
 _PRUNED_EVERY = 256
-"""Number of added storages after which the contents of all freed storages are dropped."""
+"""Number of new storages after which the contents of all freed storages are dropped."""
 
 
 class _Contents:
     """Contents of one storage, the memory that a tensor and its views share.
 
     storage: address of PyTorch's storage object; while `weak` exists, no other object gets it.
-    weak: weak reference to that object.
-    pointer: device address of the contents.
-    constant: host tensor without dimensions, the value of all elements; None if elements differ.
+    weak: weak reference to the storage object.
+    pointer: device address of the storage's memory.
+    size: bytes of the storage.
+    constant: host tensor without dimensions: the value of all elements; None if elements differ.
     data: host tensor with the bytes of the storage; None if `constant` describes them.
-    known: host tensor with a boolean per byte, True if it is known; None if all bytes are known.
-    version: number of in-place writes to the storage that PyTorch has counted; None if it does not
-        count them.
-    is_settled: False from a write to the next access, which also accepts the count `version + 1`,
-        because PyTorch counts some writes only after they are stored here.
+    known: host tensor with a boolean per byte, True if the byte is known; None if all are known.
+    version: PyTorch's count of in-place writes to the storage when the contents were stored; None
+        if it does not count them.  Another count means that the contents are out of date.
+    is_settled: False until the first access after a write.  This access also accepts the count
+        `version + 1`, because PyTorch counts some writes only after they are stored here.
     is_routed: True if the contents depend on the assumed choice of experts.
     """
 
@@ -75,9 +77,9 @@ class Known:
         )
 
     def read(self, tensor: Any) -> tuple[Any, bool] | None:
-        """Return the contents of `tensor` as a host tensor; None if any element is unknown.
+        """Return the contents of `tensor`; None if any element is unknown.
 
-        Also return True if the contents depend on the assumed choice of experts.
+        The pair has a host tensor, and True if it depends on the assumed choice of experts.
         """
         contents = self._of(tensor)
         if contents is None:
@@ -102,7 +104,7 @@ class Known:
         contents.is_routed = is_routed or (contents.is_routed and not is_whole)
         contents.version = _version(tensor)
         contents.is_settled = contents.version is None
-        # Expanded values need no bytes: one element describes the whole storage.
+        # If all values are one expanded element, this element describes the whole storage.
         if is_whole and values.numel() > 1 and not any(values.stride()):
             contents.constant = values.as_strided((), ()).to(tensor.dtype, copy=True)
             contents.data = contents.known = None
@@ -181,7 +183,7 @@ class Known:
         self._prune_at = 2 * len(self._by_storage) + _PRUNED_EVERY
 
     def _view(self, data: Any, tensor: Any, step: int = 0, byte: int = 0) -> Any:
-        # step: 0 for elements of the type of `tensor`; 1 for byte number `byte` of each element.
+        # step: 0 for elements of the type of `tensor`; 1 for the byte at index `byte` of each.
         size = tensor.element_size()
         strides, offset = tensor.stride(), tensor.storage_offset()
         if step:

@@ -31,26 +31,26 @@ _MOVES = (
 )
 _FILLS = ("fill", "zero", "arange", "eye", "full", "copy")
 _IN_PLACE = {"copy": "copied", "fill": "filled", "zero": "filled"}
-"""Name of the method of `Values` for an in-place operator; other operators use `Values.after`."""
+"""Dictionary from an in-place operator to its method of `Values`; others use `Values.after`."""
 _SIZED = (
     *("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive"),
     "repeat_interleave",
 )
-"""Operators whose output size depends on values, so PyTorch copies the size to the host."""
+"""Operators whose output size depends on values of the input; PyTorch copies it to the host."""
 _CHOOSING = ("topk",)
 """Operators with which a mixture-of-experts model chooses experts."""
 _UNKNOWN = ("random", "bernoulli", "geometric", "set", "resize")
 """In-place operators after which the values of their tensor are unknown."""
 
 _LEFT = frozenset({"aten::pow.Tensor_Tensor_out", "aten::isin.Tensor_Tensor_out"})
-"""Overloads that are not computed on the host: PyTorch passes them a number as a device tensor,
-which a kernel in Python cannot take."""
+"""Overloads that are not computed on the host: PyTorch passes them a Python number as a device
+tensor, which a kernel in Python cannot accept."""
 _MASKS = frozenset({"condition", "mask"})
 """Names of tensor arguments that do not affect the dtype of the result."""
 
 
 def names() -> Iterator[tuple[str, str]]:
-    """Yield each operator to compute, as a pair: its name, and the method of `Values` for it."""
+    """Yield a pair for each operator to compute: its name, and the name of its `Values` method."""
     for name in (*_ELEMENTWISE, *_REDUCTIONS, *_MOVES, *_FILLS):
         yield name, "after"
         yield f"{name}_", _IN_PLACE.get(name, "after")
@@ -67,14 +67,14 @@ def names() -> Iterator[tuple[str, str]]:
 def overloads(torch: Any, name: str) -> Iterator[Any]:
     """Yield the overloads of the operator `name` that can be computed on the host.
 
-    They have no kernel for the dispatch key BackendSelect, so `Values` can register one.
+    These overloads have no kernel for the dispatch key BackendSelect, where `Values` registers one.
     """
     packet = getattr(torch.ops.aten, name, None)
     for overload in () if packet is None else packet.overloads():
         op = getattr(packet, overload)
         has, name = torch._C._dispatch_has_kernel_for_dispatch_key, op.name()
         if name in _LEFT or not torch._C._dispatch_has_kernel(name):
-            continue  # this also skips operators of TorchScript only
+            continue  # operators that exist only for TorchScript have no kernel either
         if not has(name, "CompositeImplicitAutograd") and not has(name, "BackendSelect"):
             yield op
 

@@ -1,8 +1,7 @@
 """Run an unmodified program and record its memory history, with or without a GPU.
 
-The program, its PyTorch, output, signals and exit code are not changed: environment variables
-preload stubs of CUDA's libraries and describe the phantom GPU.  An output file is complete or
-absent.
+The program, its PyTorch, output, signals and exit code are not changed.  Environment variables
+preload stubs of CUDA's libraries and describe the phantom GPU.  No file is left half-written.
 """
 
 from __future__ import annotations
@@ -46,12 +45,14 @@ def phantom_environment(
 ) -> dict[str, str]:
     """Return the environment variables with which a program runs on the simulated `gpu`.
 
-    The stubs of CUDA's libraries, which the variables preload, are built if needed.
+    The variables preload the stubs of CUDA's libraries, which are built if needed.
 
+    torch: PyTorch of the program.
     address_policy: addresses of segments: "driver" (as the CUDA driver chooses them), "bump" (no
         address is used again) or "firstfit" (the lowest free address).
-    work: time when the work of a stream completes: "when-waited" (as late as possible) or
-        "at-once".
+    work: time when the work of a stream completes: "when-waited" (only when the program waits for
+        it) or "at-once".
+    devices: number of simulated GPUs.
     """
     stubs = _stubs(torch.cuda_major)
     variables = {
@@ -97,19 +98,21 @@ _UNKNOWN_EXIT = struct.pack("<ci", b"J", -(1 << 31))
 class RecordedProgram:
     """Program to record, and the options of the recording.
 
+    command: program and its arguments.
     out: file for the recording.
     gpu: GPU to simulate; None to use the real GPU.
     conf: value for PYTORCH_CUDA_ALLOC_CONF; None to leave the environment unchanged.
-    work: time when the work of a stream completes on a phantom GPU: "when-waited" (as late as
-        possible) or "at-once".
-    max_entries, max_seconds: limits of allocator calls and of time, after which the program is
+    work: time when the work of a stream completes on a phantom GPU: "when-waited" (only when the
+        program waits for it) or "at-once".
+    max_entries, max_seconds: number of allocator calls, and seconds, after which the program is
         ended; 0 for no limit.
     output_to_stderr: True to redirect the program's standard output to standard error.
-    log: file for the program's output, or None.
-    by_column: True to write columns, which only allocsim can read, in a third of the time.
-    is_summary: True to record no history of entries, but only the totals in `ProcessRecording`.
-    sizes_only: True, on a phantom GPU, if values on the host do not matter.  Large host tensors
-        are then not filled with random numbers, and the program gets one thread.
+    log: file for the program's output; None for no file.
+    by_column: True to write a list per field in place of a dictionary per entry; this takes a third
+        of the time, but only allocsim can read the file.
+    is_summary: True to record no entries, but only the totals in `ProcessRecording`.
+    sizes_only: True on a phantom GPU if values on the host do not matter.  Large host tensors are
+        then not filled with random numbers, and the program gets one thread.
     values: True to compute small integer and boolean tensors of a phantom GPU on the host.
     routing: distribution of tokens over experts on a phantom GPU: "balanced", or "skewed" for
         all tokens to the same experts.
@@ -139,6 +142,7 @@ class RecordedProgram:
 class ProcessRecording:
     """Recording of one process of the program.
 
+    file: path of the recording.
     entries: number of allocator calls in the recording.
     oom_text: out-of-memory error that ended the process; "" if none did.
     stopped_by: limit that ended the process, "max-entries" or "max-seconds"; "" if none did.
@@ -147,11 +151,11 @@ class ProcessRecording:
     guessed: libraries whose workspace sizes on a phantom GPU are guesses; "" if none.
     routing: assumed distribution of tokens over experts on a phantom GPU; "" if no size and no
         value on the host depends on it.
-    hollow: modules of compiled kernels that were replaced by functions that do nothing; "" if none.
+    hollow: modules of kernels that were replaced by functions that do nothing; "" if none.
     invented: results that such functions returned to the program; "" if none.
-    device_peak_bytes: largest use of a phantom GPU's memory, with its context; 0 on a real GPU.
-    driver: counts of the simulated driver, such as loaded "kernels" and instantiated "graphs"; see
-        `at_exit.driver_counts`. Empty on a real GPU.
+    device_peak_bytes: highest memory in use on a phantom GPU, with its context; 0 on a real GPU.
+    driver: counts of the simulated driver, such as loaded "kernels" (`at_exit.driver_counts`);
+        empty on a real GPU.
     """
 
     file: Path
@@ -215,8 +219,8 @@ def _environment(
         environment |= phantom_environment(
             torch, program.gpu, work=program.work, devices=program.devices
         )
-        # A fresh cache, except for engines: kernels tuned for a phantom are useless on a card and
-        # vice versa, and a program uses other memory while it compiles than with a warm cache.
+        # The cache is new, except for engines: kernels tuned for a phantom GPU are useless on a
+        # real GPU and vice versa, and a program uses other memory if it compiles kernels.
         environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder.resolve() / "compiled"))
         environment |= _settings_of_engines(program.gpu)
         environment["ALLOCSIM_PHANTOM_DRIVER"] = program.charges.variable

@@ -1,12 +1,12 @@
-"""Start vLLM's engine as `vllm serve` would, and end once it is ready for requests.
+"""Start vLLM's engine as `vllm serve` would, serve some prompts if wanted, and end.
 
 This file is run as a script, by an interpreter that has vLLM.  Arguments: the folder of the model's
-config.json; the requests to play as "number,tokens of each prompt,tokens to generate", such as
+config.json; the prompts to serve as "number,tokens of each prompt,tokens to generate", such as
 "2,1024,64", or "" for none; then the arguments of `vllm serve`.
 
-Weights have no values, and the API server, which uses no GPU, is not started.  With tensor
+Weights have no values.  The API server is not started, because it uses no GPU.  With tensor
 parallelism, all GPUs allocate the same, so only the first rank is started.  The script prints the
-memory in use on the card after each stage.
+memory in use on the GPU after each stage.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PLACES = {
     "Request": ("vllm.v1.request",),
     "MessageQueue": ("vllm.distributed.device_communicators.shm_broadcast",),
 }
-"""Modules of vLLM from which each name can be imported; newest releases first."""
+"""Modules of vLLM that define each imported name, for the newest release first."""
 
 
 def _find(name: str) -> Any:
@@ -63,7 +63,7 @@ def name_architecture(folder: Path) -> None:
             config["architectures"] = [name if isinstance(name, str) else name[0]]
             named = place.with_suffix(f".{os.getpid()}")
             named.write_text(json.dumps(config))
-            named.replace(place)  # at once, because another start may read the file
+            named.replace(place)  # atomically, because another process may read the file
             return
 
 
@@ -84,11 +84,12 @@ def print_memory(stage: str, peak: int | None = None) -> None:
 
 
 def run_steps(each: Iterator[object], most: int) -> None:
-    """Run an engine until it has answered its requests, then print the card's memory in use.
+    """Run an engine until it has answered its prompts, then print the GPU's memory in use.
 
-    Raises RuntimeError if the requests have not ended after `most` steps.
+    each: iterator that runs one step of the engine when its next item is taken.
+    most: largest number of steps.
 
-    each: iterator that runs one step of the engine for each element.
+    Raises RuntimeError if some prompts are not answered after `most` steps.
     """
     peak = card_in_use()
     for number, _ in enumerate(each):

@@ -1,7 +1,7 @@
 """Compute integer and boolean tensors of a phantom GPU on the host.
 
-Sizes and branches of the program that depend on their values are then correct.  Every operator
-still runs on the simulated device, in the same order, so PyTorch's allocator gets the same
+Sizes and branches of the program that depend on the values of such tensors are then correct.  Every
+operator still runs on the simulated device, in the same order, so the allocator gets the same
 requests.
 
 The hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the recorded
@@ -18,17 +18,17 @@ from typing import Any
 
 _NUMBERS = frozenset({int, float, bool, complex})
 _MOST_KEPT = 1024
-"""Largest number of cached host tensors, each made from a Python number that is an operand."""
+"""Largest number of cached host tensors for Python numbers that are operands, as in `x + 1`."""
 _ANSWERED, _KNOWN, _NOTED = 2, 1, 0
-"""Modes of the phantom GPU for copies to the host (see `_Telling`), as numbered in device.h."""
+"""Modes of the phantom GPU for copies to the host, as numbered in device.h; see `_Telling`."""
 
 
 class Values:
     """Kernels for PyTorch's operators that compute values of device tensors on the host.
 
     known: contents of the device tensors whose values are known on the host.
-    routed_reads: number of output sizes and copies to the host that depend on the experts that
-        tokens were assumed to choose.
+    routed_reads: number of output sizes and copies to the host that depend on the assumed choice of
+        experts.
     """
 
     def __init__(self, torch: Any, known: Any, router: Any, operators: Any) -> None:
@@ -73,7 +73,8 @@ class Values:
         kind = dtype if is_same and type(number) in (int, float) else _natural_type(torch, number)
         with torch._C.DisableTorchFunction():
             made = torch.scalar_tensor(number, dtype=kind, device="cpu")
-        # Not cached: 0.0 equals -0.0 as a key, and other types depend on the shape of `first`.
+        # Floats equal to 0 are not cached, since 0.0 and -0.0 would be the same key; nor are other
+        # types of `first`, for which the tensor depends on the shape of `first`.
         has_key = number or type(number) is int
         if has_key and dtype in self._wide and len(self._numbers) < _MOST_KEPT:
             self._numbers[type(number), number, dtype] = made
@@ -95,7 +96,8 @@ class Values:
         return made
 
     def _register(self, op: Any, kind: Callable[..., Any], *, is_choosing: bool) -> None:
-        # kind: method that runs the operator if arguments have integer or boolean tensors.
+        # kind: method of this class that runs the operator if arguments have integer or boolean
+        # tensors.
         run = self._runs[op] = self._runner(op)
         fast, select = op._handle.redispatch_boxed, self._select
         types, plain = self.known.types, self.torch._C.DisableTorchFunction
@@ -131,7 +133,7 @@ class Values:
                 return fast(keys - select, *args, **kwargs)
             if not is_choosing and not self._concerns(args, kwargs):
                 return run(keys - select, *args, **kwargs)
-            # A mode of the program, such as torch.device, must not see these calls.
+            # These calls must be hidden from a mode of the program, such as torch.device.
             with plain():
                 return kind(op, lambda: run(keys - select, *args, **kwargs), args, kwargs)
 
@@ -159,17 +161,18 @@ class Values:
         )
 
     def after(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Run an operator on the device, then compute its result on the host.
+        """Run an operator on the device, then compute its result on the host too.
 
         op: overload of the operator.
         run: function that runs the operator on the device.
+        args, kwargs: arguments of the operator.
         """
         out = run()
         self._keep(op, (args, kwargs), out, *self._computed(op, args, kwargs, out))
         return out
 
     def filled(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Run an operator such as `fill_`; store on the host that all elements have one value."""
+        """Run an operator such as `fill_`, and store on the host that all elements are equal."""
         to = args[0]
         if not self.known.may_have(to):
             return self.after(op, run, args, kwargs)
@@ -201,8 +204,8 @@ class Values:
     def chosen(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
         """Run a top-k operator on the device.
 
-        If its scores are floating-point numbers, it is taken for the choice of experts in a
-        mixture-of-experts layer, and assumed indices of experts are stored as its result.
+        A top-k of floating-point scores is taken for the choice of experts in a mixture-of-experts
+        layer: assumed indices of experts are stored as its result.
         """
         scores = args[0]
         out = run()
@@ -219,7 +222,7 @@ class Values:
         return out
 
     def unknown(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Run an in-place operator and forget the tensor's values, which are then unknown."""
+        """Run an in-place operator after which the tensor's values are unknown, and drop them."""
         out = run()
         self._keep(op, (args, kwargs), out, None, False)
         return out
@@ -334,8 +337,10 @@ class _UnknownError(Exception):
 class _Telling:
     """Context manager that sets how the phantom GPU handles this thread's copies to the host.
 
-    state: a pair.  Its first number is `_NOTED` (report that the program reads an unknown value),
-        `_KNOWN` (report nothing) or `_ANSWERED` (write the second number to the host).
+    tell: function of the stubs that sets the state.
+    mode: object that holds the state of this thread.
+    state: pair of a mode and a number.  The mode is `_NOTED` (report that the program reads an
+        unknown value), `_KNOWN` (report nothing) or `_ANSWERED` (write the number to the host).
     """
 
     __slots__ = ("before", "mode", "state", "tell")

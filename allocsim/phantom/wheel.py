@@ -1,7 +1,7 @@
 """Download the compiled allocator of published PyTorch releases.
 
-From each wheel, the cache keeps torch/lib/libc10*.so, torch/include, torch/version.py, and CUDA's
-headers (about 80 MiB).  The folder of a release in the cache is complete or absent.
+Of each wheel, the cache keeps torch/lib/libc10*.so, torch/include, torch/version.py, and CUDA's
+headers (about 80 MiB).  No folder in the cache is left half-written.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ PUBLISHED = {
     "2.14": "2.14.1",
     "2.15": "2.15.0",
 }
-"""Patch release that is used for each release of PyTorch, oldest first."""
+"""Dictionary from a PyTorch release, such as "2.6", to the patch release to use, oldest first."""
 
 PLANS_WITHOUT_DEVICE = (2, 8)
-"""First release of PyTorch whose cuDNN (9.8 and later) can plan a convolution without a GPU.
+"""First PyTorch release whose cuDNN (9.8 and later) can plan a convolution without a GPU.
 
-Earlier releases are made to use the legacy interface of cuDNN, whose stub needs no workspace.
+Earlier releases are made to use cuDNN's legacy interface, whose stub needs no workspace.
 """
 
 _LAST_WITH_OLD_ABI = 206
-"""`Wheel.number` of the last release with the C++ string ABI from before GCC 5: 2.6."""
+"""`Wheel.number` of PyTorch 2.6, the last release with the C++ string ABI from before GCC 5."""
 
 # Old wheels use old platform tags; pip takes the first that fits.
 _PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014", "manylinux1", "linux")
@@ -62,8 +62,9 @@ _DESCRIPTION = "wheel.json"
 class Wheel:
     """Libraries and headers of one PyTorch release in allocsim's cache folder.
 
-    torch: release of PyTorch, such as "2.15.0".
-    cuda: release of CUDA, such as "13.2".
+    torch: PyTorch release, such as "2.15.0".
+    cuda: CUDA release, such as "13.2".
+    folder: folder of the files.
     """
 
     torch: str
@@ -76,7 +77,7 @@ class Wheel:
 
     @property
     def number(self) -> int:
-        """Release as one integer, such as 215 for 2.15; driver.cpp reads it."""
+        """PyTorch release as one integer, such as 215 for 2.15; driver.cpp reads it."""
         major, minor = self.torch.split(".")[:2]
         return int(major) * 100 + int(minor)
 
@@ -122,7 +123,10 @@ def cached_wheel(torch_version: str) -> Wheel | None:
 
 
 def fetch_wheel(torch_version: str, say: Callable[[str], None] = lambda _: None) -> Wheel:
-    """Return the files of a PyTorch release; download them with pip if the cache lacks them."""
+    """Return the files of a PyTorch release; download them with pip if the cache lacks them.
+
+    say: function that is called with messages about the progress.
+    """
     version = full_version(torch_version)
     if (wheel := cached_wheel(version)) is not None:
         return wheel
@@ -218,7 +222,7 @@ def _downloaded(
 
 
 def _inside(name: str) -> str:
-    # A hostile wheel could otherwise write outside the cache.
+    # Without this check, a hostile wheel could write outside the cache.
     if ".." in Path(name).parts or Path(name).is_absolute():
         raise UnavailableError(f"a wheel contains {name!r}; expected a path inside the wheel")
     return name

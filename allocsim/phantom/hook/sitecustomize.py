@@ -1,10 +1,11 @@
-"""Hook that starts the recording when a program's interpreter starts, before the program's code.
+"""Module that Python imports at startup, before the program's code; it starts the recording.
 
-Only the standard library is imported, because the program's interpreter may lack allocsim.  torch
-is used only after the program imports it, and another sitecustomize still runs.
+It imports only the standard library, because the program's interpreter may lack allocsim.  It uses
+torch only after the program imports it.  The environment's own sitecustomize module still runs.
 
-A process that used CUDA writes a pickle to ALLOCSIM_RECORD_FOLDER at exit: a snapshot of PyTorch
-with the additional key "allocsim" for data that a replay needs, such as calls without an entry.
+A process that used CUDA writes a pickle to the folder ALLOCSIM_RECORD_FOLDER at exit: a snapshot of
+PyTorch with the additional key "allocsim" for data that a replay needs, such as calls that leave no
+entry.
 """
 
 import atexit
@@ -22,7 +23,7 @@ import threading
 import time
 
 FOLDER = os.environ.get("ALLOCSIM_RECORD_FOLDER")
-# Placeholder for the program's exit code, which is overwritten in place when it is known.
+# Placeholder for the program's exit code, which is overwritten in the file when it is known.
 UNKNOWN_EXIT = -(1 << 31)
 # Folder of allocsim.phantom; the files that this hook loads have names that begin with it.
 BESIDE = os.path.join(os.path.dirname(__file__), os.pardir)
@@ -36,7 +37,7 @@ PRINTED = (
 
 
 class Recorder:
-    """Recording of one process, from the initialisation of CUDA to its exit."""
+    """Recording of one process, from its initialisation of CUDA to its exit."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -85,7 +86,7 @@ class Recorder:
         if not os.environ.get("ALLOCSIM_RECORD_SUMMARY"):
             record = self.torch.cuda.memory._record_memory_history
             has_host = "record_pinned_host_memory" in inspect.signature(record).parameters
-            # The ring grows as needed up to this bound, so nothing is lost.
+            # PyTorch's ring of entries grows as needed up to this bound, so nothing is lost.
             record(
                 "all",
                 context="alloc",
@@ -118,7 +119,7 @@ class Recorder:
         return self.is_recording and os.getpid() == self.pid
 
     def guard(self):
-        """End the program when it reaches a limit of allocator calls or time; runs in a thread."""
+        """End the program when it reaches a limit of allocator calls or time (run in a thread)."""
         while self.stopped_by is None:
             time.sleep(POLL_S)
             reached = None
@@ -170,7 +171,7 @@ class Recorder:
                 return
 
     def write(self):
-        # Skip helper processes that outlive the program, and processes without allocations.
+        # Write nothing for helper processes that outlive the program, or without allocations.
         is_ours = os.getpid() == self.pid and os.path.isdir(self.folder)
         if self.is_written or not self.is_recording or not is_ours or not self.entries():
             return
@@ -218,7 +219,7 @@ class Recorder:
         self.is_written = True
 
     def reports(self):
-        """Return the fields of `ProcessRecording` that the stubs know; empty on a real GPU."""
+        """Return the fields of `ProcessRecording` that the stubs report; {} on a real GPU."""
         reports = {"reads_back": "", "guessed": "", "device_peak_bytes": 0, "driver": {}}
         if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
             ending = self.ending
@@ -256,7 +257,7 @@ class Recorder:
 
 
 def load_module(name, folder=""):
-    """Load a module of allocsim by its path; the program's Python may lack the package.
+    """Return a module of allocsim, loaded by its path, since the package may not be installed.
 
     folder: folder of the module, relative to allocsim/phantom.
     """
@@ -268,7 +269,10 @@ def load_module(name, folder=""):
 
 
 def finish_work(torch):
-    """Close a process group left open, which would wait for a phantom GPU forever."""
+    """Complete the phantom GPU's work for a process group that the program has not closed.
+
+    The group would otherwise wait for the work forever when the process ends.
+    """
     if os.environ.get("ALLOCSIM_PHANTOM_MEMORY") and torch is not None:
         with contextlib.suppress(Exception):
             if torch.distributed.is_initialized():
@@ -290,7 +294,7 @@ def memory_of(torch, card):
 
 
 def conf_of(snapshot):
-    """Return PYTORCH_CUDA_ALLOC_CONF from a snapshot; None before PyTorch 2.3, which omits it."""
+    """Return PYTORCH_CUDA_ALLOC_CONF from a snapshot; None before PyTorch 2.3, which lacks it."""
     return snapshot.get("allocator_settings", {}).get("PYTORCH_CUDA_ALLOC_CONF")
 
 
