@@ -1,4 +1,4 @@
-"""Model of the allocator from which PyTorch takes pinned host memory (semantics 13)."""
+"""Model of PyTorch's allocator of pinned host memory (semantics.md, section 13)."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class CachingHostAllocator:
         return block.address
 
     def free(self, address: int | None) -> None:
-        """Free the block at `address`, to be reused when its streams finish (semantics 13.3)."""
+        """Free a block, for reuse when its streams have finished (semantics.md, section 13.3)."""
         if address is None:
             return
         block = self._allocated(address, "free")
@@ -204,7 +204,7 @@ class CachingHostAllocator:
         self._capture = None
 
     def release_pool(self, pool_id: PoolId) -> None:
-        """Note that one graph of a pool is deleted (semantics 13.6)."""
+        """Note that one graph of a pool is deleted (semantics.md, section 13.6)."""
         if not self.release.host_private_pools:
             return
         pool = self._private.get(pool_id)
@@ -217,7 +217,7 @@ class CachingHostAllocator:
     # -- what the program can read -------------------------------------------------------
 
     def round_size(self, size: int) -> int:
-        """Return the bytes of a new block for a request of `size` bytes (semantics 13.1)."""
+        """Return the bytes of a new block for `size` bytes (semantics.md, section 13.1)."""
         threshold = self._bytes("pinned_max_round_threshold_mb")
         is_rounded = size <= min(threshold, self._bytes("pinned_max_cached_size_mb"))
         return 1 << bucket_of(size) if is_rounded else size
@@ -319,7 +319,7 @@ class CachingHostAllocator:
         return address
 
     def _process_events(self, pool: HostBlockPool, size: int = _ANY_SIZE) -> None:
-        """Complete the frees whose events have passed (semantics 13.4).
+        """Complete the frees whose events have passed (semantics.md, section 13.4).
 
         size: if given, complete one free of a block of this size.  By default, complete all frees
             up to the first event that has not passed.

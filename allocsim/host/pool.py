@@ -2,7 +2,7 @@
 
 As in PyTorch, blocks in use are counted separately for each power of two, and the statistics add up
 these counts.  A reported peak is the sum of the peaks of all powers, although these may be reached
-at different times (semantics 13.5).
+at different times (semantics.md, section 13.5).
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ def bucket_of(size: int) -> int:
 
 
 def segment_of(block: HostBlock) -> dict[str, Any]:
-    """Return a block as a snapshot shows it: a segment with one block (semantics 13.7)."""
+    """Return a block as a segment of a snapshot (semantics.md, section 13.7)."""
     state = ALLOCATED if block.allocated else PENDING if block.event_count else INACTIVE
     return {
         "device": -1,

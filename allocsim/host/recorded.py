@@ -1,7 +1,8 @@
 """Pinned host memory in a recording: the blocks after each entry, and the reasons for growth.
 
-Each recorded request is checked against PyTorch's rule (semantics 13.2): a request takes the newest
-free block of the same power of two, and a new block only if none of them is large enough.
+Each recorded request is checked against PyTorch's rule: a request takes the newest free block of
+the same power of two, and a new block only if none of them is large enough.  Source: semantics
+13.2.
 """
 
 from __future__ import annotations
