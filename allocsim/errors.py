@@ -44,11 +44,11 @@ class RecordingError(AllocsimError):
 
 
 class ConfigError(AllocsimError, ValueError):
-    """Error in an option string, release or device that PyTorch or the model refuses."""
+    """Error in an option string, PyTorch release or device that PyTorch or the model refuses."""
 
 
 class OutOfMemoryError(AllocsimError, RuntimeError):
-    """Simulated device out of memory; the text is that of the modelled release.
+    """Simulated device out of memory; the text is that of the modelled PyTorch release.
 
     requested_bytes: bytes of the failed request before rounding.
     rounded_bytes: bytes of the request after rounding, as in a recorded `oom` entry.

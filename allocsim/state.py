@@ -88,7 +88,7 @@ class SegmentState:
         return self.address + self.total_size
 
     def held(self, state: str) -> int:
-        """Return the total bytes of the segment's blocks in `state`."""
+        """Return the total bytes of the segment's blocks in a state, such as `ALLOCATED`."""
         return sum(block.size for block in self.blocks if block.state == state)
 
     @property

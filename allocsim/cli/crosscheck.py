@@ -1,6 +1,6 @@
 """`allocsim crosscheck`: run random calls of the allocator in the model and in real PyTorch.
 
-Exit code 1 always means that they differ; exit code 2 means that PyTorch could not be run.
+Exit code 1 means that their results differ; exit code 2 means that PyTorch could not be run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DIVERGED = 1
 _JOBS_ON_GPU = 4
 """Default number of processes with --gpu.
 
-Each one mostly waits for the driver, which creates several contexts at a time.
+Each process mostly waits for the driver, which can create several CUDA contexts at a time.
 """
 
 

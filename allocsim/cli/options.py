@@ -270,7 +270,7 @@ HINTS = ("--memory-fraction", "--empty-cache", "--set")
 
 
 def hints_of(arguments: argparse.Namespace) -> Hints | None:
-    """Return the facts about the recorded run that the user gave by options; None without any."""
+    """Return the facts about the recorded run that options such as --empty-cache give, or None."""
     from allocsim.simulation import Hints
 
     settings = tuple(arguments.settings or ())

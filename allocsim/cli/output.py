@@ -265,7 +265,10 @@ class ProgressBar:
         return self.stage(f"trying {conf[:32] or 'the defaults'}{more}")
 
     def counted(self, describe: Callable[[int, int, float], str]) -> Callable[[int, int], None]:
-        """Return a function of (done, total) that shows `describe(done, total, items per s)`."""
+        """Return a function of (done, total) that shows a text.
+
+        describe: function from (done, total, items per second) to the text.
+        """
         begin = time.monotonic()
 
         def show(done: int, total: int) -> None:

@@ -57,7 +57,7 @@ def reorder(
     starts: index of the first plan step of each recorded training step, ascending.
     order: indices in `starts` of the training steps to run; some may repeat or be missing.
     stacks: index of the stack of each plan step; -1 without a stack.
-    Raises ConfigError if the order cannot be changed (see the module's docstring).
+    Raises ConfigError for too few training steps, and for blocks whose roles do not allow it.
     """
     if len(starts) < LEAST_STEPS:
         raise ConfigError(

@@ -121,7 +121,7 @@ def recommend(
     insists: bool = False,
     in_full: bool = True,
 ) -> Recommendation:
-    """Replay candidate settings on all devices of a program, and recommend one of them.
+    """Replay candidate settings on all devices of a program, and recommend one of them or none.
 
     setting: present setting, under which `Case.device_run` of each case was replayed.
     confs: candidates.  None for `proposals`, followed by `rescues` if every proposal fails.

@@ -98,7 +98,7 @@ def _shortest_conf(config: AllocatorConfig) -> str:
     has_two_parts = divisions == (first,) * rest + (last,) * (len(divisions) - rest)
     if first == last or not last or not has_two_parts:
         return str(config)
-    # Up to PyTorch 2.9, the key `>` overwrites the key before it (semantics 1.2).
+    # Up to PyTorch 2.9, the key `>` overwrites the key before it (semantics.md, section 1.2).
     key = 1 << (rest if config.release.list_tail_overwrites_last else rest - 1)
     plain_text = str(replace(config, roundup_power2_divisions=NO_DIVISIONS))
     rounding = f"roundup_power2_divisions:[{key}:{first},>:{last}]"
@@ -287,7 +287,7 @@ def applicable_settings(
 
 
 def allows_expandable(prepared: Prepared) -> bool:
-    """Return False if recorded file paths are of Windows, where PyTorch ignores the option."""
+    """Return False for a recording from Windows, where PyTorch has no expandable segments."""
     return not prepared.trace.frame_table.has_windows_paths
 
 

@@ -22,6 +22,6 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {"answer": "Answer Tone", "layout": "others_text shown_of warned", "spill": "Loan"}
-"""Exported names of the modules that several commands share, by module."""
+"""Dictionary from each module that several commands share to the names exported from it."""
 
 __getattr__ = lazily(globals(), _HOMES)

@@ -107,7 +107,7 @@ def _verdict_words(verdict: Verdict) -> str:
 
 
 def _last_of_ranks(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Return the last verdict of each rank and GPU; [] if the text is of one alone."""
+    """Return the last verdict of each rank and GPU; [] if the text has only one of them."""
     found = {each.message.place: each for each in verdicts if each.message.place}
     return list(found.values()) if len(found) > 1 else []
 

@@ -123,7 +123,10 @@ def _estimated(found: Estimate) -> list[Part]:
 
 
 def note_rows(notes: Sequence[str], *, is_warning: bool = False) -> list[str]:
-    """Return the lines of the warnings if `is_warning`, else those of the other notes."""
+    """Return report lines for some of the notes.
+
+    is_warning: True for the notes that are warnings, False for all others.
+    """
     label, start = ("Warning", len(WARNING)) if is_warning else ("Note", 0)
     chosen = (each[start:] for each in notes if each.startswith(WARNING) == is_warning)
     return [line for each in chosen for line in row(label, each)]

@@ -20,7 +20,10 @@ _SEPARATORS = ("/", "\\", " ")
 
 
 def row(label: str, text: str, indent: int = LABEL) -> list[str]:
-    """Return the lines of `text` to the right of a label, wrapped, from column `indent` on."""
+    """Return the wrapped lines of `text`, with a label to the left of the first line.
+
+    indent: column where the text begins.
+    """
     return textwrap.wrap(
         printable(text),
         WIDTH,

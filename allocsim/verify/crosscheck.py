@@ -247,7 +247,7 @@ def crosscheck(check: CrossCheck, progress: Progress | None = None) -> Report:
                 if progress is not None:
                     progress(min(report.tally.ops, number * check.ops), total)
                 if batch.divergence is not None:
-                    report.divergence = _made_short(source.open(), batch.divergence)
+                    report.divergence = _shortened(source.open(), batch.divergence)
                     return report
                 if report.tally.ops >= wanted:
                     break
@@ -292,5 +292,5 @@ def _run_batch(check: CrossCheck, source: Source, first: int) -> _Batch:
     return _Batch(tally, first + _BATCH - 1, None)
 
 
-def _made_short(real: Real, found: Divergence) -> Divergence:
+def _shortened(real: Real, found: Divergence) -> Divergence:
     return minimised(found, lambda script: judge(real, script).divergence)

@@ -8,9 +8,9 @@ concern pool scopes, that is, code whose requests go to a private pool:
 
 - In a scope, PyTorch up to 2.12 defers frees of blocks that other streams use.  From 2.9 to 2.12,
   several deferred frees complete in an unknown order, so a script defers one free at a time
-  (semantics 12.3a).
+  (semantics.md, section 12.3a).
 - Up to 2.12, PyTorch stores the streams recorded in a scope under the address of a C++ object.  So
-  a script calls record_stream only inside or only outside scopes (semantics 12.3b).
+  a script calls record_stream only inside or only outside scopes (semantics.md, section 12.3b).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RandomSettings:
 
     has_pools: True if the script begins allocating to pools.  PyTorch up to 2.12 treats this as the
         capture of a CUDA graph, and with graph_capture_record_stream_reuse it reads this graph.
-        The graph does not exist (semantics 5.5), so the confs then omit this option.
+        The graph does not exist (semantics.md, section 5.5), so the confs then omit this option.
     """
 
     def __init__(self, rng: random.Random, release: Release, *, has_pools: bool) -> None:

@@ -3,7 +3,7 @@
 Each script runs in a new process of a compiled program (driver.cpp), so settings, counters and hash
 tables start as they do for a user.
 
-The program links the `libc10_cuda.so` of the release and allocsim's stubs in place of the CUDA
+The program links the `libc10_cuda.so` of a PyTorch wheel, and allocsim's stubs in place of the CUDA
 libraries.
 """
 

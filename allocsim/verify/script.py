@@ -67,7 +67,7 @@ class Script:
     is_host: bool = False
 
     def stream_handles(self) -> dict[int, int]:
-        """Return a dictionary from the number to the raw handle, for stream 0 and used streams."""
+        """Return a dictionary from stream number to raw handle, for stream 0 and used streams."""
         letters = "rs" if self.is_host else "ars"
         numbers = {0} | {op[-1] for op in self.ops if op[0] in letters}
         if self.is_host:

@@ -64,8 +64,8 @@ class PackedLaws:
 def packed_laws(laws: PageLaws) -> PackedLaws:
     """Return the compressed laws (formulas of requests) of a model family.
 
-    Raises ConfigError for a release that prefers the oldest of equal free blocks, since the page
-    cannot simulate it.
+    Raises ConfigError for a PyTorch release that prefers the oldest of equal free blocks, since the
+    page cannot simulate it.
     """
     release = ".".join(laws.torch_version.split(".")[:2])
     if find_release(release).free_block_order is FreeBlockOrder.CREATION:

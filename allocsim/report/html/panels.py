@@ -54,7 +54,7 @@ def _tab(device_run: DeviceRun, *, is_chosen: bool) -> str:
 
 
 def to_paste(explanations: Sequence[DeviceExplanation]) -> str:
-    """Return the HTML of the setting to paste with a copy button, or the reason for having none."""
+    """Return the HTML of the setting to paste, with a copy button, or why there is no setting."""
     if not explanations:
         return labelled("To paste", _UNASKED)
     found = explanations[0].recommendation

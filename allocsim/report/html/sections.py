@@ -185,7 +185,7 @@ def what_if_section(
     """Return a table of replays under other settings, each with a curve of reserved memory.
 
     runs: replay that the page shows, followed by the replays under other settings.
-    explanation: see `DevicePage`.
+    explanation: remedies and recommended setting; None if no other settings were tried.
     is_proved: False if the replay under the recorded settings differs from the recording.
     """
     if not runs:
