@@ -32,8 +32,8 @@ class Program:
     """Recorded program, and the setting under which it runs.
 
     letter: name of the program: "A" for the first on the command line, then "B", and so on.
-    prepared: its recording, ready for a replay.
-    context: bytes of its CUDA context.
+    prepared: recording of the program, ready for a replay.
+    context: bytes of the program's CUDA context.
     has_context: True if the recording or the user gives `context`; otherwise it is 0.
     """
 

@@ -379,8 +379,8 @@ def explain(
         text, the card's memory if the text does not print it, else the memory of another card on
         which the request might fit.
     hints: facts about the recorded program that the recording does not contain.
-    Raises ConfigError for an invalid conf, release or size, RecordingError for a recording with
-    nothing to replay.
+    Raises ConfigError for an invalid conf, PyTorch release or size, RecordingError for a recording
+    with nothing to replay.
     """
     if isinstance(source, Recording):
         _, devices = explain_recording(

@@ -314,9 +314,9 @@ class Situation:
 
 
 def most_idle_of(message: OomMessage, figures: Figures) -> int | None:
-    """Return a bound of the idle memory in bytes, for a text that ends before its idle memory.
+    """Return an upper bound of idle memory in bytes, for a text cut off before its idle memory.
 
-    Return None for other texts, and if even the bound and free memory are less than the request.
+    Return None for other texts, and if free memory plus this bound is less than the request.
     """
     is_cut = _COMPLETE.search(message.text) is not None and figures.idle is None
     free, tried, total = figures.free_bytes, figures.tried_bytes, figures.capacity

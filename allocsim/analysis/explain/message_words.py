@@ -75,7 +75,7 @@ BEFORE: tuple[tuple[str, str], ...] = (
     ("others", r"process \d{1,12}(?: \([^()]{0,80}\))? (?:has|uses|is using)"),
     ("ignored", r"(?:current |currently )?active|reserve of"),
 )
-"""(name of a size, regular expression for the words directly before the size).
+"""Pairs (name of a size, regular expression for the words directly before the size).
 
 A name is a field of `Figures` without "_bytes", or "others" (another process), "rest" (memory
 outside Apple's allocator) or "ignored" (not used).  The expressions have no capturing groups.
@@ -94,7 +94,7 @@ AFTER: tuple[tuple[str, str], ...] = (
     ("tried", r"(?:was |were )?(?:requested|tried)"),
     ("ignored", r"current(?:ly)? active|active"),
 )
-"""(name of a size as in `BEFORE`, regular expression for the words directly after the size)."""
+"""Pairs (name of a size as in `BEFORE`, regular expression for the words directly after it)."""
 
 OPENINGS: tuple[tuple[str, bool], ...] = (
     (r"(?<!you\sran\s)out\s{1,8}of\s{1,8}memory", True),
@@ -113,7 +113,7 @@ OPENINGS: tuple[tuple[str, bool], ...] = (
     ),
     (r"OutOfMemoryError|ErrorMemoryAllocation", False),
 )
-"""(regular expression for words that begin an error, flag).
+"""Pairs (regular expression for words that begin an error, flag).
 
 The flag is False for words that may also occur inside an error, before its requested size.
 """
@@ -122,7 +122,7 @@ STATED: tuple[tuple[str, str], ...] = (
     ("per_process_memory_fraction limit", "fraction_limit"),
     ("more than 1EB", "impossible"),
 )
-"""(regular expression for words that state a cause, name of the cause)."""
+"""Pairs (regular expression for words that state a cause, name of the cause)."""
 
 HOST = re.compile(
     r"DefaultCPUAllocator|alloc_cpu\.cpp|killed process \d|invoked oom-killer", re.IGNORECASE
@@ -155,9 +155,9 @@ ERAS: tuple[tuple[str, str], ...] = (
     ("reserved in total", "1.4"),
     (" cached)", "1.0"),
 )
-"""(words of an error, first PyTorch release that printed them).
+"""Pairs (words of an error, first PyTorch release that printed them).
 
-The first row whose words are in the text gives the release.
+The first item whose words are in the text gives the PyTorch release.
 """
 
 

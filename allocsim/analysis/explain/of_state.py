@@ -29,8 +29,8 @@ class Refusal:
     """Explanation of a request that fails.
 
     tried_bytes: size of the segment that the request needs from the driver.
-    blockers: live blocks to free so that it succeeds, largest first, with the code that requested
-        them.
+    blockers: live blocks to free so that the request succeeds, largest first, each with the code
+        that requested it.
     """
 
     rounded_bytes: int
@@ -45,12 +45,12 @@ class Refusal:
 class StateExplanation(Shown):
     """Result of one request on the default stream of one device.
 
-    source: state before the request.
+    source: state of the device before the request.
     served: source of the memory: "cached" for a free block, "driver" for a new segment, "retry" for
         a new segment after cached segments returned to the driver; "" if the request fails.
     largest_request_bytes: largest request that would succeed.
     refusal: explanation of a failure; None if the request succeeds.
-    is_asked: True if the user gave the request; otherwise it is the smallest that fails.
+    is_asked: True if the user gave the request; False if it is the smallest request that fails.
     """
 
     path: str
@@ -85,11 +85,11 @@ def explain_state(
     device_memory: int | None = None,
     torch_version: str | None = None,
 ) -> StateExplanation:
-    """Return the result of a request of `request` bytes in the state of a snapshot.
+    """Send one request to a simulated allocator in the state of a snapshot; return the result.
 
-    request: bytes; None for the smallest request that fails.
-    conf: settings; None for the recorded settings.
-    device_memory: bytes; None if unknown: the device is then assumed to have no free memory.
+    request: bytes of the request; None for the smallest request that fails.
+    conf: PYTORCH_CUDA_ALLOC_CONF; None for the recorded value.
+    device_memory: bytes of the device; None if unknown, and then no device memory is free.
     torch_version: PyTorch release to model; None for the recorded release.
     Raises RecordingError for an inconsistent state, and ConfigError for settings that PyTorch
     refuses or a device that is smaller than its segments.
@@ -168,9 +168,9 @@ _ADVICE = {
     GrowthCause.FIRST: "sizes are rounded to a power of two: pad batches to fewer different sizes",
 }
 _MUCH = 0.25
-"""Least share of the newly pinned bytes for which a cause gets advice.
+"""Least share of the newly pinned bytes with which a cause of growth gets advice.
 
-Cached pinned memory gets advice if, at the end, it exceeds this share of peak pinned memory.
+Cached pinned memory gets advice if it finally exceeds this share of peak pinned memory.
 """
 
 
@@ -186,8 +186,10 @@ class HostExplanation:
     """Reasons why the pinned memory of a recording grew, with the bytes of newly pinned blocks.
 
     course: history of pinned memory over the recording.
-    causes, lines, sizes: newly pinned bytes by cause, by line of the program and by block size.
-    advice: sentences.
+    causes: dictionary from each cause to the newly pinned bytes.
+    lines: newly pinned bytes for each line of the program.
+    sizes: dictionary from each block size to the newly pinned bytes.
+    advice: advice on how to pin less memory, as sentences.
     """
 
     path: str

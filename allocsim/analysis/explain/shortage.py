@@ -3,8 +3,8 @@
 The sizes at the error determine the cause (`cause_of`), unless the blocks prove another one:
 
 - pending_free: a freed block, alone or merged with its neighbours, was large enough for the
-  request, but still waited for another stream (semantics 1.8: the pool is not searched again after
-  the wait).
+  request, but still waited for another stream.  The pool is not searched again after the wait
+  (semantics.md, section 1.8).
 - private_pool: idle memory of a private pool is large enough, but the request may not use it.
 
 `impossible` and `host_fallback` have precedence over both causes.  `fraction_limit` and

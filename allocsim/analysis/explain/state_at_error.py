@@ -282,7 +282,7 @@ class _Returnable:
     # A segment, or a handle of an expandable segment: it returns to the driver as a whole.
     pages: int  # of 2 MiB
     live: tuple[BlockState, ...]  # blocks that overlap it
-    shared: tuple[BlockState, ...]  # the block of `live` that overlaps the previous handle too
+    shared: tuple[BlockState, ...]  # block of `live` that also overlaps the previous handle
 
 
 def _driver(state: StateAtError) -> Iterator[Blockers]:

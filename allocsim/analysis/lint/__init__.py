@@ -86,7 +86,7 @@ def lint(
     release = RELEASES[possible[-1]]
     findings = [
         *_about_data(recording),
-        *_about_making(recording, release, torch_version),
+        *_about_origin(recording, release, torch_version),
         *_about_settings(recording, release, conf),
     ]
     return Lint(
@@ -159,7 +159,7 @@ def _about_sums(recording: Recording) -> Iterator[Finding]:
         yield found("sums", text, device=first.device, value=first.recorded)
 
 
-def _about_making(recording: Recording, release: Release, asked: str | None) -> Iterator[Finding]:
+def _about_origin(recording: Recording, release: Release, asked: str | None) -> Iterator[Finding]:
     for note in provenance_notes(recording.provenance):
         yield found("provenance", note)
     possible, _ = choose_releases(recording, None)

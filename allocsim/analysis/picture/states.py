@@ -273,7 +273,8 @@ def class_of(size: NDArray[np.int64]) -> NDArray[np.int64]:
 class BlockSizes:
     """Histograms of block sizes, over a run and at one moment.
 
-    edges: sizes at the boundaries of the bins: powers of two from 512 bytes (semantics 1.2).
+    edges: sizes at the boundaries of the bins: powers of two from 512 bytes, the size of the
+        smallest block.
     handed_out: number of blocks in each bin that were allocated over the run; without entries,
         number of blocks in use in the recorded state.
     used_bytes: bytes in each bin, at the moment, of blocks that are allocated or wait for a stream.

@@ -1,7 +1,7 @@
 """Types for requests and decisions, and the explanation of the decision about a malloc.
 
 Two free blocks are never adjacent, so a free block directly behind the block that a malloc returned
-is the rest of a split (semantics 1.7).
+is the rest of a split (semantics.md, section 1.7).
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ class _Malloc:
         return Rule("no fit", BEST_FIT, f"{text}: too small")
 
     def _refused(self, candidate: Candidate) -> Rule:
-        # The search ends at a block that a setting refuses (semantics 1.6).
+        # The search ends at a block that a setting refuses (semantics.md, section 1.6).
         size, limit = f"{candidate.size:,} bytes fit, but", self.config.max_split_size
         if limit != UNLIMITED and self.rounded < limit <= candidate.size:
             text = f"{size} a block of max_split_size_mb or more serves no smaller request"

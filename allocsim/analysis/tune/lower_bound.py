@@ -2,9 +2,9 @@
 
 A replay can stop as soon as this bound exceeds the peak of a finished setting.
 
-Requests of the same pool, stream and size class (small, large or oversize; semantics 1.4 and 1.7)
-share segments, which serve no other requests.  The bound is a sum over these groups of requests.
-Each group adds the largest of these numbers:
+Requests of the same pool, stream and size class (small, large or oversize) share segments, which
+serve no other requests (semantics.md, sections 1.4 and 1.7).  The bound is a sum over these groups
+of requests.  Each group adds the largest of these numbers:
 
 - the bytes that it has reserved so far;
 - its peak of live requests in the whole recording;
