@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     )
     from allocsim.fitting.fit_result import Fit
     from allocsim.fitting.from_config import WARNING, ReadConfig, read_config
-    from allocsim.fitting.image_models import GENERATORS
     from allocsim.fitting.model import Configured, model_of, most_positions
     from allocsim.fitting.notes import (
         BY_LAW,
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
         precision_of,
         shard,
     )
-    from allocsim.fitting.presets import CONFIGURATIONS, TORCHVISION
+    from allocsim.fitting.presets import CONFIGURATIONS, GENERATORS, TORCHVISION
     from allocsim.fitting.program import program_of
     from allocsim.fitting.published import unused_words
     from allocsim.fitting.read_result import Answered, ReadFront, read_answers, read_frontier
@@ -105,11 +104,10 @@ _HOMES = {
     "fit_result": "Fit",
     "from_config": "ReadConfig WARNING read_config",
     "search": "SIZES Fewest Frontier Largest TriedSize fewest frontier largest",
-    "image_models": "GENERATORS",
     "model": "Configured model_of most_positions",
     "notes": "BY_LAW CONVOLUTIONS_NOTE CUDNN_ATTENTION CUDNN_NOTE EXPERTS_NOTE MASK_NOTE",
     "parallel": "RESERVED_SEEN GpuCount Planned Sharded find_layouts precision_of shard",
-    "presets": "CONFIGURATIONS TORCHVISION",
+    "presets": "CONFIGURATIONS GENERATORS TORCHVISION",
     "program": "program_of",
     "published": "unused_words",
     "read_result": "Answered ReadFront read_answers read_frontier",

@@ -21,8 +21,8 @@ from allocsim.fitting.formulas import (
     sizes_of,
     weights_of,
 )
-from allocsim.fitting.image_models import Generator
 from allocsim.fitting.model import Configured
+from allocsim.fitting.presets import Generator
 from allocsim.fitting.published import named_format, unused_words_of
 from allocsim.fitting.task import EAGER_NOTE, Task, notes_of_quant, usual_attention
 from allocsim.phantom import Gpu, context_seen

@@ -5,7 +5,7 @@ from __future__ import annotations
 from allocsim.errors import ConfigError, OutOfMemoryError
 from allocsim.fitting.formulas import LARGE_WORKSPACE, WORKSPACE, MemoryPart
 from allocsim.fitting.formulas.diffusion import DrawingWork, Drawn, draw
-from allocsim.fitting.image_models import Generator
+from allocsim.fitting.presets import Generator
 from allocsim.fitting.task import Task
 from allocsim.phantom import Gpu, context_seen
 from allocsim.units import MIB, TIB

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.image_models import GENERATORS, Generator, generator_of
 from allocsim.fitting.presets import (
     CONFIGURATIONS,
+    GENERATORS,
     TORCHVISION,
+    Generator,
     find_preset,
     format_words,
+    generator_of,
     near_presets,
 )
 

@@ -1,7 +1,8 @@
 """Presets (built-in models), found by a name of the Hugging Face hub, of Ollama, or similar text.
 
 `models.json` has, for each preset, the values of config.json that determine a tensor's shape or a
-kernel.
+kernel.  `images.json` has the configurations of the networks of image generators, under the keys of
+diffusers and transformers.
 """
 
 from __future__ import annotations
@@ -9,12 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
-
-from allocsim.fitting.image_models import GENERATORS
 
 Configuration = Mapping[str, Any]
 
@@ -41,6 +41,12 @@ TORCHVISION = {
 }
 """Dictionary from image classifiers to the function of torchvision.models that builds each."""
 
+_IMAGES: dict[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_name("images.json").read_text(encoding="utf-8")
+)
+GENERATORS: dict[str, dict[str, Any]] = _IMAGES["models"]
+"""Dictionary from the name of each image generator to its description in `images.json`."""
+
 _IGNORED = frozenset(("base", "chat", "hf", "instruct", "it", "meta", "pt", "unsloth"))
 """Words in the name of a model that say nothing about its architecture."""
 _WORDS = re.compile(r"[\s_:-]+")
@@ -53,6 +59,53 @@ _FORMAT = re.compile(
 _FAMILY = re.compile(r"[a-z]+")
 _ALIKE = 0.5
 _SUGGESTED = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Generator:
+    """Image generator that diffusers runs.
+
+    pixels: height and width of the images for which it was trained.
+    kind: class of the denoiser.
+    is_guided: True if each image is denoised with and without its prompt.
+    denoiser, autoencoder: configurations of these networks.
+    encoders: configurations of the text encoders, keyed by name.
+    said: name that the user typed, if it indicates a quantization; else "".
+    sees, hears: True if the model handles images or sound.
+    has_encoder: always False; other classes of models have True for encoder-decoder models.
+    """
+
+    name: str
+    pixels: int
+    kind: str
+    is_guided: bool
+    denoiser: Mapping[str, Any]
+    autoencoder: Mapping[str, Any]
+    encoders: Mapping[str, Mapping[str, Any]]
+    said: str = ""
+    sees: bool = True
+    hears: bool = False
+    has_encoder: bool = False
+
+    def is_quantised(self, network: str) -> bool:
+        """Return True if --quant applies to `network`, because it is the denoiser or T5."""
+        config = self.encoders.get(network, {})
+        return network == "denoiser" or config.get("model_type") == "t5"
+
+
+@cache
+def generator_of(name: str) -> Generator:
+    """Return the image generator called `name`, a key of `GENERATORS`."""
+    row = GENERATORS[name]
+    return Generator(
+        name=name,
+        pixels=row["pixels"],
+        kind=row["class"],
+        is_guided=row["guided"],
+        denoiser=row["denoiser"],
+        autoencoder=_IMAGES["autoencoders"][row["autoencoder"]],
+        encoders={each: _IMAGES["encoders"][each] for each in row["encoders"]},
+    )
 
 
 def find_preset(name: str) -> str | None:
@@ -89,7 +142,7 @@ def encoder_parameters(preset: str) -> int:
     return int(PRESETS.get(preset, {}).get("encoder", 0))
 
 
-@lru_cache(maxsize=1)
+@cache
 def _known() -> dict[str, str]:
     presets = PRESETS | GENERATORS
     known = {_key(other): name for name, row in presets.items() for other in row.get("names", ())}

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.image_models import Generator
 from allocsim.fitting.model import Configured, Model, UserModel, most_positions
+from allocsim.fitting.presets import Generator
 
 DTYPES = {
     "fp32": ("float32", None),

@@ -21,7 +21,7 @@ from allocsim.fitting.formulas.diffusion.convolutional import decoder, unet
 from allocsim.fitting.formulas.diffusion.network import Network
 from allocsim.fitting.formulas.diffusion.transformers import flux, sd3, t5
 from allocsim.fitting.generating import drawn_on
-from allocsim.fitting.image_models import generator_of
+from allocsim.fitting.presets import generator_of
 from allocsim.phantom import find_gpu
 from allocsim.units import GIB, TIB
 from tests.cli.conftest import Done, cli

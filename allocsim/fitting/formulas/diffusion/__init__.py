@@ -17,7 +17,7 @@ from allocsim.core import CachingAllocator
 from allocsim.fitting.formulas.diffusion.convolutional import decoder, encoder_of_images, unet
 from allocsim.fitting.formulas.diffusion.network import Config, Network, Weight, taken
 from allocsim.fitting.formulas.diffusion.transformers import CLIP_TOKENS, clip, flux, sd3, t5
-from allocsim.fitting.image_models import Generator
+from allocsim.fitting.presets import Generator
 
 __all__ = ["DrawingWork", "Drawn", "draw", "network_weights"]
 
