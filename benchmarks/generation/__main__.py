@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from allocsim.fitting import Task, estimate, model_of
-from allocsim.fitting.generating import drawn_on
+from allocsim.fitting.by_formula import drawn_on
 from allocsim.fitting.presets import GENERATORS, Generator
 from allocsim.phantom import Gpu, find_gpu, find_torch, phantom_environment
 from allocsim.units import GIB, TIB

@@ -142,7 +142,7 @@ def test_fit_by_law_loads_neither_runs_nor_other_formulas(
     assert {"allocsim.fitting.by_law", "allocsim.analysis.top", "allocsim.report.fit"} <= loaded
     others |= {
         *("allocsim.phantom.build", "allocsim.phantom.recorder", "allocsim.phantom.engines"),
-        *("allocsim.fitting.serving", "allocsim.fitting.generating", "allocsim.recommend"),
+        *("allocsim.fitting.serving", "allocsim.recommend"),
         *("allocsim.fitting.formulas.needs", "allocsim.fitting.formulas.diffusion"),
         *("allocsim.recording.files", "allocsim.recording.source", "allocsim.recording.store"),
         *("allocsim.host", "allocsim.editing", "allocsim.metrics.curve", "numpy.ma"),

@@ -16,11 +16,11 @@ import pytest
 from allocsim.core import CachingAllocator
 from allocsim.errors import ConfigError
 from allocsim.fitting import GENERATORS, Task, estimate, fit, model_of
+from allocsim.fitting.by_formula import drawn_on
 from allocsim.fitting.formulas.diffusion import network_weights
 from allocsim.fitting.formulas.diffusion.convolutional import decoder, unet
 from allocsim.fitting.formulas.diffusion.network import Network
 from allocsim.fitting.formulas.diffusion.transformers import flux, sd3, t5
-from allocsim.fitting.generating import drawn_on
 from allocsim.fitting.presets import generator_of
 from allocsim.phantom import find_gpu
 from allocsim.units import GIB, TIB
