@@ -295,7 +295,7 @@ def requests_by_law(task: Task, gpu: Gpu, laws: Laws | None = None) -> Requests:
         _refuse_without_law(task, laws, [f"{FIRST}.{training.regime}"])
         assert laws.parameters is not None
         values = variables_of(sizes, card)
-        optimizer = steps_of(task.optimizer, laws.parameters, values, card, laws.base)
+        optimizer = steps_of(task.optimizer, laws.parameters, values, card, laws.groups)
         requests = training.program(laws, optimizer, sizes["layers"])
     else:
         requests = _serving_by_law(task, gpu, laws).program(laws, sizes["layers"])

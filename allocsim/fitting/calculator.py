@@ -269,7 +269,7 @@ def _of_optimizer(laws: Laws) -> _Purposes:
 
 def _steps(laws: Laws, optimizer: str, sizes: Mapping[str, int]) -> Steps:
     assert laws.parameters is not None
-    return steps_of(optimizer, laws.parameters, variables_of(sizes, _CARD), _CARD, laws.base)
+    return steps_of(optimizer, laws.parameters, variables_of(sizes, _CARD), _CARD, laws.groups)
 
 
 def _ways(laws: Laws) -> Iterator[tuple[str, Mapping[str, int]]]:

@@ -168,7 +168,7 @@ def _composed(variant: Variant, regime: str, sizes: Mapping[str, int]) -> Reques
     laws, values, card = find_laws(variant.program), _variables(sizes), card_of(find_gpu(CARD))
     assert laws is not None
     assert laws.parameters is not None
-    optimizer = steps_of(variant.program.work, laws.parameters, values, card, laws.base)
+    optimizer = steps_of(variant.program.work, laws.parameters, values, card, laws.groups)
     steps = variant.task(sizes).steps
     return Training(sizes, card, regime, steps).program(laws, optimizer, sizes["layers"])
 

@@ -17,7 +17,6 @@ import numpy as np
 
 from allocsim.errors import ConfigError
 from allocsim.fitting.laws.law import FREE, REQUEST, Formula, Law
-from allocsim.fitting.laws.optimizer_stacks import GROUPS
 from allocsim.fitting.laws.sums import (
     AT_ONCE,
     INDEXED,
@@ -68,7 +67,7 @@ class Steps:
 
 
 _Block = tuple[str, int, int | None]
-"""Block: name of its Python stack in `STACKS`, index of its request, index of its layer if any."""
+"""Block: name in `OPTIMIZER_STACKS`, index of its request, index of its layer if any."""
 
 
 @dataclass(slots=True)
@@ -76,8 +75,8 @@ class _Rows:
     """Requests and frees of an optimizer's steps on a small model, as lists with one item per call.
 
     repetitions: number of the model's layers, or of groups of `Parameters.period` layers.
-    groups: for each call, the name in `STACKS` of the Python stack that requested the block.
-    alive: indices of the requests that are not freed yet, by names in `STACKS`.
+    groups: for each call, the name in `OPTIMIZER_STACKS` of the stack that requested the block.
+    alive: indices of the requests that are not freed yet, by names in `OPTIMIZER_STACKS`.
     """
 
     parameters: Parameters
@@ -328,16 +327,17 @@ _KNOWN = {
     "row": ((1, ("vocabulary",)),),
 }
 _REPETITIONS = 3
+_Numbers = Mapping[str, int]
 
 
 def steps_of(
-    optimizer: str, parameters: Parameters, values: Mapping[str, int], card: Card, base: int
+    optimizer: str, parameters: Parameters, values: _Numbers, card: Card, stacks: _Numbers
 ) -> Steps:
     """Return formulas for the requests and frees of an optimizer's steps on a model's parameters.
 
     optimizer: one of `OPTIMIZERS`.
     values: value of each name in `VARIABLES`, such as the batch size.
-    base: index of the optimizer's first stack in the program's table of stacks.
+    stacks: index of each of the `OPTIMIZER_STACKS` in the program's table, by its name.
     """
     if optimizer not in _MAKERS:
         raise ConfigError(f"there is no law for optimizer {optimizer!r}")
@@ -345,7 +345,7 @@ def steps_of(
     some, more = (
         _stretches(_MAKERS[optimizer], parameters, sums, _REPETITIONS + extra) for extra in (0, 1)
     )
-    return Steps(*(_law(a, b, parameters.period, base) for a, b in zip(some, more, strict=True)))
+    return Steps(*(_law(a, b, parameters.period, stacks) for a, b in zip(some, more, strict=True)))
 
 
 _Columns = tuple[list[int], list[str], list[Formula | int], list[int | None]]
@@ -363,7 +363,7 @@ def _stretches(
     ]
 
 
-def _law(some: _Columns, more: _Columns, period: int, base: int) -> Law:
+def _law(some: _Columns, more: _Columns, period: int, stacks: _Numbers) -> Law:
     # The second of three repetitions in `some` is repeated; `more`, with four, shows the growth.
     kinds, groups, values, tags = some
     copied = [tag == 1 for tag in tags]
@@ -389,7 +389,7 @@ def _law(some: _Columns, more: _Columns, period: int, base: int) -> Law:
     edges = np.flatnonzero(np.diff(np.array([0, *copied, 0], dtype=np.int8))).tolist()
     return Law(
         kind=np.array(kinds, dtype=np.uint8),
-        group=np.array([base + GROUPS[name] for name in groups], dtype=np.int64),
+        group=np.array([stacks[name] for name in groups], dtype=np.int64),
         number=np.array(number, dtype=np.int64),
         by_copy=np.array(by_copy, dtype=np.int64),
         by_copies=np.array(by_copies, dtype=np.int64),

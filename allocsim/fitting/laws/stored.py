@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from allocsim._fast_numpy import numbered
 from allocsim.errors import ConfigError
 from allocsim.fitting.laws.law import REQUEST, Formula, Law
-from allocsim.fitting.laws.optimizer_stacks import with_optimizers
 from allocsim.fitting.laws.optimizers import OPTIMIZERS, Parameters
 from allocsim.fitting.laws.programs import MAKE
 from allocsim.recording import Frame, FrameTable
@@ -40,6 +39,53 @@ SERVE = "serve"
 DATA = Path(__file__).parent / "data"
 _FORMAT = 3
 _ADAPTED = "lora"
+
+_PROGRAM = "program.py:32:<module>"
+_WRAPPED = f"optim/optimizer.py:567:wrapper {_PROGRAM}"
+_ADAM = f"optim/adam.py:239:step optim/optimizer.py:79:_use_grad {_WRAPPED}"
+_ADAM_RUNS = (
+    "optim/adam.py:967:adam optim/optimizer.py:157:maybe_fallback optim/adam.py:249:step "
+    f"optim/optimizer.py:79:_use_grad {_WRAPPED}"
+)
+_SGD_RUNS = "optim/sgd.py:303:sgd optim/sgd.py:128:step optim/optimizer.py:79:_use_grad " + _WRAPPED
+_FACTORED = f"utils/_contextlib.py:158:no_grad {_WRAPPED}"
+_FACTORED_RUNS = (
+    "optim/_adafactor.py:641:adafactor optim/optimizer.py:157:maybe_fallback "
+    f"optim/_adafactor.py:156:step {_FACTORED}"
+)
+_INIT = f"optim/_adafactor.py:146:step {_FACTORED}"
+_BNB = "../bitsandbytes/optim/optimizer.py"
+_8_BIT = f"utils/_contextlib.py:158:no_grad {_BNB}:331:step {_FACTORED}"
+_NORM = "functional.py:1888:norm _tensor.py:902:norm optim/_adafactor.py"
+
+OPTIMIZER_STACKS = {
+    "step": f"optim/adam.py:170:_init_group {_ADAM}",
+    "exp_avg": f"optim/adam.py:179:_init_group {_ADAM}",
+    "exp_avg_sq": f"optim/adam.py:183:_init_group {_ADAM}",
+    "square roots": f"optim/adam.py:791:_multi_tensor_adam {_ADAM_RUNS}",
+    "denominator": f"optim/adam.py:545:_single_tensor_adam {_ADAM_RUNS}",
+    "momentum": f"optim/sgd.py:454:_multi_tensor_sgd {_SGD_RUNS}",
+    "row_var": f"optim/_adafactor.py:105:_init_group {_INIT}",
+    "col_var": f"optim/_adafactor.py:110:_init_group {_INIT}",
+    "variance": f"optim/_adafactor.py:112:_init_group {_INIT}",
+    "norm": f"{_NORM}:382:_single_tensor_adafactor {_FACTORED_RUNS}",
+    "row_mean": f"optim/_adafactor.py:395:_single_tensor_adafactor {_FACTORED_RUNS}",
+    "col_mean": f"optim/_adafactor.py:402:_single_tensor_adafactor {_FACTORED_RUNS}",
+    "estimate": f"optim/_adafactor.py:407:_single_tensor_adafactor {_FACTORED_RUNS}",
+    "mean": f"optim/_adafactor.py:408:_single_tensor_adafactor {_FACTORED_RUNS}",
+    "squares": f"optim/_adafactor.py:412:_single_tensor_adafactor {_FACTORED_RUNS}",
+    "update": f"optim/_adafactor.py:415:_single_tensor_adafactor {_FACTORED_RUNS}",
+    "qmap": f"{_BNB}:515:init_state {_8_BIT}",
+    "state1": f"{_BNB}:384:get_state_buffer {_BNB}:518:init_state {_8_BIT}",
+    "state2": f"{_BNB}:384:get_state_buffer {_BNB}:521:init_state {_8_BIT}",
+    "absmax1": f"{_BNB}:528:init_state {_8_BIT}",
+    "absmax2": f"{_BNB}:529:init_state {_8_BIT}",
+    "rms": f"{_NORM}:420:_single_tensor_adafactor {_FACTORED_RUNS}",
+}
+"""Stack of an optimizer's requests by purpose, innermost frame first; paths are relative to torch.
+
+Source: recordings of PyTorch 2.15.0 and bitsandbytes 0.50.2.
+"""
 
 
 @cache
@@ -154,7 +200,7 @@ class Laws(Mapping[str, Law]):
     torch_version, transformers: releases of PyTorch and transformers that ran the program.
     stacks: Python stacks of the requests; `Law.group` is an index into them.
     parameters: shapes of the trained parameters; None in serving.
-    base: index of the optimizer's first stack in `stacks`.
+    groups: index in `stacks` of each of the `OPTIMIZER_STACKS`, by its name.
     """
 
     def __init__(self, name: ProgramName, family: FamilyAbout, parts: Sequence[Part]) -> None:
@@ -162,7 +208,7 @@ class Laws(Mapping[str, Law]):
         self.torch_version = family.torch_version
         self.transformers = family.transformers
         self.stacks = family.stacks
-        self.base = family.base
+        self.groups = {name: family.base + n for n, name in enumerate(OPTIMIZER_STACKS)}
         self.parameters = family.parameters.get(name.make) if name.work != SERVE else None
         self._parts = {each: part for part in parts for each in part.by_name}
         self._known: dict[str, Law] = {}
@@ -245,7 +291,7 @@ def family_file(path: Path) -> FamilyAbout:
     return FamilyAbout(
         about["torch"],
         about["transformers"],
-        with_optimizers(own),
+        _with_optimizers(own),
         len(own),
         tuple(Formula.parsed(text) for text in about["formulas"]),
         {name: _parameters(each) for name, each in about["parameters"].items()},
@@ -278,3 +324,23 @@ def _stacks(frames: Sequence[str], stacks: Sequence[Sequence[int]]) -> FrameTabl
         found.append(Frame(filename, name, int(line)))
     flat = np.array([number for stack in stacks for number in stack], dtype=np.int32)
     return FrameTable(tuple(found), flat, np.cumsum([0, *map(len, stacks)]))
+
+
+def _with_optimizers(stacks: FrameTable) -> FrameTable:
+    frames: dict[Frame, int] = {}
+    flat, lengths = [], []
+    for text in OPTIMIZER_STACKS.values():
+        each = [_frame(word) for word in text.split()]
+        flat += [len(stacks.frames) + frames.setdefault(frame, len(frames)) for frame in each]
+        lengths.append(len(each))
+    return FrameTable(
+        (*stacks.frames, *frames),
+        np.concatenate([stacks.flat, np.array(flat, dtype=np.int32)]),
+        np.concatenate([stacks.offsets, stacks.offsets[-1] + np.cumsum(lengths)]),
+    )
+
+
+def _frame(text: str) -> Frame:
+    file, line, name = text.split(":")
+    folder = "" if text == _PROGRAM else "site-packages/torch/"
+    return Frame((folder + file).replace("torch/../", ""), name, int(line))
