@@ -9,6 +9,10 @@
         DriverRefusalError      refusal of a call by the CUDA driver; also a RuntimeError
       UndefinedBehaviorError    undefined behavior in PyTorch, which the model does not guess
       InvariantError            bug in allocsim, with rule number and dump; please report it
+      PhantomError              error of real PyTorch on a phantom GPU, or of its preparation
+        ScriptError             invalid op script (a list of allocator calls); also a ValueError
+        UnavailableError        missing requirement: a wheel, a compiler, PyTorch or Linux
+        RefusedError            settings that real PyTorch refused, or a script that it ended
 
 A message is one sentence that names the cause and the value.  An operation that raises one of these
 has changed no state, except for changes that upstream makes before it fails.
@@ -26,6 +30,10 @@ __all__ = [
     "DriverRefusalError",
     "UndefinedBehaviorError",
     "InvariantError",
+    "PhantomError",
+    "ScriptError",
+    "UnavailableError",
+    "RefusedError",
 ]
 
 
@@ -87,3 +95,19 @@ class UndefinedBehaviorError(AllocsimError):
 
 class InvariantError(AllocsimError):
     """Violated invariant of the model: a bug in allocsim, not an invalid input."""
+
+
+class PhantomError(AllocsimError):
+    """Base class of errors of real PyTorch on a phantom GPU, and of its preparation."""
+
+
+class ScriptError(PhantomError, ValueError):
+    """Unknown or invalid call in an op script, a list of calls for the real allocator."""
+
+
+class UnavailableError(PhantomError):
+    """Missing requirement: a wheel, a compiler, the network, PyTorch or Linux."""
+
+
+class RefusedError(PhantomError):
+    """Allocator settings that real PyTorch refused, or an op script during which it ended."""

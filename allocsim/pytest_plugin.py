@@ -164,12 +164,8 @@ def _has_gpu() -> bool:
 
 
 def _run_over_a_phantom(item: pytest.Item) -> None:
-    from allocsim.phantom import (  # noqa: PLC0415
-        PhantomError,
-        find_gpu,
-        find_torch,
-        phantom_environment,
-    )
+    from allocsim.errors import PhantomError  # noqa: PLC0415
+    from allocsim.phantom import find_gpu, find_torch, phantom_environment  # noqa: PLC0415
 
     card = _limits_and_card(item)[1]
     try:

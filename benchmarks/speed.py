@@ -35,8 +35,8 @@ from numpy.typing import NDArray
 
 from allocsim.core import NEWEST, ReplayAllocator, find_release, parse_conf
 from allocsim.core.journal import Folder, fold_records
+from allocsim.errors import PhantomError
 from allocsim.inference import plan_of
-from allocsim.phantom import PhantomError
 from allocsim.recording import Action, Trace
 from allocsim.simulation import RecordedDevice, Setting
 from allocsim.simulation.drive import Drive

@@ -27,7 +27,7 @@ from statistics import median
 
 from allocsim.analysis.tune import tune
 from allocsim.analysis.tune.results import SettingRow
-from allocsim.phantom import PhantomError
+from allocsim.errors import PhantomError
 from allocsim.recording import load
 from allocsim.replaying import Prepared, prepare
 from allocsim.simulation.plan import StepKind

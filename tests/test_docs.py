@@ -25,7 +25,7 @@ import pytest
 import allocsim
 from allocsim import CachingAllocator, OutOfMemoryError
 from allocsim.core import NEWEST, TraceEntry
-from allocsim.phantom import UnavailableError
+from allocsim.errors import UnavailableError
 from allocsim.verify import RealAllocator, Script
 
 ROOT = Path(__file__).parents[1]

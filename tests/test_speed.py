@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.phantom import PhantomError
+from allocsim.errors import PhantomError
 from allocsim.recording import write_npz
 from allocsim.workload import training
 from benchmarks import commands, sweep

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from allocsim.collector import collector_paused
-from allocsim.errors import ConfigError
+from allocsim.errors import ConfigError, UnavailableError
 from allocsim.fitting.by_engine import run_exactly
 from allocsim.fitting.by_formula import Estimate, estimate, least_served
 from allocsim.fitting.by_law import peak_by_law
@@ -22,7 +22,7 @@ from allocsim.fitting.fit_result import Fit
 from allocsim.fitting.model import Configured
 from allocsim.fitting.run_result import Ran
 from allocsim.fitting.task import Task, usual_attention
-from allocsim.phantom import CARDS, Gpu, UnavailableError, context_range
+from allocsim.phantom import CARDS, Gpu, context_range
 
 _HOPELESS = 0.9
 """Ratio of a training run's memory to the lower end of its estimate; no observed run was below it.

@@ -19,7 +19,7 @@ import numpy as np
 
 from allocsim._fast_numpy import any_of
 from allocsim.collector import collector_paused
-from allocsim.errors import ConfigError
+from allocsim.errors import ConfigError, UnavailableError
 from allocsim.fitting.by_formula import Estimate, estimate
 from allocsim.fitting.by_law import RunsByLaw, run_by_law
 from allocsim.fitting.fit_result import Drift, Fit, drift_of_run
@@ -42,7 +42,7 @@ from allocsim.fitting.run_result import (
     run_program,
 )
 from allocsim.fitting.task import Task
-from allocsim.phantom import Gpu, UnavailableError, context_range, named_gpu
+from allocsim.phantom import Gpu, context_range, named_gpu
 from allocsim.recording import Action, completes_at_once
 from allocsim.replaying import effects_on
 from allocsim.units import TIB

@@ -18,17 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from allocsim.errors import ConfigError
+from allocsim.errors import ConfigError, UnavailableError
 from allocsim.fitting.model import Configured, Model, UserModel, flattened
 from allocsim.fitting.program import program_of
 from allocsim.fitting.task import Task
-from allocsim.phantom import (
-    Gpu,
-    TorchInstall,
-    UnavailableError,
-    begin_to_find_torch,
-    find_torch,
-)
+from allocsim.phantom import Gpu, TorchInstall, begin_to_find_torch, find_torch
 from allocsim.recording import BlockLives, MarkKind, Recording
 from allocsim.replaying import (
     Prepared,

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         described_model,
         starter_of,
     )
-    from allocsim.phantom.errors import PhantomError, RefusedError, ScriptError, UnavailableError
     from allocsim.phantom.gpu import (
         CARDS,
         CONTEXT_MEMORY_SEEN,
@@ -54,10 +53,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CARDS", "COMMON_OPTIONS", "CONTEXT_MEMORY_SEEN", "DriverCharges", "Gpu", "Limits", "ORIGIN",
-    "PhantomError", "ProcessRecording", "Recorded", "RecordedProgram", "RefusedError", "STUB",
-    "ScriptError", "Starter", "Stubs", "THREAD_STACK", "TorchInstall", "UnavailableError", "Wheel",
-    "begin_to_find_torch", "build_once", "build_stubs", "cached_wheel", "charges_of",
-    "compile_source", "context_range", "context_seen", "described_model", "digest_of",
+    "ProcessRecording", "Recorded", "RecordedProgram", "STUB", "Starter", "Stubs", "THREAD_STACK",
+    "TorchInstall", "Wheel", "begin_to_find_torch", "build_once", "build_stubs", "cached_wheel",
+    "charges_of", "compile_source", "context_range", "context_seen", "described_model", "digest_of",
     "fetch_wheel", "find_compiler", "find_gpu", "find_torch", "full_version", "has_gpu",
     "limits_of", "named_gpu", "phantom_environment", "record", "starter_of",
 ]  # fmt: skip
@@ -66,7 +64,6 @@ _HOMES = {
     "build": "COMMON_OPTIONS ORIGIN STUB Stubs build_once build_stubs compile_source digest_of "
     "find_compiler",
     "engines": "DriverCharges Starter charges_of described_model starter_of",
-    "errors": "PhantomError RefusedError ScriptError UnavailableError",
     "gpu": "CARDS CONTEXT_MEMORY_SEEN THREAD_STACK Gpu Limits context_range context_seen find_gpu "
     "limits_of named_gpu",
     "installs": "TorchInstall begin_to_find_torch find_torch",

@@ -9,7 +9,7 @@ import argparse
 import sys
 
 from allocsim.core import NEWEST
-from allocsim.phantom.errors import PhantomError
+from allocsim.errors import PhantomError
 from allocsim.phantom.wheel import fetch_wheel
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from allocsim.phantom.errors import UnavailableError
+from allocsim.errors import UnavailableError
 
 STUB = Path(__file__).parent / "stub"
 COMMON_OPTIONS = ("-O2", "-Wall", "-Wextra")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 
-from allocsim.phantom.errors import UnavailableError
+from allocsim.errors import UnavailableError
 
 _PACKAGES = ("transformers", "torchvision", "peft", "bitsandbytes", "accelerate")
 _PATIENCE_S = 120

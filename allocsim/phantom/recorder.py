@@ -24,9 +24,9 @@ from dataclasses import astuple, dataclass, field
 from functools import partial
 from pathlib import Path
 
+from allocsim.errors import UnavailableError
 from allocsim.phantom.build import Stubs, build_once, build_stubs, digest_of
 from allocsim.phantom.engines import DriverCharges
-from allocsim.phantom.errors import UnavailableError
 from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.installs import TorchInstall, find_torch
 from allocsim.phantom.wheel import PLANS_WITHOUT_DEVICE, cache_root

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from allocsim.phantom.errors import UnavailableError
+from allocsim.errors import UnavailableError
 
 PUBLISHED = {
     "2.1": "2.1.2",

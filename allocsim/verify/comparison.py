@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from allocsim.core import find_release
-from allocsim.errors import ConfigError, UpstreamAssertionError
-from allocsim.phantom import RefusedError, ScriptError
+from allocsim.errors import ConfigError, RefusedError, ScriptError, UpstreamAssertionError
 from allocsim.verify.player import play, play_defined
 from allocsim.verify.script import ModelAnswer, Op, RealAnswer, Script
 

@@ -31,7 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from allocsim.core import Release, find_release
-from allocsim.phantom import Gpu, RefusedError, UnavailableError, find_torch, phantom_environment
+from allocsim.errors import RefusedError, UnavailableError
+from allocsim.phantom import Gpu, find_torch, phantom_environment
 from allocsim.units import GIB
 from allocsim.verify import torch_player
 from allocsim.verify.comparison import Real

@@ -17,14 +17,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from allocsim.errors import RefusedError, ScriptError, UnavailableError
 from allocsim.phantom import (
     COMMON_OPTIONS,
     ORIGIN,
     STUB,
-    RefusedError,
-    ScriptError,
     Stubs,
-    UnavailableError,
     Wheel,
     build_once,
     build_stubs,

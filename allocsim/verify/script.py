@@ -33,7 +33,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from allocsim.phantom import ScriptError
+from allocsim.errors import ScriptError
 
 Op = Sequence[Any]
 HANDLE = 4096

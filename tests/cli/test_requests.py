@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from allocsim.phantom import UnavailableError
+from allocsim.errors import UnavailableError
 from tests.pythons import NEEDS_TORCH, PYTHONS
 from traces.profiled.record import profiled
 

@@ -10,8 +10,7 @@ import pytest
 
 from allocsim.core import NEWEST, RELEASES, ReplayAllocator
 from allocsim.core.fast_path import LONG
-from allocsim.errors import UpstreamAssertionError
-from allocsim.phantom import UnavailableError
+from allocsim.errors import UnavailableError, UpstreamAssertionError
 from allocsim.units import GIB, MIB
 from allocsim.verify import RealAllocator, Script
 from allocsim.verify.comparison import judge

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from allocsim.core import RELEASES, CachingAllocator
-from allocsim.errors import UpstreamAssertionError
-from allocsim.phantom import UnavailableError
+from allocsim.errors import UnavailableError, UpstreamAssertionError
 from allocsim.state import INACTIVE
 from allocsim.units import MIB, round_up
 from allocsim.verify import RealAllocator, Script

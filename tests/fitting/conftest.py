@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from allocsim import CachingAllocator, OutOfMemoryError
+from allocsim.errors import UnavailableError
 from allocsim.fitting import run_result as ran
-from allocsim.phantom import ProcessRecording, Recorded, RecordedProgram, UnavailableError
+from allocsim.phantom import ProcessRecording, Recorded, RecordedProgram
 from allocsim.phantom.installs import TorchInstall
 
 Run = Callable[[CachingAllocator, str], int]

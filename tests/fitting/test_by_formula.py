@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from allocsim.errors import ConfigError
+from allocsim.errors import ConfigError, UnavailableError
 from allocsim.fitting import Estimate, Fit, Task, estimate, fit, largest, model_of, run_by_law
 from allocsim.fitting.by_engine import engine_for, missing_package
 from allocsim.fitting.model import Configured
-from allocsim.phantom import TorchInstall, UnavailableError, find_gpu
+from allocsim.phantom import TorchInstall, find_gpu
 from allocsim.units import GIB, TIB
 from tests.cli.conftest import Done, cli
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from allocsim import load, replay
-from allocsim.errors import ConfigError
+from allocsim.errors import ConfigError, UnavailableError
 from allocsim.fitting import (
     CUDNN_NOTE,
     Fit,
@@ -24,7 +24,7 @@ from allocsim.fitting import (
 )
 from allocsim.fitting.by_law import peak_by_law, why_no_law
 from allocsim.fitting.model import Configured
-from allocsim.phantom import UnavailableError, find_gpu
+from allocsim.phantom import find_gpu
 from benchmarks.drawn import rows as drawn_rows
 from benchmarks.truth import gpu_of, rows, task_of, without_cudnn
 from tests.pythons import NEEDS_TORCH, pythons_of

@@ -12,10 +12,10 @@ import pytest
 
 from allocsim import CachingAllocator, load
 from allocsim.analysis.top import top
-from allocsim.errors import ConfigError
+from allocsim.errors import ConfigError, UnavailableError
 from allocsim.fitting import Fit, Ran, Task, fewest, fit_command, largest, model_of, run_program
 from allocsim.fitting import fit as fit_by_any_engine
-from allocsim.phantom import Gpu, UnavailableError, context_range, find_gpu
+from allocsim.phantom import Gpu, context_range, find_gpu
 from allocsim.units import GIB, MIB, TIB
 from tests.fitting.conftest import Pretended
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from allocsim.phantom import Stubs, UnavailableError, build_stubs
+from allocsim.errors import UnavailableError
+from allocsim.phantom import Stubs, build_stubs
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.phantom import UnavailableError
+from allocsim.errors import UnavailableError
 from allocsim.phantom.build import STUB, build_stubs, find_compiler
 from allocsim.phantom.wheel import Wheel
 from allocsim.verify.real import build_driver

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from allocsim.phantom import UnavailableError
+from allocsim.errors import UnavailableError
 from allocsim.phantom.at_exit import leave_out_frames
 from allocsim.phantom.gpu import Gpu, find_gpu
 from allocsim.phantom.installs import find_torch

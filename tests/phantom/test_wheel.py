@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.phantom import UnavailableError
+from allocsim.errors import UnavailableError
 from allocsim.phantom.wheel import cache_folder, cached_wheel, fetch_wheel, full_version
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -14,7 +14,7 @@ import pytest
 
 from allocsim import explain, replay
 from allocsim.analysis.top import top
-from allocsim.phantom import UnavailableError
+from allocsim.errors import UnavailableError
 from allocsim.recording import figures_in, load
 from tests.pythons import NEEDS_TORCH, PYTHONS
 from tests.recording.test_hostile import refusal

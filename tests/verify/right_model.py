@@ -9,8 +9,7 @@ import pytest
 
 from allocsim.core import find_release
 from allocsim.core.config import AllocatorConfig
-from allocsim.errors import ConfigError
-from allocsim.phantom import RefusedError
+from allocsim.errors import ConfigError, RefusedError
 from allocsim.units import MIB
 from allocsim.verify import RealAnswer, Script
 from allocsim.verify.generator import make_script

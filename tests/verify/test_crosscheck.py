@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from allocsim.core import RELEASES, ReplayAllocator
-from allocsim.phantom import RefusedError, UnavailableError
+from allocsim.errors import RefusedError, UnavailableError
 from allocsim.units import GIB, MIB
 from allocsim.verify import RealAnswer, Script
 from allocsim.verify.comparison import Divergence, judge, minimised

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from allocsim.core import find_release
-from allocsim.phantom import RefusedError, UnavailableError
+from allocsim.errors import RefusedError, UnavailableError
 from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.installs import TorchInstall, find_torch
 from allocsim.phantom.recorder import phantom_environment

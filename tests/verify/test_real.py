@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from allocsim.phantom import PhantomError, RefusedError, UnavailableError
+from allocsim.errors import PhantomError, RefusedError, UnavailableError
 from allocsim.verify import RealAllocator, Script
 from tests.golden.cases import Case, Result, load, unpack
 from tests.golden.runner import first_difference

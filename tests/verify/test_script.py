@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from allocsim.phantom import ScriptError
+from allocsim.errors import ScriptError
 from allocsim.verify.script import encode_ops
 
 
