@@ -124,8 +124,8 @@ def test_load_reports_memory_that_runs_out_between_reads(
     for module, name, file in [
         (UNPICKLE, "scan", path),
         (UNPICKLE, "_PlainUnpickler", path),
-        (SNAPSHOT, "read_trace", path),
-        (SNAPSHOT, "read_trace", tmp_path / "a.json"),
+        (SNAPSHOT, "_read_trace", path),
+        (SNAPSHOT, "_read_trace", tmp_path / "a.json"),
         (SNAPSHOT, "SegmentReader", path),
     ]:
         with monkeypatch.context() as patch:
