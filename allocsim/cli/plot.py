@@ -120,8 +120,13 @@ def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
 
 def _of_an_answer(arguments: argparse.Namespace, theme: Theme) -> Figure:
     from allocsim.analysis.tune import read_tried
-    from allocsim.fitting import read_answers, read_frontier
-    from allocsim.report.figures import cards_figure, front_figure, frontier_figure
+    from allocsim.report.figures import (
+        cards_figure,
+        front_figure,
+        frontier_figure,
+        read_answers,
+        read_frontier,
+    )
 
     if arguments.kind == "front":
         return front_figure(read_tried(arguments.file), theme)

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from allocsim.fitting.presets import CONFIGURATIONS, GENERATORS, TORCHVISION
     from allocsim.fitting.program import program_of
     from allocsim.fitting.published import unused_words
-    from allocsim.fitting.read_result import Answered, ReadFront, read_answers, read_frontier
     from allocsim.fitting.run_result import Ran, run_program
     from allocsim.fitting.search import (
         SIZES,
@@ -79,19 +78,17 @@ if TYPE_CHECKING:
     from allocsim.fitting.training_input import shape_of
 
 __all__ = [
-    "ATTENTION", "Advice", "Answered", "BY_LAW", "CONFIGURATIONS", "CONVOLUTIONS_NOTE",
-    "CUDNN_ATTENTION", "CUDNN_NOTE", "Change", "Configured", "DTYPES", "EAGER_NOTE", "EXPERTS_NOTE",
-    "Estimate", "Fewest", "Fit", "Frontier", "GENERATORS", "GENERATOR_QUANTS", "GpuCount",
-    "Largest", "LawModel", "MASK_NOTE",
-    "OPTIMIZERS", "Opening", "PARALLEL", "PageLaws", "Phase", "Planned", "QUANTS", "RESERVED_SEEN",
-    "Ran", "ReadConfig", "ReadFront", "SIZES", "STARTS", "Served", "Sharded", "Started",
-    "TORCHVISION", "Task", "TriedSize", "WARNING", "advise", "estimate", "fewest",
-    "fewest_checkpointed",
-    "find_layouts", "fit", "fit_cards", "fit_command", "frontier", "held_of", "largest",
-    "law_cards", "law_families", "law_models", "law_programs", "lengths_of", "model_of",
-    "most_positions", "opening_at", "page_laws", "precision_of", "program_of", "read_answers",
-    "read_config", "read_frontier", "run_by_law", "run_program", "serve", "shape_of", "shard",
-    "start", "start_largest", "unused_words", "usual_attention", "usual_lengths", "usual_values",
+    "ATTENTION", "Advice", "BY_LAW", "CONFIGURATIONS", "CONVOLUTIONS_NOTE", "CUDNN_ATTENTION",
+    "CUDNN_NOTE", "Change", "Configured", "DTYPES", "EAGER_NOTE", "EXPERTS_NOTE", "Estimate",
+    "Fewest", "Fit", "Frontier", "GENERATORS", "GENERATOR_QUANTS", "GpuCount", "Largest",
+    "LawModel", "MASK_NOTE", "OPTIMIZERS", "Opening", "PARALLEL", "PageLaws", "Phase", "Planned",
+    "QUANTS", "RESERVED_SEEN", "Ran", "ReadConfig", "SIZES", "STARTS", "Served", "Sharded",
+    "Started", "TORCHVISION", "Task", "TriedSize", "WARNING", "advise", "estimate", "fewest",
+    "fewest_checkpointed", "find_layouts", "fit", "fit_cards", "fit_command", "frontier", "held_of",
+    "largest", "law_cards", "law_families", "law_models", "law_programs", "lengths_of", "model_of",
+    "most_positions", "opening_at", "page_laws", "precision_of", "program_of", "read_config",
+    "run_by_law", "run_program", "serve", "shape_of", "shard", "start", "start_largest",
+    "unused_words", "usual_attention", "usual_lengths", "usual_values",
 ]  # fmt: skip
 
 _HOMES = {
@@ -110,7 +107,6 @@ _HOMES = {
     "presets": "CONFIGURATIONS GENERATORS TORCHVISION",
     "program": "program_of",
     "published": "unused_words",
-    "read_result": "Answered ReadFront read_answers read_frontier",
     "run_result": "Ran run_program",
     "serving": "Served held_of serve",
     "serving_program": "Phase Started start start_largest",

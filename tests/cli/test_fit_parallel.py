@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.fitting import read_answers
+from allocsim.report.figures import read_answers
 from tests.cli.conftest import Done
 
 Cli = Callable[..., Done]

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from allocsim.errors import ConfigError
-from allocsim.fitting import CONFIGURATIONS, held_of, read_answers, serve
+from allocsim.fitting import CONFIGURATIONS, held_of, serve
 from allocsim.phantom import Gpu, find_gpu
 from allocsim.report import fit_served
+from allocsim.report.figures import read_answers
 from tests.cli.conftest import Done
 from tests.formulas.files import small_gguf, small_safetensors
 

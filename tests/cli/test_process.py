@@ -146,7 +146,7 @@ def test_fit_by_law_loads_neither_runs_nor_other_formulas(
         *("allocsim.fitting.formulas.needs", "allocsim.fitting.formulas.diffusion"),
         *("allocsim.recording.files", "allocsim.recording.source", "allocsim.recording.store"),
         *("allocsim.host", "allocsim.editing", "allocsim.metrics.curve", "numpy.ma"),
-        *("allocsim.fitting.read_result", "allocsim.analysis.top.flame"),
+        *("allocsim.report.figures", "allocsim.analysis.top.flame"),
     }
     assert not loaded.intersection(others)
 
