@@ -5,8 +5,8 @@ such as (1.5) in a comment, or "section 1.5", is a section of docs/concepts/sema
 
 Read in this order: constants, releases (differences between releases), options, config, block,
 pool, find_split_merge (blocks and segments), allocator (the calls of torch.cuda), cache_miss
-(attempts to serve a request if no free block fits), oom_text, reclaim, private_pools.  No module
-reads a clock, a file, the environment or a random source, and none prints.
+(attempts to serve a request if no free block fits, and the error's text), reclaim, private_pools.
+No module reads a clock, a file, the environment or a random source, and none prints.
 """
 
 from allocsim.core.allocator import CachingAllocator, CallCounts

@@ -6,7 +6,7 @@ import pytest
 
 from allocsim import OutOfMemoryError
 from allocsim.core import RELEASES, find_release, parse_conf
-from allocsim.core.oom_text import OomFigures, oom_text
+from allocsim.core.cache_miss import OomFigures, oom_text
 from allocsim.units import GIB, MIB, format_size
 
 from .conftest import Make
