@@ -7,11 +7,13 @@ graphs and pinned host memory are imported on first use.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from allocsim._lazy import lazily
 from allocsim.analysis.top.answer import Course, Holding, StackAnswers, Top, TopRow, course_of
+from allocsim.errors import RecordingError
 from allocsim.ownership import (
     BY,
     CATEGORIES,
@@ -35,7 +37,6 @@ from allocsim.units import format_size
 
 if TYPE_CHECKING:
     from allocsim.analysis.top.flame import FlameBox, FlameGraph, flame_of
-    from allocsim.analysis.top.of_host import top_host
     from allocsim.editing import Saving
     from allocsim.fitting import Fit
 
@@ -45,7 +46,7 @@ __all__ = [
     "top_host", "top_of_replay", "top_of_run", "top_of_spill", "tops_of_fit",
 ]  # fmt: skip
 
-__getattr__ = lazily(globals(), {"flame": "FlameBox FlameGraph flame_of", "of_host": "top_host"})
+__getattr__ = lazily(globals(), {"flame": "FlameBox FlameGraph flame_of"})
 
 
 def top(
@@ -139,6 +140,46 @@ def top_of_state(
     notes = ["the recording holds only a state: categories are inferred from stacks alone"]
     held = held_at(scene, trace, -1)
     return _top(path, trace, scene, held, moment, by=by, frames=frames, notes=notes)
+
+
+def top_host(
+    path: str,
+    trace: Trace,
+    at: str | int | None = None,
+    *,
+    by: str = "line",
+    frames: int | None = None,
+) -> Top:
+    """Return the owners of the pinned host memory that the program used at a moment.
+
+    at: "peak" for the most bytes in use, "end", or an entry number; None means "peak".
+    by: kind of owner: "line", "stack", "module", "category", "stream" or "pool".
+    frames: number of stack frames in the name of an owner; None for the default of `top`.
+    """
+    from allocsim.host import follow, state_after  # noqa: PLC0415  (slow; rarely needed)
+
+    if at in (None, "peak"):
+        entry, what = follow(trace).peak_in_use.entry, "peak"
+    else:
+        entry, what = _host_moment(path, len(trace) - 1, at)
+    answer = top_of_state(path, state_after(trace, entry), by=by, frames=frames)
+    totals = follow(trace, entry + 1).end
+    notes = (
+        f"{format_size(totals.pinned)} were pinned: {format_size(totals.in_use)} in use, "
+        f"{format_size(totals.waiting)} freed and waiting, {format_size(totals.cached)} cached",
+        "sizes are those of blocks, mostly rounded up to a power of two",
+    )
+    return replace(answer, at=Moment(max(entry, 0), what), notes=notes)
+
+
+def _host_moment(path: str, last: int, at: str | int | None) -> tuple[int, str]:
+    if at == "end":
+        return last, "end"
+    if not isinstance(at, int):
+        raise RecordingError(path, f"pinned memory has no moment {at!r}; expected peak or end")
+    if not 0 <= at <= last:
+        raise RecordingError(path, f"entry {at} does not exist; the last entry is {last}")
+    return at, "entry"
 
 
 def _top(
