@@ -1,4 +1,4 @@
-"""Advice on an out-of-memory error, from its cause, its sizes and the settings of the run.
+"""Advice on an out-of-memory error for each cause, from its sizes and the settings of the run.
 
 No advice names a setting that is already set, that the release lacks, or that cannot help with
 these sizes; tests/explain/test_situations.py checks with replays that the advice helps.
@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from allocsim.analysis.explain.cause import Figures
-from allocsim.analysis.explain.message_search import Situation, outside_of
-from allocsim.analysis.explain.without_figures import RECORD, on_host_memory, without_figures
+from allocsim.analysis.explain.message_search import Situation, most_idle_of
 from allocsim.units import GIB, MIB, format_size
 
 _SMALLER = (
@@ -39,24 +38,28 @@ _REUSE = (
     "Without settings: allocate the largest shape first, pad to few distinct shapes, and call "
     "torch.cuda.empty_cache() before the phase that fails."
 )
-
-
-def advice_on(situation: Situation) -> tuple[str, ...]:
-    figures = situation.figures
-    found = [*_BY_CAUSE[situation.cause](situation), *_on_settings(situation)]
-    if outside_of(situation.message, figures):
-        found = [*_foreign(situation), *found]
-    if figures.is_contradictory:
-        contradiction = (
-            f"The sizes contradict each other: {format_size(figures.free_bytes or 0)} are free of "
-            f"{format_size(figures.total_bytes or 0)} in total. With unified memory (APUs), the "
-            "total is only the part that the firmware set aside for the GPU; look at the system's "
-            "memory."
-        )
-        found = [contradiction, *found]
-    if situation.other_total is not None:  # the user's own question is answered first
-        found = [*_on_another_card(situation, situation.other_total), *found]
-    return tuple(dict.fromkeys(found))
+_RECORD = (
+    "To see which lines hold the memory, and to prove a setting, record the run and explain the "
+    "recording: python -m allocsim.capture run.pickle -- python train.py"
+)
+_NVML = (
+    "This is an out-of-memory error: PyTorch failed while it wrote the text, because NVML did not "
+    "answer. That happens on MIG slices, on Jetson, and if CUDA_VISIBLE_DEVICES names devices that "
+    "NVML does not list."
+)
+_ASYNC = (
+    "The text is of the cudaMallocAsync backend, which prints no sizes here. ComfyUI uses this "
+    "backend; its log has the sizes."
+)
+_ASYNC_ASSERTION = (
+    "This is an out-of-memory error of the cudaMallocAsync backend: PyTorch failed while it wrote "
+    "the text, because the program holds more than the card has. On Windows the driver lends host "
+    "memory."
+)
+_BARE = (
+    "The text has no figures: it is of a call outside PyTorch's allocator, such as a library's, or "
+    "of PyTorch before 1.0. Paste the line with 'Tried to allocate', if there is one."
+)
 
 
 def _impossible(situation: Situation) -> list[str]:
@@ -210,7 +213,7 @@ def _fragmentation(situation: Situation) -> list[str]:
         )
     if figures.tried_bytes in _SHARED_SEGMENTS:
         found.append(_SHARED_SEGMENTS[figures.tried_bytes])
-    return [*found, *_foreign(situation), _REUSE, RECORD]
+    return [*found, *foreign(situation), _REUSE, _RECORD]
 
 
 def _expandable(situation: Situation) -> list[str]:
@@ -256,7 +259,7 @@ def _split_limit(situation: Situation) -> list[str]:
 def _fragmentation_likely(situation: Situation) -> list[str]:
     if situation.is_expandable:
         text = "expandable_segments:True is set already; no other setting joins idle and free "
-        return [f"{text}memory.", *_foreign(situation), *_MODEL, RECORD]
+        return [f"{text}memory.", *foreign(situation), *_MODEL, _RECORD]
     idle = format_size(situation.figures.idle or 0)
     free = format_size(situation.figures.free_bytes or 0)
     return [
@@ -283,10 +286,10 @@ def _full(situation: Situation) -> list[str]:
         first = f"The card is full: {short} are missing; the text does not show idle memory."
     else:
         first = f"No setting can help: with every idle byte used, {short} would still be missing."
-    return [first, *_foreign(situation), *_MODEL, RECORD]
+    return [first, *foreign(situation), *_MODEL, _RECORD]
 
 
-def _foreign(situation: Situation) -> list[str]:
+def foreign(situation: Situation) -> list[str]:
     figures = situation.figures
     held, total, free = figures.reserved, figures.total_bytes, figures.free_bytes
     own = figures.process_bytes
@@ -305,35 +308,56 @@ def _foreign(situation: Situation) -> list[str]:
     ]
 
 
-def _on_settings(situation: Situation) -> list[str]:
-    config, figures = situation.config, situation.figures
-    if config is None:
-        return []
-    has_limit = figures.limit_below_capacity is not None or config.per_process_memory_fraction < 1.0
-    found = [f"{sentence}." for sentence in config.inert_options(has_limit=has_limit)]
-    split = situation.max_split_size_mb
-    found += [f"Unsafe: {each}. Leave max_split_size_mb out." for each in config.unsafe_options()]
-    if split is not None and config.expandable_segments:
-        return found
-    if split is not None and situation.cause in ("full", "impossible", "host_fallback"):
-        found.append(f"max_split_size_mb:{split}, which is set, cannot help here.")
-    if not situation.has_native_allocator and str(config):
-        found.append(f"{config} has no effect on this backend.")
-    return found
+def _without_figures(situation: Situation) -> list[str]:
+    message, figures = situation.message, situation.figures
+    if (most := most_idle_of(message, figures)) is not None:
+        found = [
+            "The text ends before the memory that is reserved but unallocated, which decides "
+            f"between fragmentation and a full card: paste the rest. At most {format_size(most)} "
+            "are idle, less the CUDA context and other memory outside PyTorch."
+        ]
+    elif figures.tried_bytes is not None and figures.allocated_bytes is not None:
+        found = [
+            "The text does not show how much memory was free, and without that the cause cannot "
+            "be decided; nvidia-smi and similar tools show it."
+        ]
+    elif figures.tried_bytes is not None:
+        found = [
+            f"The text shows only the request, {format_size(figures.tried_bytes)}: paste all of "
+            "it, with total, free, allocated and reserved memory (PyTorch 2.3 cuts it off after "
+            "'GPU'), or give --device-memory."
+        ]
+    elif message.is_of_nvml:
+        found = [_NVML, "torch.cuda.memory_summary() before the failing line has the sizes."]
+    elif message.text:
+        is_assertion = message.text.startswith("free_upper_bound")
+        words = _ASYNC_ASSERTION if is_assertion else _ASYNC
+        found = [words if message.is_async else _BARE]
+        found.append("nvidia-smi shows whether another process holds the card.")
+    else:
+        found = [
+            "No out-of-memory error was found in this text; paste the line with 'out of memory. "
+            "Tried to allocate ...', or the whole traceback."
+        ]
+    return [*found, _RECORD]
 
 
-def _on_another_card(situation: Situation, total: int) -> list[str]:
-    figures = situation.figures
-    if figures.tried_bytes is None or figures.free_bytes is None or figures.total_bytes is None:
-        return []
-    free = figures.free_bytes + total - figures.total_bytes
-    answer = "the request would have failed as well"
-    if free >= figures.tried_bytes:
-        answer = f"the request would have succeeded, with {format_size(free)} free"
-    return [f"On a card of {format_size(total)} with all else equal, {answer}."]
+def _on_host_memory(situation: Situation) -> list[str]:
+    first = "The memory of the host (RAM) ran out, not the GPU's: no setting of the GPU can help."
+    if situation.message.is_killed:
+        first = (
+            "The process was killed (signal 9, exit code 137), likely by the kernel because the "
+            "memory of the host (RAM) ran out, not the GPU's; dmesg or the cluster's log shows it."
+        )
+    return [
+        first,
+        "Load the weights with low_cpu_mem_usage=True or mmap=True; use fewer DataLoader workers "
+        "(num_workers) with less prefetch, and pin_memory=False; raise the memory limit of the "
+        "container or job (cgroup, --mem).",
+    ]
 
 
-_BY_CAUSE: dict[str, Callable[[Situation], list[str]]] = {
+BY_CAUSE: dict[str, Callable[[Situation], list[str]]] = {
     "impossible": _impossible,
     "host_fallback": _host_fallback,
     "fraction_limit": _fraction_limit,
@@ -341,6 +365,7 @@ _BY_CAUSE: dict[str, Callable[[Situation], list[str]]] = {
     "fragmentation": _fragmentation,
     "fragmentation_likely": _fragmentation_likely,
     "full": _full,
-    "host_memory": on_host_memory,
-    "no_figures": without_figures,
+    "host_memory": _on_host_memory,
+    "no_figures": _without_figures,
 }
+"""Function that returns the advice on an error, by the error's cause."""

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from typing import overload
 
 from allocsim._repr import Shown
-from allocsim.analysis.explain.advice import advice_on
 from allocsim.analysis.explain.message_search import OomMessage, Situation
 from allocsim.analysis.explain.message_words import text_release
 from allocsim.analysis.explain.shortage import OomWatch, Shortage, shortages_of, too_small
-from allocsim.analysis.explain.verdict import Verdict, judge_text
+from allocsim.analysis.explain.verdict import Verdict, advice_on, judge_text
 from allocsim.core import find_release, parse_conf
 from allocsim.editing import Saving, savings_at
 from allocsim.errors import ConfigError

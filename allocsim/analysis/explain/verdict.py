@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from allocsim._repr import Shown
-from allocsim.analysis.explain.advice import advice_on
+from allocsim.analysis.explain.advice import BY_CAUSE, foreign
 from allocsim.analysis.explain.cause import Figures, arithmetic_of, cause_of
 from allocsim.analysis.explain.message_search import (
     OomMessage,
@@ -19,6 +19,7 @@ from allocsim.analysis.explain.message_search import (
 from allocsim.analysis.explain.message_words import TextRelease, text_release
 from allocsim.core import NEWEST, RELEASES, AllocatorConfig, parse_conf
 from allocsim.errors import ConfigError
+from allocsim.units import format_size
 
 _WINDOWS = re.compile(r"""File ["'][A-Za-z]:[\\/]""")  # line of a traceback on Windows
 
@@ -98,6 +99,52 @@ def _judge(
         release = text_release(message.since)
     situation = Situation(message, figures, cause, config, release, other, is_windows)
     return Verdict(message, cause, arithmetic_of(cause, figures), advice_on(situation))
+
+
+def advice_on(situation: Situation) -> tuple[str, ...]:
+    figures = situation.figures
+    found = [*BY_CAUSE[situation.cause](situation), *_on_settings(situation)]
+    if outside_of(situation.message, figures):
+        found = [*foreign(situation), *found]
+    if figures.is_contradictory:
+        contradiction = (
+            f"The sizes contradict each other: {format_size(figures.free_bytes or 0)} are free of "
+            f"{format_size(figures.total_bytes or 0)} in total. With unified memory (APUs), the "
+            "total is only the part that the firmware set aside for the GPU; look at the system's "
+            "memory."
+        )
+        found = [contradiction, *found]
+    if situation.other_total is not None:  # the user's own question is answered first
+        found = [*_on_another_card(situation, situation.other_total), *found]
+    return tuple(dict.fromkeys(found))
+
+
+def _on_settings(situation: Situation) -> list[str]:
+    config, figures = situation.config, situation.figures
+    if config is None:
+        return []
+    has_limit = figures.limit_below_capacity is not None or config.per_process_memory_fraction < 1.0
+    found = [f"{sentence}." for sentence in config.inert_options(has_limit=has_limit)]
+    split = situation.max_split_size_mb
+    found += [f"Unsafe: {each}. Leave max_split_size_mb out." for each in config.unsafe_options()]
+    if split is not None and config.expandable_segments:
+        return found
+    if split is not None and situation.cause in ("full", "impossible", "host_fallback"):
+        found.append(f"max_split_size_mb:{split}, which is set, cannot help here.")
+    if not situation.has_native_allocator and str(config):
+        found.append(f"{config} has no effect on this backend.")
+    return found
+
+
+def _on_another_card(situation: Situation, total: int) -> list[str]:
+    figures = situation.figures
+    if figures.tried_bytes is None or figures.free_bytes is None or figures.total_bytes is None:
+        return []
+    free = figures.free_bytes + total - figures.total_bytes
+    answer = "the request would have failed as well"
+    if free >= figures.tried_bytes:
+        answer = f"the request would have succeeded, with {format_size(free)} free"
+    return [f"On a card of {format_size(total)} with all else equal, {answer}."]
 
 
 def _settings(conf: str | None, release: TextRelease | None) -> tuple[AllocatorConfig | None, bool]:
