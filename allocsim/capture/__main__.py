@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from allocsim.capture.starts import PREFIX
+from allocsim.capture import PREFIX
 
 HOOK = Path(__file__).parent / "hook"
 

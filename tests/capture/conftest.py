@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from allocsim.capture import files, recorder, session, starts
+from allocsim import capture
+from allocsim.capture import files, recorder, session
 from tests.capture.pretend import Pretend
 
 RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
@@ -19,7 +20,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in (files, recorder, session):
         monkeypatch.setattr(module, "RECORDER", own)
     monkeypatch.setattr(recorder, "_said", set())
-    monkeypatch.setattr(starts, "_INSTALLED", [])
+    monkeypatch.setattr(capture, "_INSTALLED", [])
     for name in RANKS:
         monkeypatch.delenv(name, raising=False)
     yield
