@@ -3,7 +3,18 @@
 from allocsim.simulation.addresses import Addresses
 from allocsim.simulation.drive import PAUSE_EVERY, Drive
 from allocsim.simulation.initial_state import Start, StartPeaks, has_live_blocks, live_requests
-from allocsim.simulation.observers import GiveUpError, Observer, PeakWatch, Progress, SpillWatch
+from allocsim.simulation.observers import (
+    ENTRIES,
+    FIRST_ACTIONS,
+    GiveUpError,
+    Observer,
+    PeakWatch,
+    PlacedSteps,
+    Progress,
+    Row,
+    SpillWatch,
+    rows_of,
+)
 from allocsim.simulation.plan import (
     Change,
     Period,
@@ -19,7 +30,6 @@ from allocsim.simulation.plan import (
     spread,
 )
 from allocsim.simulation.recorded_device import EMPTY_CACHE_WAYS, Hints, RecordedDevice, is_at_start
-from allocsim.simulation.replay_history import ENTRIES, FIRST_ACTIONS, PlacedSteps, Row, rows_of
 from allocsim.simulation.result import (
     Deferred,
     DeviceRun,

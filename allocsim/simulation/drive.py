@@ -26,9 +26,8 @@ from allocsim.core import (
 from allocsim.errors import InvariantError, OutOfMemoryError
 from allocsim.simulation.addresses import DatedEvent
 from allocsim.simulation.initial_state import Start, allocate_live_blocks
-from allocsim.simulation.observers import GiveUpError, Observer, Progress
+from allocsim.simulation.observers import GiveUpError, HistoryCheck, Observer, PlacedSteps, Progress
 from allocsim.simulation.plan import CYCLE, Period, Plan, StepKind
-from allocsim.simulation.replay_history import HistoryCheck, PlacedSteps
 from allocsim.simulation.result import SimulatedOom
 from allocsim.simulation.timeline import TimelineBuilder, fold
 from allocsim.state import PoolId, SegmentState
