@@ -12,7 +12,7 @@ COMPILED_TESTS := $(addprefix tests/,core stress replaying metrics workload expl
 # Modules that infer what a recording does not show, as a list of TOML.
 comma := ,
 INFERS := $(patsubst %,"allocsim/%.py"$(comma),inference/inferred_calls inference/evidence inference/search \
-	inference/calls_without_entry simulation/plan simulation/initial_state)
+	inference/calls_without_entry simulation/plan simulation/what_if)
 
 .PHONY: help dist docs laws demo test test-slow notebooks lint types golden stress fuzz mutants mutants-core mutants-inference crosscheck bench wheel-compiled compiled bench-compiled workflows check check-all
 .DEFAULT_GOAL := help

@@ -2,7 +2,6 @@
 
 from allocsim.simulation.addresses import Addresses
 from allocsim.simulation.drive import PAUSE_EVERY, Drive
-from allocsim.simulation.initial_state import Start, StartPeaks, has_live_blocks, live_requests
 from allocsim.simulation.observers import (
     ENTRIES,
     FIRST_ACTIONS,
@@ -44,8 +43,17 @@ from allocsim.simulation.result import (
     Spill,
     driver_calls_of,
 )
-from allocsim.simulation.setting import IN_STRING, Setting, in_option_string, releases_needed
 from allocsim.simulation.timeline import Timeline, TimelinePoint, fold, fold_allocated, fold_columns
+from allocsim.simulation.what_if import (
+    IN_STRING,
+    Setting,
+    Start,
+    StartPeaks,
+    has_live_blocks,
+    in_option_string,
+    live_requests,
+    releases_needed,
+)
 
 __all__ = [
     "Addresses", "Change", "Deferred", "DeviceRun", "Drive", "DriverCalls", "EMPTY_CACHE_WAYS",

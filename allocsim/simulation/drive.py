@@ -25,11 +25,11 @@ from allocsim.core import (
 )
 from allocsim.errors import InvariantError, OutOfMemoryError
 from allocsim.simulation.addresses import DatedEvent
-from allocsim.simulation.initial_state import Start, allocate_live_blocks
 from allocsim.simulation.observers import GiveUpError, HistoryCheck, Observer, PlacedSteps, Progress
 from allocsim.simulation.plan import CYCLE, Period, Plan, StepKind
 from allocsim.simulation.result import SimulatedOom
 from allocsim.simulation.timeline import TimelineBuilder, fold
+from allocsim.simulation.what_if import Start, allocate_live_blocks
 from allocsim.state import PoolId, SegmentState
 
 PAUSE_EVERY = 8192 if IS_COMPILED else 2048

@@ -20,9 +20,8 @@ from allocsim.core import (
 from allocsim.errors import ConfigError
 from allocsim.recording import CardMemory, Mark, MarkKind, Provenance, Trace, card_memory
 from allocsim.simulation.addresses import Addresses, read_addresses
-from allocsim.simulation.initial_state import Start
 from allocsim.simulation.plan import Plan, StepKind
-from allocsim.simulation.setting import Setting
+from allocsim.simulation.what_if import Setting, Start
 from allocsim.state import SegmentState
 from allocsim.units import format_size
 

@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 
 from allocsim._repr import Shown
 from allocsim.recording import CardMemory
-from allocsim.simulation.initial_state import StartPeaks
 from allocsim.simulation.timeline import Timeline
+from allocsim.simulation.what_if import StartPeaks
 from allocsim.units import format_size
 
 DriverCalls = tuple[tuple[str, int, int], ...]

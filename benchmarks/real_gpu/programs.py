@@ -17,7 +17,7 @@ from allocsim.core import ADDRESS_POLICIES
 from allocsim.errors import AllocsimError
 from allocsim.recording import load
 from allocsim.replaying import Prepared, prepare, replay_prepared
-from allocsim.simulation.setting import Setting
+from allocsim.simulation import Setting
 from benchmarks.real_gpu.tables import bytes_text, error_text, table
 
 __all__ = [
