@@ -27,12 +27,12 @@ from allocsim.phantom import CARDS, Gpu, context_range
 _HOPELESS = 0.9
 """Ratio of a training run's memory to the lower end of its estimate; no observed run was below it.
 
-A change is not tried if its lower end, times this ratio, exceeds the card's memory."""
+A change is not tried if the lower end of its estimate, times this ratio, exceeds the memory."""
 _LORA = 16
 _UNIT = 64
 """Shorter sequences are multiples of this number of tokens, smaller images of pixels."""
 _TRIALS = {"program": 3, "laws": 7, "formula": 12}
-"""Maximum number of trials in a search for a size, such as the sequence length, by method."""
+"""Maximum number of trials in a search for a size, such as the batch, for each method to try it."""
 _MOST = 5
 """Maximum number of changes that are proposed."""
 _CARDS_TRIED = 3
@@ -220,7 +220,7 @@ class _Trials:
 
 
 def _least_of(task: Task, gpu: Gpu) -> int:
-    # Bytes that a formula gives as the least, 0 without a formula.
+    # Lower bound of the memory by formula, in bytes; 0 without a formula.
     try:
         if not task.is_training:
             return least_served(task)
@@ -342,7 +342,7 @@ def _next_card(found: Fit | Estimate, trials: _Trials) -> Change | None:
 
 
 def _maker(gpu: Gpu) -> str:
-    # The maker begins the assumptions about a card; NVIDIA is not named.
+    # The assumptions about a card begin with its maker, except for NVIDIA.
     return gpu.assumed.partition(":")[0]
 
 

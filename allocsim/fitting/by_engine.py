@@ -268,9 +268,9 @@ class _Setup:
 
     @property
     def is_blind(self) -> bool:
-        # Programs that react to the memory that is left: convolutions retry with another algorithm
-        # after an out-of-memory error, compilers benchmark kernels, and user code may do anything.
-        # The requests of a law are given.
+        # True if the program does not react to the memory that is left. Convolutions retry with
+        # another algorithm after an out-of-memory error, compilers benchmark kernels, and user code
+        # may do anything. The requests of a law are fixed.
         task = self.task
         return self.is_law or not (
             task is None or isinstance(task.model, UserModel) or task.model.sees or task.compiles

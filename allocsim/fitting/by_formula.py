@@ -96,7 +96,7 @@ class Estimate(Shown):
 
     @property
     def fits(self) -> bool | None:
-        """True if the upper end of the range fits, None if only the lower end, else False."""
+        """True if the high end of `process_bytes` fits, None if only the low end, else False."""
         return fits_in(self.gpu.memory, self.process_bytes)
 
     @property

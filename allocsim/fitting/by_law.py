@@ -118,7 +118,7 @@ class RunsByLaw:
         ran = self._runs.get((id(requests), 0)) or self._runs.get(key)
         if ran is None:
             ran = run_by_law(self._task, gpu, conf=self._conf, requests=requests)
-            # With the default conf and no limit, the CUDA context makes no difference.
+            # With default settings and no limit, the CUDA context makes no difference.
             self._runs[(id(requests), 0) if ran.prepared.is_made else key] = ran
         return replace(beside_context(ran, gpu.context_memory), gpu=gpu)
 
@@ -286,7 +286,7 @@ def _refuse_without_law(task: Task, laws: Laws, names: Iterable[str]) -> None:
 
 
 def requests_by_law(task: Task, gpu: Gpu, laws: Laws | None = None) -> Requests:
-    """Compute the requests and frees of a task on a card by its law; ConfigError without one."""
+    """Compute the requests and frees of a task on a card by its law; ConfigError without a law."""
     laws = laws or _laws(task)
     refuse_card_without_law(gpu)
     sizes, card = _sizes(task), card_of(gpu)

@@ -124,7 +124,7 @@ class PageLaws:
 
 
 def law_programs() -> tuple[ProgramName, ...]:
-    """Return the names of the programs whose requests the calculator page can compute (by laws)."""
+    """Return the names of the programs whose laws (formulas for requests) the page has."""
     return tuple(filter(_is_on_page, known_programs()))
 
 
@@ -218,9 +218,9 @@ _SIZES = {
     "vocabulary": 61_007, "positions": 2048, "batch": 3, "length": 777, "lora": 8, "patch": 14,
 }  # fmt: skip
 _REPETITION = 2
-"""Number, from 1, of the repetition of a training step or other part whose purposes are stored.
+"""Repetition, counted from 1, of a training step or other part for which purposes are determined.
 
-It is the second, because it follows an equal step, as all later steps do.
+It is the second, because it follows an equal part, as all later repetitions do.
 """
 _CARD = Card((8, 0), 108, 2048)
 _WINDOW = "window"

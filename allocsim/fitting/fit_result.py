@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Possible change of a law's peak of reserved memory under other releases than the law's.
+    """Range by which the peak under the user's releases may differ from the peak of a law.
 
     A law (formulas for a program's requests) holds for one release of PyTorch and of transformers.
     Programs were also run with PyTorch 2.11 and transformers 5.17: all but one had a peak in this
@@ -41,7 +41,7 @@ class Drift:
     is_known: bool = False
 
     def of(self, peak: int) -> tuple[int, int]:
-        """Return the range (low, high) of possible peaks in bytes; `peak` is that of the law."""
+        """Return the range (low, high) of possible peaks in bytes, if the law's peak is `peak`."""
         return floor(peak * (1 + self.low / 100)), ceil(peak * (1 + self.high / 100))
 
     @property

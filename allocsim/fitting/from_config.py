@@ -1,4 +1,4 @@
-"""Convert the configuration of a training tool, such as axolotl, to options of `fit`.
+"""Conversion of a training tool's configuration, such as one of axolotl, to options of `fit`.
 
 The same keys are read whichever tool the file is for, because the tools share most names.  The tool
 decides the defaults of absent keys and what `bf16: true` means.

@@ -209,7 +209,7 @@ def _head_of(config: Mapping[str, Any]) -> str:
     architectures = config.get("architectures")
     if isinstance(architectures, list) and architectures:
         for ending, head in _HEADS.items():
-            # Models of images and text have this ending as well, but no encoder of text.
+            # Vision-language models have this ending as well, but no text encoder.
             is_other = head == _TRANSLATION and not config.get("is_encoder_decoder", False)
             if str(architectures[0]).endswith(ending) and not is_other:
                 return head

@@ -304,7 +304,7 @@ class _Search:
         return sorted(found, key=lambda each: each.sort_key)
 
     def best(self, layout: ParallelLayout) -> Planned | None:
-        # The smallest micro-batch only has to fit likely, a larger one surely.
+        # The smallest micro-batch must likely fit; a larger one must surely fit.
         least, *more = _MICRO_BATCHES if self.micro_batch is None else (self.micro_batch,)
         best = self._answer(layout, least)
         if not best.likely_fits:

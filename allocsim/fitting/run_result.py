@@ -287,9 +287,9 @@ def replay_on(gpu: Gpu, ran: Ran, host_spill: int = 0) -> DeviceRun:
 
 def _with_peaks(ran: Ran) -> Ran:
     timeline = ran.device_run.timeline
-    # Memory allocated at the reset counts, and the row before the reset has it. Reserved memory
-    # counts too, but an empty_cache() before the reset has no row, so the row after it is used;
-    # that one reserves at least as much.
+    # Memory that is allocated at the reset counts; the row before the reset has it. Memory that is
+    # reserved at the reset counts too, but an empty_cache() just before the reset has no row. So
+    # the row after the reset is used, where at least as much is reserved.
     first = min(int(np.searchsorted(timeline.entry, ran.entry)), len(timeline.entry) - 1)
     before = max(first - 1, 0)
     allocated, reserved = timeline.allocated[before:], timeline.reserved[first:]

@@ -111,7 +111,7 @@ class Served(Shown):
 
     @property
     def fits(self) -> bool:
-        """True if the upper end of the memory fits the card, and nothing speaks against a start."""
+        """True if the upper end of the memory fits the card, without a doubt or a failed start."""
         return self.needs.high <= self.gpu.memory and not self.needs.doubt and not self.refusal
 
     @property

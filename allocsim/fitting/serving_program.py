@@ -367,7 +367,7 @@ def _out_of_memory(model: str, server: str, gpu: Gpu, cards: int, phase: Phase) 
 
 
 def _least(figures: Sequence[Any]) -> dict[str, float]:
-    # If several ranks printed a number, the smallest cache counts, the largest of any other.
+    # If several ranks printed a number, use the smallest for the KV cache, else the largest.
     sizes: dict[str, float] = {}
     for each in figures:
         before = sizes.get(each.name)

@@ -95,8 +95,7 @@ class Family:
     def adapted(self, targets: Collection[str]) -> str:
         """Return the names of the modules with LoRA adapters, joined by "-".
 
-        This is the ending of "lora" in a program's name. If all linear modules have adapters, the
-        result is "".
+        The text follows "lora-" in a program's name. It is "" if all linear modules have adapters.
 
         targets: names of the modules with adapters; empty for all linear modules.
         """

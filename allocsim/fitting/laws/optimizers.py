@@ -67,7 +67,7 @@ class Steps:
 
 
 _Block = tuple[str, int, int | None]
-"""Block: name in `OPTIMIZER_STACKS`, index of its request, index of its layer if any."""
+"""Block: key of its stack in `OPTIMIZER_STACKS`, index of its request, and of its layer or None."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class _Rows:
 
     repetitions: number of the model's layers, or of groups of `Parameters.period` layers.
     groups: for each call, the name in `OPTIMIZER_STACKS` of the stack that requested the block.
-    alive: indices of the requests that are not freed yet, by names in `OPTIMIZER_STACKS`.
+    alive: indices of the requests that are not freed yet, keyed by names in `OPTIMIZER_STACKS`.
     """
 
     parameters: Parameters
@@ -225,8 +225,8 @@ def _adafactor(rows: _Rows, sums: _Sums) -> _Calls:
 
 
 def _adam_8bit(rows: _Rows, sums: _Sums, *, is_paged: bool = False) -> _Calls:
-    # As in bitsandbytes: 8-bit states have tables of values, which all share, and a scale for each
-    # 256 elements; small parameters have states in 32 bits. Paged states are not the allocator's.
+    # As in bitsandbytes: 8-bit states have tables of values, shared by all parameters, and a scale
+    # for each 256 elements; small parameters have 32-bit states. The driver allocates paged states.
     states, tables = list[_Block](), list[_Block]()
     for shape in rows.each():
         count = _bytes(1, *shape).at(sums.values)
@@ -337,7 +337,7 @@ def steps_of(
 
     optimizer: one of `OPTIMIZERS`.
     values: value of each name in `VARIABLES`, such as the batch size.
-    stacks: index of each of the `OPTIMIZER_STACKS` in the program's table, by its name.
+    stacks: dictionary from names in `OPTIMIZER_STACKS` to indices into the program's table.
     """
     if optimizer not in _MAKERS:
         raise ConfigError(f"there is no law for optimizer {optimizer!r}")
@@ -364,7 +364,7 @@ def _stretches(
 
 
 def _law(some: _Columns, more: _Columns, period: int, stacks: _Numbers) -> Law:
-    # The second of three repetitions in `some` is repeated; `more`, with four, shows the growth.
+    # `some` has three repetitions of the layers, `more` four. The law repeats the second of `some`.
     kinds, groups, values, tags = some
     copied = [tag == 1 for tag in tags]
     values_of = {

@@ -26,7 +26,7 @@ MOST_ROWS = 1 << 23
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unrolled:
-    """Allocator calls of a program, including those of every layer, as columns with a row each."""
+    """Allocator calls of a program, including those of every layer: columns with a row per call."""
 
     # Index of the row in `Repeated`, where the rows of the layers occur once.
     row: NDArray[np.int64]

@@ -82,7 +82,9 @@ OPTIMIZER_STACKS = {
     "absmax2": f"{_BNB}:529:init_state {_8_BIT}",
     "rms": f"{_NORM}:420:_single_tensor_adafactor {_FACTORED_RUNS}",
 }
-"""Stack of an optimizer's requests by purpose, innermost frame first; paths are relative to torch.
+"""Stack of an optimizer's requests for each purpose, innermost frame first.
+
+Paths are relative to the folder of torch.
 
 Source: recordings of PyTorch 2.15.0 and bitsandbytes 0.50.2.
 """
@@ -200,7 +202,7 @@ class Laws(Mapping[str, Law]):
     torch_version, transformers: releases of PyTorch and transformers that ran the program.
     stacks: Python stacks of the requests; `Law.group` is an index into them.
     parameters: shapes of the trained parameters; None in serving.
-    groups: index in `stacks` of each of the `OPTIMIZER_STACKS`, by its name.
+    groups: dictionary from names in `OPTIMIZER_STACKS` to indices into `stacks`.
     """
 
     def __init__(self, name: ProgramName, family: FamilyAbout, parts: Sequence[Part]) -> None:

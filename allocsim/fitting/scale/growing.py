@@ -36,8 +36,8 @@ class Growing:
 
     name: name of the size that is the number of layers or other repeated parts, such as "layers".
     values: smallest pair of recorded values of this size, such as 2 and 3 layers.
-    growths: rows (requests, frees, other calls) that one more layer adds to each recorded run in
-        `others.samples`.
+    growths: for each recorded run in `others.samples`, the rows (requests, frees, other calls)
+        that one more layer adds.
     others: law in the other sizes, such as the batch size, with `values[0]` layers.
     samples: recorded runs that determine the law, each with its sizes.
     checks: recorded runs with which the law is compared, and which can refute it.

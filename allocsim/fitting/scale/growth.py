@@ -246,7 +246,7 @@ def growth_between(first: SizedProgram, second: SizedProgram) -> Growth | None:
     shared = shared_rows(len(long.form), [part.insertion for part in parts])
     laws = _fitted(parts, shared, *value)
     growth = Growth(first, second, long.group, tuple(parts), value[1], *laws)
-    # The fit uses one counterpart per row; only the exact reproduction of both proves it.
+    # The fit uses one counterpart per row; only if it reproduces both programs is it proved.
     ends = (growth.program_with(0), first), (growth.program_with(1), second)
     return growth if all(made.first_difference(real) is None for made, real in ends) else None
 

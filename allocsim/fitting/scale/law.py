@@ -266,7 +266,7 @@ class ScalingLaw:
 
 
 def is_between(samples: Sequence[Sample], names: Sequence[str], at: Sizes) -> bool:
-    """Return whether `at` is, for each size in `names`, within the range of the recorded runs."""
+    """Return whether `at` has each size in `names` within the range of its values in `samples`."""
     return all(
         min(each.at[name] for each in samples) <= at[name] <= max(each.at[name] for each in samples)
         for name in names

@@ -94,7 +94,7 @@ class Scaled(Shown):
 class LargestSize:
     """Largest value of a size, such as the batch size, with which a program fits on a device.
 
-    fitting: prediction at this value of the size `name`; None if no value fits.
+    fitting: prediction at the largest value of the size `name` that fits; None if no value fits.
     failing: prediction at the next larger value, which does not fit.
     """
 
@@ -364,7 +364,7 @@ class _Kept(Observer):
         self.history_kept = KeptHistory()
         steps = plan.steps
         freed = (StepKind.FREE, StepKind.FREE_REQUEST)
-        # The model's history has no stacks; they are those of the k-th request or free.
+        # A replay's history has no stacks: use those of the k-th recorded request or free.
         self._requested = iter(frames[steps.entry[steps.kind == StepKind.ALLOC]].tolist())
         self._freed = iter(frames[steps.entry[any_of(steps.kind, freed)]].tolist())
 
