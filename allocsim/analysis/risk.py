@@ -68,7 +68,7 @@ class HeadroomPoint:
 
 
 class HeadroomWatch(Observer):
-    """Observer that measures the headroom after each request for which the driver gave memory."""
+    """Observer that measures headroom after each request for which the driver provided memory."""
 
     def __init__(self, largest: tuple[int, int]) -> None:
         self.points: list[HeadroomPoint] = []

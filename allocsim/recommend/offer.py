@@ -2,8 +2,8 @@
 
 A candidate and its replays are an `Offer`; its memory, driver calls and retries are the highest
 over all devices.  The time of a driver call is from a table that was measured on one card, or from
-a file of the user.  Settings are ordered by these times.  They also show if a setting thrashes,
-that is, releases memory and obtains it again repeatedly.
+a file of the user.  The times show if a setting thrashes, that is, releases memory and obtains it
+again repeatedly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from allocsim.simulation import Setting
 from allocsim.units import MIB
 
 _MANY_CALLS = 2
-"""Factor: a setting thrashes only if it makes over this many times the baseline's driver calls."""
+"""A setting thrashes only if it makes more than this many times the baseline's driver calls."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,9 +40,9 @@ UNTRIED: dict[str, str] = {
     "expandable_segments_reserve": "reserves addresses, not memory",
     "graph_capture_record_stream_reuse": "a recording does not show which blocks a capture reuses",
 }
-"""Options that affect device memory but are not varied, with the reason.
+"""Dictionary from each option that affects device memory and is not varied to the reason.
 
-Listed in docs/commands/tune.md.
+docs/commands/tune.md lists them.
 """
 
 _SPLITS, _SEGMENTS, _LIMITS = 10, 8, 3

@@ -79,7 +79,7 @@ def text(
 ) -> str:
     """Return the text of `allocsim replay -v`.
 
-    shortages: out-of-memory errors by device number.
+    shortages: dictionary from a device number to its out-of-memory errors.
     found: recommended setting and the settings tried; None if the command did not search for one.
     top: lines of code that held the memory; None if unknown.
     edited: devices of an edited program; empty for the recorded program.

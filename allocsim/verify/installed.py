@@ -55,7 +55,7 @@ _ODD_SEGMENTS = re.compile(r"\blarge_segment_size_mb:(\d*[13579])\b")
 
 
 def on_gpu(script: Script, release: Release, device_memory: int, jobs: int = 1) -> Script:
-    """Return a script adapted to a real GPU, as the docstring of this module describes.
+    """Adapt a script to a real GPU, whose memory and timing the script cannot choose.
 
     device_memory: bytes of the GPU.
     jobs: number of scripts that run on the GPU at the same time.

@@ -129,8 +129,8 @@ class DeviceExplanation(Shown):
     recommendation: recommended setting for all devices of the program.
     savings: changes of the program that would have reduced memory when most was missing; empty
         unless the device was too small and no setting helps.
-    missing_bytes: most memory that the last failed request, or the live memory at any entry, lacks;
-        None if the device was not too small.
+    missing_bytes: bytes that the device lacks for the last failed request or for the peak of live
+        memory, whichever is more; None if the device was not too small.
     """
 
     device_run: DeviceRun

@@ -170,7 +170,7 @@ _ADVICE = {
 _MUCH = 0.25
 """Least share of the newly pinned bytes with which a cause of growth gets advice.
 
-Cached pinned memory gets advice if it finally exceeds this share of peak pinned memory.
+Cached pinned memory gets advice if, at the last entry, it exceeds this share of the pinned peak.
 """
 
 
