@@ -35,7 +35,12 @@ def test_automatic_values_are_the_defaults() -> None:
     ("text", "server", "said"),
     [
         ("--enable-lora", "vllm", "'--enable-lora' may change the memory, and the formula of"),
-        ("--port=8000 stray", "vllm", "'stray' may change .* does not use it; omit it, or use"),
+        ("--port=8000 stray", "vllm", "^'stray' belongs to no option of vllm; omit it$"),
+        ("--port 8000 stray -1", "vllm", "^'stray', '-1' belong to no option of vllm; omit them$"),
+        ("--trust-remote-code true --host a", "vllm", "^'true' belongs to no option of vllm"),
+        ("--served-model-name a b", "sglang", "^'b' belongs to no option of sglang"),
+        ("--jinja on", "llama.cpp", "^'on' belongs to no option of llama.cpp"),
+        ("--max-model-len 8192 more", "vllm", "^'more' belongs to no option of vllm"),
         ("-n -x", "llama.cpp", "'-x' may change the memory"),
         ("--max-model-len", "vllm", "--max-model-len of vllm needs a value"),
         ("--max-model-len many", "vllm", "expected a whole number, 1 to"),

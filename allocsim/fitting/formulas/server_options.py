@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 
@@ -129,13 +130,19 @@ def _read(
     # The second value has the options that are not in `table`, without their values.
     given: dict[str, object] = {}
     others: list[str] = []
+    stray: list[str] = []
     while words:
+        if _ARGUMENT.match(words[0]):
+            stray.append(words.pop(0)[:60])
+            continue
         option, is_joined, value = words.pop(0).partition("=")
         plain = option.replace("_", "-") if option.startswith("--") else option
         if plain not in table:
             others.append(plain[:60])
-            while not is_joined and words and _ARGUMENT.match(words[0]):
+            most = 0 if is_joined else _most_values(plain, server)
+            while most and words and _ARGUMENT.match(words[0]):
                 words.pop(0)
+                most -= 1
             continue
         name, read = table[plain]
         if read == _FLAG:
@@ -152,7 +159,18 @@ def _read(
             found = _value(option, value, read)
         if found is not None and given.setdefault(name, found) != found:
             raise ConfigError(f"{option} {value[:40]} contradicts an earlier option")
+    if stray:
+        belong, them = ("belongs", "it") if len(stray) == 1 else ("belong", "them")
+        named = ", ".join(map(repr, stray))
+        raise ConfigError(f"{named} {belong} to no option of {server}; omit {them}")
     return given, others
+
+
+def _most_values(option: str, server: str) -> int:
+    """Return the largest number of words that `option`, which no formula uses, has as values."""
+    if option not in _IGNORED[server] or (server, option) in _WITH_VALUES:
+        return sys.maxsize
+    return 0 if option in _WITHOUT_VALUE else 1
 
 
 def _refuse(unknown: Iterable[str], server: str) -> None:
@@ -299,6 +317,15 @@ _IGNORED: dict[str, frozenset[str]] = {
     )),
 }  # fmt: skip
 """Options of each engine that do not change the memory of the card."""
+
+_WITHOUT_VALUE = frozenset((
+    *("--trust-remote-code", "--enable-auto-tool-choice", "--enable-reasoning", "--log-requests"),
+    *("--disable-log-requests", "--enable-log-requests", "--disable-log-stats", "--jinja", "-v"),
+    *("--disable-uvicorn-access-log", "--enable-metrics", "--show-time-cost", "--metrics"),
+    *("--skip-server-warmup", "--slots", "--no-webui", "--log-disable", "--verbose"),
+))  # fmt: skip
+_WITH_VALUES = frozenset((("vllm", "--served-model-name"), ("vllm", "--api-key")))
+"""Ignored options that have no value, and pairs (engine, ignored option) that may have several."""
 
 
 def of_vllm(
