@@ -96,7 +96,7 @@ def test_no_setting_is_recommended_for_a_full_device() -> None:
     assert shortage.figures.free_bytes == 394 * MIB
     assert round((shortage.figures.idle_bytes or 0) / MIB) == 92
     assert [remedy.kind for remedy in device.remedies] == ["device_memory"]
-    assert device.advice[0][0].startswith("No setting can help")
+    assert device.advice[0][0].startswith("No allocator setting can help")
 
 
 def test_explain_finds_no_error_in_a_run_that_fits() -> None:

@@ -60,6 +60,8 @@ _BARE = (
     "The text has no figures: it is of a call outside PyTorch's allocator, such as a library's, or "
     "of PyTorch before 1.0. Paste the line with 'Tried to allocate', if there is one."
 )
+OF_PROGRAMS = frozenset((_SMALLER, _SHAPE, *_MODEL, _REUSE, _RECORD))
+"""Advice for a program that the user wrote, which a serving engine is not."""
 
 
 def _impossible(situation: Situation) -> list[str]:
@@ -68,10 +70,10 @@ def _impossible(situation: Situation) -> list[str]:
     if figures.largest_bytes is not None:
         return [_single_allocation(figures.largest_bytes), _SMALLER]
     if not tried or not total:
-        return ["No setting can help: the request alone is larger than any card.", _SHAPE]
+        return ["No allocator setting can help: the request alone is larger than any card.", _SHAPE]
     found = [
-        f"No setting can help: the request alone, {format_size(tried)}, is more than the whole "
-        f"card, {format_size(total)}."
+        f"No allocator setting can help: the request alone, {format_size(tried)}, is more than "
+        f"the whole card, {format_size(total)}."
     ]
     found += [_SHAPE, _SMALLER] if tried >= 4 * total else [_SMALLER, _SHAPE]
     if situation.message.backend == "HIP":
@@ -277,15 +279,21 @@ def _full(situation: Situation) -> list[str]:
     short = format_size(max(0, tried - free - (idle or 0)))
     if figures.has_little_idle and tried <= free + (idle or 0):
         first = (
-            f"No setting can help much: at most {format_size(idle or 0)} are fragmented, and all "
-            "other memory of PyTorch is in use."
+            f"No allocator setting can help much: at most {format_size(idle or 0)} are fragmented, "
+            "and all other memory of PyTorch is in use."
         )
     elif figures.free_bytes is None:
-        first = "No setting can help: the memory that is not allocated is less than the request."
+        first = (
+            "No allocator setting can help: the memory that is not allocated is less than the "
+            "request."
+        )
     elif idle is None:
         first = f"The card is full: {short} are missing; the text does not show idle memory."
     else:
-        first = f"No setting can help: with every idle byte used, {short} would still be missing."
+        first = (
+            f"No allocator setting can help: with every idle byte used, {short} would still be "
+            "missing."
+        )
     return [first, *foreign(situation), *_MODEL, _RECORD]
 
 

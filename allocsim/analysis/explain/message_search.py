@@ -8,6 +8,7 @@ linear in the length of the text, and no text raises an exception.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -26,6 +27,7 @@ from allocsim.analysis.explain.message_words import (
     read_figures,
     sizes_in,
 )
+from allocsim.analysis.explain.server_phases import Phase, phases_in
 from allocsim.core import AllocatorConfig
 from allocsim.units import MIB, format_size
 
@@ -84,6 +86,7 @@ class OomMessage:
     is_killed: True if the text only shows that the process was killed.
     is_of_nvml: True if PyTorch failed while it wrote the text, because NVML refused to answer.
     stated: name of the cause that the error states; "" if there is none.
+    phase: phase of a serving engine at the error; None if the text shows none.
     rank, gpu: rank of the process and number of its GPU; None if the text does not name them.
     """
 
@@ -98,6 +101,7 @@ class OomMessage:
     is_async: bool = False
     is_killed: bool = False
     is_of_nvml: bool = False
+    phase: Phase | None = None
     rank: int | None = None
     gpu: int | None = None
     stated: str = ""
@@ -121,11 +125,15 @@ def find_messages(text: str) -> tuple[OomMessage, ...]:
     if "\x1b" in text:
         text = _COLOUR.sub("", text)
     messages: list[tuple[OomMessage, bool]] = []
-    line, counted, floor = 1, 0, 0
-    for span in _spans(text):
+    line, counted, floor, phase = 1, 0, 0, None
+    spans = [*_spans(text)]
+    phases = deque(phases_in(text[: spans[-1].start]) if spans else ())
+    for span in spans:
+        while phases and phases[0][0] < span.start:
+            phase = phases.popleft()[1]
         line += text.count("\n", counted, span.start)
         counted = span.start
-        messages.append((_message(text, span, floor, line), span.is_strong))
+        messages.append((_message(text, span, floor, line, phase), span.is_strong))
         floor = span.end
     # A class name without sizes may be a line of source code; drop it if there are real errors.
     found = [message for message, is_strong in messages if is_strong or message.has_figures]
@@ -213,7 +221,7 @@ def _has_size(text: str) -> bool:
     return next(sizes_in(text), None) is not None
 
 
-def _message(text: str, span: _Span, floor: int, line: int) -> OomMessage:
+def _message(text: str, span: _Span, floor: int, line: int, phase: Phase | None) -> OomMessage:
     plain, reading = _best_reading(text[span.start : span.end])
     lead = text[max(0, span.start - _APART) : span.start].rpartition("\n")[2]
     own_lead = text[max(floor, span.start - len(lead)) : span.start]
@@ -231,6 +239,7 @@ def _message(text: str, span: _Span, floor: int, line: int) -> OomMessage:
         has_figures=reading.count > 0,
         stated="host_memory" if is_of_host else stated,
         backend=backend,
+        phase=phase,
         # Ranks that write at once may share a line; the nearest name is that of the error.
         rank=int(ranks[-1]) if (ranks := _RANK.findall(lead)) else None,
         gpu=int(gpu[1]) if (gpu := _GPU_NUMBER.search(words)) else None,

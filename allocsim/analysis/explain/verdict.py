@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from allocsim._repr import Shown
-from allocsim.analysis.explain.advice import BY_CAUSE, foreign
+from allocsim.analysis.explain.advice import BY_CAUSE, OF_PROGRAMS, foreign
 from allocsim.analysis.explain.cause import Figures, arithmetic_of, cause_of
 from allocsim.analysis.explain.message_search import (
     OomMessage,
@@ -104,6 +104,8 @@ def _judge(
 def advice_on(situation: Situation) -> tuple[str, ...]:
     figures = situation.figures
     found = [*BY_CAUSE[situation.cause](situation), *_on_settings(situation)]
+    if (phase := situation.message.phase) is not None:
+        found = [*phase.advice(figures), *(each for each in found if each not in OF_PROGRAMS)]
     if outside_of(situation.message, figures):
         found = [*foreign(situation), *found]
     if figures.is_contradictory:
