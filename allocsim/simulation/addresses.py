@@ -53,7 +53,7 @@ segments, and the least share of these ranges that begin at a multiple of 32 MiB
 class DatedEvent:
     """Change of the address space by code other than PyTorch.
 
-    entry: entry before which a replay repeats the change.
+    entry: number of the recorded entry before which a replay repeats the change.
     """
 
     entry: int
@@ -81,7 +81,7 @@ class Addresses:
     is_known: bool = True
 
     def others(self) -> Iterator[Addresses]:
-        """Yield other plausible placements; their replays give the range of a what-if's peak."""
+        """Yield other plausible placements; replays with them bound the peak of a what-if."""
         if not self.is_known:
             yield replace(self, policy="firstfit")
             yield replace(self, policy="driver", base=None)
@@ -194,11 +194,11 @@ def _looks_like_driver(trace: Trace, moves: Sequence[_Move], start: Sequence[Seg
 class _DriverReading:
     """Replay of recorded segments in an `Arena`, the model of the driver's address space.
 
-    If the arena would place a segment at another address than recorded, an event that explains the
-    recorded address is stored and applied to the arena.
+    If the arena would place a segment at another address than recorded, this object stores an event
+    that explains the recorded address, and applies it to the arena.
 
-    shown: result of an earlier reading of the same segments, whose events are applied here; or
-        None.
+    shown: result of an earlier reading of the same segments, whose events are applied first; None
+        for the first reading.
     """
 
     def __init__(self, start: Sequence[SegmentState], shown: Addresses | None = None) -> None:

@@ -52,18 +52,18 @@ class Drive:
     fidelity: comparison with the recording; None for no comparison.
     progress: function called with the number of entries done and in total; None for no calls.
     folder: function that computes statistics from the core's list of changes (the journal).
-    lays_out: recorded segments whose live blocks are requested from the empty allocator before the
-        first step; () if the allocator already has those from before the first entry.
-    keeps_rows: True to record only block addresses of the mallocs and frees in the core's loop;
-        `fidelity` derives their history entries.  False to record the entries.
+    lays_out: recorded segments whose live blocks are requested from an empty allocator before the
+        first step; () if the allocator starts with the recorded segments.
+    keeps_rows: True to record only the block address of each malloc and free in the core's loop,
+        from which `fidelity` derives the history entries; False to record the history entries.
     address_events: changes of the address space to repeat (`addresses.py`), ordered by entry.
     stops_at_difference: True to stop after the first batch that differs from the recording.
     stopped_at: entry of the out-of-memory error that ended the replay; None if none did.
     given_up_at: entry at which an observer ended the replay; None if none did.
-    skipped: number of entries that were not replayed, because they repeat earlier ones.
-    refused_below: size in bytes.  A smaller device also refuses the driver calls that were refused
-        up to the first out-of-memory error.  None if there was no such error, or if no driver call
-        was refused for lack of memory.
+    skipped: number of entries that were not replayed, because they repeat earlier entries.
+    refused_below: bytes; every smaller device refuses the same driver calls up to the first
+        out-of-memory error.  None without such an error, or if the driver refused no call for lack
+        of memory.
     timeline: allocated and reserved bytes after each step, collected during the replay.
     """
 

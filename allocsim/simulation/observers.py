@@ -30,9 +30,9 @@ Row = tuple[str, int, int, int]
 """Entry of a replay: (action, address, size, stream)."""
 
 ENTRIES = np.zeros(len(StepKind), dtype=np.int64)
-"""Number of entries of a plain step, by `StepKind`; 0 for kinds that run one by one."""
+"""Number of entries of a plain step, indexed by `StepKind`; 0 for kinds that run one by one."""
 FIRST_ACTIONS = np.zeros(len(StepKind), dtype=np.uint8)
-"""Action of the first entry of a plain step, by `StepKind`."""
+"""Action of the first entry of a plain step, indexed by `StepKind`."""
 for _kind, _count, _action in (
     (StepKind.ALLOC, 1, Action.ALLOC),
     (StepKind.FREE, 2, Action.FREE_REQUESTED),
@@ -56,7 +56,7 @@ class Observer:
 
     def began(self, allocator: ReplayAllocator) -> None: ...
     def history(self, entries: Sequence[TraceEntry]) -> None:
-        """Handle the entries since the last call; called only if `keeps_history` is True."""
+        """Handle the history entries since the last call; used only if `keeps_history` is True."""
 
     def out_of_memory(
         self, allocator: ReplayAllocator, oom: SimulatedOom, blocks: Mapping[int, Block]
@@ -192,8 +192,8 @@ class HistoryCheck(Protocol):
     ) -> None:
         """Compare the entries that the next steps of the replay caused with the recorded ones.
 
-        first: number of the first of `steps` in the plan of the replay.
-        placed: addresses of the steps' blocks.
+        first: index of the first of `steps` in the plan of the replay.
+        placed: addresses of the blocks of `steps`.
         history: entries of the steps that ran one by one.
         """
 

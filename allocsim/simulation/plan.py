@@ -1,7 +1,7 @@
-"""Plan of a replay: the steps that an allocator runs, as columns.
+"""Plan of a replay: the calls that an allocator runs (steps), as columns.
 
-The entries alloc, free_requested, free_completed and oom become steps; all other entries are
-effects of the allocator.  A plan also contains calls that left no entry, as inferred by
+The recorded entries alloc, free_requested, free_completed and oom become steps; the allocator
+causes all other entries.  A plan also contains calls that left no entry, as inferred by
 `search.py`, and the recorded results of driver calls.  A replay can skip repeated steps (`Period`)
 to save time.  Source: semantics 2.5, 6.2, 6.6.
 """
@@ -79,7 +79,7 @@ Change = str | float
 class Steps:
     """Steps of a plan as columns; item i of each column belongs to step i.
 
-    entry: number of the entry that the step comes from.
+    entry: number of the recorded entry that the step comes from.
     addr: recorded address of the block or segment.
     size: bytes, or the number that `StepKind` explains.
     """
@@ -148,24 +148,24 @@ class Plan:
 
     max_reserved: highest reserved memory after any entry, in bytes.
     capacity: free plus reserved bytes at the first `oom` entry; None without such an entry.
-    refused_below: the device is smaller than this number of bytes: the lowest reserved memory that
-        a request would have reached if the driver had not refused it.  None if no such refusal was
-        inferred.
+    refused_below: upper bound of the device's bytes, not included: the lowest reserved memory that
+        a request refused by the driver would have reached.  None if no such refusal was inferred.
     n_empty_cache: number of inferred empty_cache calls that returned memory to the driver.
     pools: ids of pools; the steps refer to private pools by index.
     limit: memory limit that the program set by a call, in bytes, inferred from its garbage
         collections; None if unknown.
-    limits: lowest and highest possible `limit` in bytes; None if the recording determines it.
-    is_whole: False if no steps were found that reproduce the recording; a replay of `steps` then
-        differs from it.
+    limits: lowest and highest possible `limit` in bytes; None if the recording determines `limit`.
+    is_whole: False if no steps were found that reproduce the recording, so that a replay of `steps`
+        differs from the recording.
     is_proved: True if the steps were replayed, and every entry was equal to the recorded one.
     fits: size of the device in bytes that must be assumed to reproduce the recording; None if no
         assumption is needed.
     n_named: number of the `n_empty_cache` calls that the Python stack of an entry names.
     n_either: number of releases of cached memory that are attributed to a full device, although
         calls of empty_cache would explain them too.
-    changes: confs and memory fractions that the program sets; the steps refer to them by index.
-    parts_at: first entry that differs, if `is_whole` is False and an entry differs; else None.
+    changes: option strings (confs) and memory fractions that the program sets at run time; the
+        steps refer to them by index.
+    parts_at: first recorded entry from which a replay of `steps` differs; None if no entry differs.
     deleted_pools: (first entry, last entry) of each private pool that the program deleted before
         the end.  The recording does not name these pools; they are inferred.
     """
@@ -233,15 +233,15 @@ def spread(planned: Sequence[PlannedAt]) -> tuple[NDArray[np.intp], list[tuple[i
 
 
 CYCLE = 4
-"""Number of earlier states to compare the allocator with, since blocks may alternate addresses."""
+"""Number of earlier states to compare with the allocator's; blocks may alternate addresses."""
 
 _CHECK_EVERY = 512
 """Least number of steps between two comparisons of the allocator's state with its earlier states,
 because a comparison takes as long as tens of steps; `_LEAST_CHECKS` may reduce it."""
 
 _LEAST_CHECKS = 8
-"""Least number of comparisons of states (`CYCLE`) that fit into a sequence of 8 or more periods; to
-reach it, they may be fewer than `_CHECK_EVERY` steps apart."""
+"""Least number of state comparisons in a sequence of 8 or more periods, even if the comparisons are
+then fewer than `_CHECK_EVERY` steps apart."""
 
 _CANDIDATES = 16
 """Number of possible lengths of a period that `find_period` tries."""
@@ -269,14 +269,14 @@ makes `find_period` try a useless length."""
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Sequence of equal periods of a plan, usually training steps.
+    """Equal periods of a plan in a row; a period is usually one iteration of a training loop.
 
-    A period is a sequence of steps that occurs many times in a row with equal sizes and streams,
-    whatever the addresses.  Once the allocator is in the same state as a few periods before,
-    without a driver call in between, all remaining periods would return to this state, because the
-    allocator is deterministic.
+    The steps (allocator calls) of a period occur again in the next period with equal sizes and
+    streams, whatever the addresses.  Once the allocator is in the same state as a few periods
+    before, without a driver call in between, all remaining periods would return to this state,
+    because the allocator is deterministic.
 
-    first: number of the first step of the first period.
+    first: index in the plan of the first step of the first period.
     length, count: number of steps in each period, and number of periods.
     """
 
@@ -308,7 +308,7 @@ def find_period(steps: Steps) -> Period | None:
 def longest_period(codes: NDArray[Any], lengths: Iterable[int]) -> Period | None:
     """Return the longest sequence of at least three equal periods, or None.
 
-    codes: a number for each step; equal steps have equal numbers.
+    codes: a number for each step of the plan; equal steps have equal numbers.
     lengths: possible lengths of a period, in steps.
     """
     best: Period | None = None

@@ -1,7 +1,8 @@
 """Device of a recording, as far as it is known without a replay.
 
-Hints are calls of the program that the user knows and the recording does not contain.  They replace
-recorded marks of the same kind.  A mark is a call without an entry, stored beside the entries.
+Hints are calls of the program that the user knows and the recording does not contain.  A mark is a
+call that leaves no entry, and that the recording stores in addition to the entries.  Hints replace
+marks of the same kind.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Hints:
     memory_fraction: argument of set_per_process_memory_fraction at the start; None for no hint.
     empty_cache: "never" if the program never called empty_cache, even if the recording suggests
         it; "recorded" to use recorded and inferred calls.
-    settings: confs set at run time, as (number of entries before the call, conf).  Number 0 is for
-        the conf at the start, because a recording contains only the last conf.
+    settings: option strings (confs) that the program sets, as (number of entries before the call,
+        conf).  With number 0, it is the conf at the start; a recording contains only the last conf.
     Raises ConfigError for a `memory_fraction` or an `empty_cache` that is not valid.
     """
 
@@ -108,14 +109,14 @@ def _fraction_at_start(marks: Sequence[Mark]) -> float | None:
 class RecordedDevice:
     """Device of a recording, with facts from the file, its provenance and the user.
 
-    release, release_note: modelled release, and the reason for its choice as a sentence.
+    release, release_note: modelled PyTorch release, and a sentence with the reason for its choice.
     recorded: recorded setting, or the defaults if the recording has none.
     config: options of the conf of `recorded`, as read by `release`.
     has_settings: False if neither the recording nor a hint gives the conf.
     start: segments before the first entry.
     provenance: origin of the recording; None if it is not noted.
-    releases: releases that can have written the recording, oldest first; only one if the user
-        requests it or the recording notes it.
+    releases: PyTorch releases that can have written the recording, oldest first.  There is only one
+        if the user names it or the recording contains it.
     assumed_memory: bytes of the device from the user, if the recording does not contain them.
     marks: calls of the program that leave no entry, recorded as marks or given by hints.
     is_made: True if the simulated allocator made the recording, and `marks` contains every call.
@@ -209,7 +210,7 @@ class RecordedDevice:
 
     @cached_property
     def addresses(self) -> Addresses:
-        """Rule by which what-if replays place segments, which differ from the recorded ones."""
+        """Rule by which what-if replays place segments that the recorded run did not obtain."""
         if self.is_made or self.is_requests:
             return Addresses()
         return read_addresses(self.trace, self.start)
@@ -284,7 +285,7 @@ class RecordedDevice:
         return allocator
 
     def plan_under(self, setting: Setting, plan: Plan) -> Plan:
-        """Return `plan`, without its steps that set a memory fraction if `setting` has one."""
+        """Return `plan`; if `setting` has a memory fraction, without the steps that set one."""
         if not plan.changes or not self._sets_limit(setting):
             return plan
         return replace(plan, steps=plan.steps.without(StepKind.FRACTION))

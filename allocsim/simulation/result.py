@@ -17,7 +17,7 @@ from allocsim.simulation.what_if import StartPeaks
 from allocsim.units import format_size
 
 DriverCalls = tuple[tuple[str, int, int], ...]
-"""Number of driver calls of a replay by name and size, as (call, bytes, number of calls)."""
+"""Driver calls of a replay: (name, bytes, number of calls) for each name and size."""
 
 
 def driver_calls_of(calls: Mapping[tuple[str, int], int]) -> DriverCalls:
@@ -223,13 +223,13 @@ class DeviceRun(Shown):
     inferred: sentences on inferred facts, without the notes of `left_open`.
     stopped_at: entry of an out-of-memory error that the recording does not contain and that would
         have ended the program; None without such an error.
-    find_parting: function that computes `parting`, by a replay at its first call.
+    find_parting: function that computes `parting`; its first call makes a replay.
     peaks: peak from each start state (`Start`) of a what-if, if the recording starts mid-run; else
         None.
-    find_left_open: function that computes `left_open`, by replays at its first call.
+    find_left_open: function that computes `left_open`; its first call makes replays.
     spill: use of host memory; None if the driver provides none.
-    refused_below: every device smaller than this, in bytes, has the same first out-of-memory error,
-        because it refuses the same driver calls.  None without an error.
+    refused_below: bytes; every smaller device has the same first out-of-memory error, because it
+        refuses the same driver calls.  None without an error.
     driver_calls: (name, bytes, number) of the driver calls of each name and size.
     """
 
@@ -284,13 +284,13 @@ class DeviceRun(Shown):
 
     @property
     def peak_range(self) -> tuple[int, int]:
-        """Lowest and highest of all known peaks: of this replay, in `peaks`, and in `left_open`."""
+        """Lowest and highest peak of this replay, of `peaks` and of `left_open`, in bytes."""
         return self.peak_range_with(self.peaks_left_open)
 
     def peak_range_with(self, peaks: tuple[int, int] | None) -> tuple[int, int]:
-        """Return the lowest and highest of the peaks of this replay, `self.peaks` and `peaks`.
+        """Return the lowest and highest peak of this replay, of `self.peaks` and of `peaks`.
 
-        peaks: lowest and highest peak reserved bytes of other replays; None to leave them out.
+        peaks: lowest and highest peak reserved bytes of other replays; None if there are none.
         """
         started = () if self.peaks is None else (self.peaks.kept, self.peaks.anew)
         ways = (self.peak_reserved_bytes, *(peaks or ()), *started)
@@ -338,12 +338,12 @@ class DeviceRun(Shown):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Run(Shown):
-    """Results of a replay of all devices of a recording, or of the requested one.
+    """Results of a replay of all devices of a recording, or of one requested device.
 
-    torch_version: release that was modelled.
+    torch_version: modelled PyTorch release.
     device_memory: bytes of the first device whose size is known; None if no size is known.
     notes: sentences on the recording as a whole.
-    releases: releases that can have written the recording, oldest first.
+    releases: PyTorch releases that can have written the recording, oldest first.
     card: use of the recorded card's memory; None if unknown.
     """
 

@@ -29,9 +29,9 @@ from allocsim.core import (
 
 @dataclass(frozen=True, slots=True)
 class TimelinePoint:
-    """Memory after one step of a replay.
+    """Memory after one step (allocator call) of a replay.
 
-    entry: entry that the step comes from.
+    entry: number of the recorded entry that the step comes from.
     """
 
     entry: int
@@ -46,7 +46,10 @@ class TimelinePoint:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """Memory after each step of a replay, as columns; `entry` is the entry of each step."""
+    """Memory after each step (allocator call) of a replay, as columns.
+
+    entry: number of the recorded entry that each step comes from.
+    """
 
     entry: NDArray[np.int64]
     allocated: NDArray[np.int64]
@@ -127,7 +130,7 @@ def fold(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
 
 
 def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Add up the changes in a journal, which must not be empty, with NumPy; see `fold`."""
+    """Return the same sums as `fold`, computed with NumPy; the journal must not be empty."""
     sizes, requested, inactive, at, waits = map(int_column, journal)
     sign = np.sign(sizes)
     is_small = inactive & 1
@@ -160,7 +163,7 @@ def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
 def fold_allocated(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
     """Add up the changes of allocated bytes over all pools; return 0 for all other statistics.
 
-    This is enough to compare settings; see `fold`.
+    The result has the same form as that of `fold`.  It is enough to compare settings.
     """
     sizes, _, _, at, waits = journal
     held = int_column(sizes)

@@ -80,9 +80,11 @@ def in_option_string(release: Release) -> bool:
 
 
 def releases_needed(conf: str, release: Release, possible: Sequence[str]) -> str | None:
-    """Name the releases that read `conf` as `release` does, such as "PyTorch 2.11 or later".
+    """Return text such as "PyTorch 2.11 or later": the releases that read `conf` as `release` does.
 
     Returns None if all `possible` releases read it so.
+
+    conf: option string of PYTORCH_CUDA_ALLOC_CONF.
     """
     if all(_reads_alike(conf, release, version) for version in possible):
         return None
@@ -167,7 +169,8 @@ def allocate_live_blocks(
 ) -> dict[int, RequestedFree]:
     """Request the live blocks of the recorded `segments` from `allocator`.
 
-    Returns the pending frees of blocks that other streams still use, by recorded block address.
+    Returns a dictionary from recorded block address to pending free, for blocks that other streams
+    still use.
     Afterwards, peaks, accumulated statistics and the number of driver calls are reset.
     """
     names: list[tuple[int, str]] = []
