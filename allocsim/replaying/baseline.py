@@ -68,16 +68,16 @@ def unstarted_drive(
     proves: bool = False,
     make: Callable[..., Drive] = Drive,
 ) -> tuple[Drive, int | None, list[str]]:
-    """Construct a replay without starting it; see `replay` for most parameters.
+    """Construct a replay of one device without starting it.
 
     Returns the replay, the device's memory in bytes (None for an unlimited device), and sentences
-    on inferred facts.
+    on inferred facts.  Parameters that are not listed here are those of `replay`.
 
-    is_stepwise: run the steps one by one instead of in batches, and do not compare the replay with
+    is_stepwise: True to run the steps one by one instead of in batches, without a comparison with
         the recording.
-    proves: compare the replay with the recording, although `setting` is not the recorded setting,
-        because both have the same effect on it.
-    make: `Drive`, or a function that constructs a subclass of it.
+    proves: True to compare the replay with the recording although `setting` is not the recorded
+        setting; only for a `setting` that has the same effect on the recording.
+    make: function that constructs the replay: `Drive`, or a constructor of a subclass.
     """
     is_same = prepared.is_recorded(setting) and not prepared.is_edited
     is_as_recorded = is_same and is_recorded_device(prepared, device_memory) and not host_spill
@@ -195,8 +195,8 @@ def parting_of(prepared: Prepared) -> Parting | None:
     """Return the first difference of the baseline from the recording; None if it is exact.
 
     The first call for `prepared` replays the baseline, and later calls return the cached result.
-    Nothing is replayed, and the result is None, if the modelled release cannot have written the
-    recording.
+    Nothing is replayed, and the result is None, if the modelled PyTorch release cannot have written
+    the recording.
     """
     if not prepared.is_own_release:
         return None
@@ -277,7 +277,7 @@ def run_as_proof(
     check_every: int = 0,
     progress: Progress | None = None,
 ) -> tuple[Drive, int | None, list[str]] | None:
-    """Run one replay that is both the what-if of `setting` and the proof of `prepared`.
+    """Run a what-if of `setting` that is also compared with the recording, as its proof.
 
     This is possible if `setting` has the same effect as the recorded setting.  Returns the finished
     replay, the device's memory in bytes (None if unlimited) and notes.  Returns None if it is not

@@ -24,13 +24,17 @@ from allocsim.replaying.trial import Trial, Trials
 from allocsim.simulation import Setting
 
 Try = Callable[[int], Trial | None]
-"""Function that replays with memory of a given size, in the unit of `find_smallest`.
+"""Function that replays with memory of a given size, and returns the result (trial).
 
-It returns None if the start state does not fit.
+The size is in pages of 2 MiB, or in hundredths of the device.  The function returns None if the
+start state does not fit.
 """
 
 Guess = Callable[[Trial], int | None]
-"""Function that computes a size from a trial, in the unit of `find_smallest`; None if unknown."""
+"""Function that computes the next size to try from a trial; None if the trial suggests no size.
+
+The size is in pages of 2 MiB, or in hundredths of the device.
+"""
 
 _MOST_STEPS = 1 << 29
 """Number of 2 MiB pages of the largest device that is tried, which has 2**50 bytes."""
@@ -42,7 +46,7 @@ _LEAST_FRACTION = 1 / 1000
 """Lower bound of the memory fraction from which the first size to try is computed."""
 
 _NO_GUESS = 1 << 60
-"""Value that takes the place of the next size to try if the search must bisect."""
+"""Value in place of the next size to try, if the search must bisect instead."""
 
 _FRACTION = re.compile(r"per_process_memory_fraction\s*:\s*([0-9.]+)")
 
@@ -261,9 +265,10 @@ def _least_fraction(prepared: Prepared, setting: Setting) -> float | None:
 def smallest_fraction(
     trials: Trials, setting: Setting, device_memory: int
 ) -> tuple[Setting, Trial] | None:
-    """Return `setting` with its fraction raised until every request succeeds, and its trial.
+    """Return `setting` with its memory fraction raised until every request succeeds, and a trial.
 
-    Returns None if the conf has no per_process_memory_fraction, or if even 1.0 is too little.
+    The trial is the result of the replay with this fraction.  Returns None if the option string
+    (conf) has no per_process_memory_fraction, or if even 1.0 is too little.
     """
     conf = setting.conf
     found = _FRACTION.search(conf)

@@ -103,7 +103,7 @@ Both arrays are in bytes and have one item per interval.
 """
 
 _PIECES: dict[tuple[str, tuple[int, ...], int], _Pieces] = {}
-"""Cache of `_rounding_intervals`, by release, roundup option and bits of the largest size.
+"""Cache of `_rounding_intervals`, keyed by release, roundup option and bits of the largest size.
 
 A search needs the same intervals for many settings and devices.
 """
@@ -164,8 +164,10 @@ RULES: dict[str, int | None] = {
     "throw_on_cudamalloc_oom": None,
     "graph_capture_record_stream_reuse": None,
 }
-"""Rule number in the module's docstring for each option; None if different values always count as
-different."""
+"""Dictionary from option to the number of its rule in the module's docstring.
+
+None for an option whose different values always count as different.
+"""
 
 _PLAIN = tuple(OPTIONS[name].field for name, rule in RULES.items() if rule is None)
 """Fields of `AllocatorConfig` of the options without a rule."""

@@ -16,7 +16,8 @@ from allocsim.units import format_size, round_up
 class StateSource:
     """State of one device of a snapshot, from which simulated allocators are made.
 
-    is_taken_full: the device is assumed to have no free memory, because its size was not given.
+    is_taken_full: True if the size of the device was not given, so that the device is assumed to
+        have no free memory.
     """
 
     torch_version: str
@@ -43,7 +44,7 @@ class StateSource:
         return max(before, largest_request(made, stream))
 
     def largest_requests(self) -> dict[int, int]:
-        """Return the bytes of the largest request that would succeed, by stream."""
+        """Return the bytes of the largest request that would succeed, keyed by stream."""
         streams = sorted({0, *(segment.stream for segment in self.segments)})
         return {stream: self.largest_request(stream) for stream in streams}
 

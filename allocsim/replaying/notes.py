@@ -48,9 +48,11 @@ def cause_notes(prepared: Prepared) -> list[str]:
 
 
 def workspace_note(recorded: str, modelled: Release) -> str | None:
-    """Return a note if the release `modelled` requests other cuBLAS workspaces than `recorded`.
+    """Return a note if two PyTorch releases request different workspaces for cuBLAS.
 
-    Returns None if it does not, or if the recorded release is unknown.
+    Returns None if they request the same workspaces, or if `recorded` is no modelled release.
+
+    recorded, modelled: release that made the recording, and release that the replay models.
     """
     made = RELEASES.get(recorded)
     if made is None or made.keeps_cublas_workspaces == modelled.keeps_cublas_workspaces:
@@ -75,35 +77,35 @@ def _limit_note(prepared: Prepared, limit: int) -> str:
     return f"{why}: the program seems to have set a limit of {size} ({share})"
 
 
-def device_note(made: Provenance) -> str:
-    what = f"device memory {format_size(made.device_memory)}"
-    card = card_memory(made)
+def device_note(provenance: Provenance) -> str:
+    what = f"device memory {format_size(provenance.device_memory)}"
+    card = card_memory(provenance)
     if card is not None and card.is_shared:
         about = "about " if card.is_estimated else ""
         what += (
             f", including {about}{format_size(card.others)} used by other processes and "
             f"{about}{format_size(card.context)} used by this program's CUDA context"
         )
-    elif made.context_memory:
-        what += f", including {format_size(made.context_memory)} used by the CUDA context"
-    return f"{what}: as recorded on {made.device_name or 'a device without a name'}"
+    elif provenance.context_memory:
+        what += f", including {format_size(provenance.context_memory)} used by the CUDA context"
+    return f"{what}: as recorded on {provenance.device_name or 'a device without a name'}"
 
 
-def provenance_notes(made: Provenance | None) -> list[str]:
+def provenance_notes(provenance: Provenance | None) -> list[str]:
     notes = []
-    if made is not None and made.captured:
-        notes.append(f"captured within the program, {made.captured}")
-    if made is not None and made.reads_back:
+    if provenance is not None and provenance.captured:
+        notes.append(f"captured within the program, {provenance.captured}")
+    if provenance is not None and provenance.reads_back:
         notes.append(
-            f"the program read values back at {made.reads_back}: they are zero on a phantom GPU, "
-            "so sizes that depend on them may be wrong"
+            f"the program read values back at {provenance.reads_back}: they are zero on a phantom "
+            "GPU, so sizes that depend on them may be wrong"
         )
-    if made is not None and made.routing:
-        notes.append(routing_text(made.routing))
-    if made is not None and made.guessed:
+    if provenance is not None and provenance.routing:
+        notes.append(routing_text(provenance.routing))
+    if provenance is not None and provenance.guessed:
         notes.append(
-            f"workspaces of {made.guessed} have the smallest possible size on a phantom GPU; a "
-            "real GPU may use more"
+            f"workspaces of {provenance.guessed} have the smallest possible size on a phantom GPU; "
+            "a real GPU may use more"
         )
     return notes
 
@@ -118,7 +120,7 @@ def routing_text(routing: str) -> str:
 
 
 def known_notes(prepared: Prepared) -> list[str]:
-    """Return notes on how the recording was made, and on calls that leave no entry."""
+    """Return notes on how the recording was made, and on calls that leave no entry in it."""
     hints, marks, made = prepared.hints, prepared.marks, prepared.provenance
     notes = provenance_notes(made)
     for kind, is_hinted, what in (

@@ -45,14 +45,14 @@ from allocsim.state import SegmentState
 from allocsim.units import MIB
 
 _Key = tuple[int | None, str | None, Hints]
-"""Arguments of `prepare` beside the recording: (device, release, hints)."""
+"""Arguments of `prepare` other than the recording: (device, torch_version, hints)."""
 
 _LAST: WeakKeyDictionary[Recording, tuple[_Key, tuple[Prepared, ...]]] = WeakKeyDictionary()
 """Last result of `prepare` for each recording, with its arguments."""
 _SOUND: WeakKeyDictionary[Recording, dict[int, Rewound]] = WeakKeyDictionary()
 """Cache of the state of each device before its first entry, for recordings of several devices."""
 _UNCOMPARED: WeakKeyDictionary[Recording, dict[int, Rewound]] = WeakKeyDictionary()
-"""Start states, by device, of the devices whose blocks were not compared for overlaps yet."""
+"""Dictionary from device to start state, for devices not yet searched for overlapping blocks."""
 
 
 def prepare(
@@ -65,8 +65,10 @@ def prepare(
 ) -> tuple[Prepared, ...]:
     """Return every device of `recording`, or only `device`, prepared for replays.
 
-    compares_blocks: False if the caller calls `compare_blocks` after a replay, which may make the
-        search for overlapping blocks, a fifth of the time of a replay, needless.
+    torch_version: PyTorch version to model; None to choose it from the recording.
+    compares_blocks: True to search for overlapping blocks, which takes a fifth of the time of a
+        replay.  False if the caller calls `compare_blocks` after a replay; an exact replay makes
+        the search unnecessary.
     """
     keep_pages()
     key = device, torch_version, hints or Hints()
@@ -197,10 +199,10 @@ def _start_of(
 
 
 def choose_releases(recording: Recording, torch_version: str | None) -> tuple[tuple[str, ...], str]:
-    """Return the releases that can have written a recording, oldest first, and the reason.
+    """Return the PyTorch releases that can have written a recording, and the reason for the choice.
 
-    The newest is modelled.  The user's `torch_version` has precedence, then the release noted by
-    `allocsim record`, then the layout of the file.
+    The releases are in ascending order, and a replay models the newest.  The user's `torch_version`
+    has precedence, then the release noted by `allocsim record`, then the layout of the file.
     """
     if torch_version is not None:
         version = find_release(torch_version).version
@@ -300,10 +302,10 @@ _LEAST_UNSPLIT = 20 * MIB
 
 
 def with_settings_of_vllm(prepared: Prepared) -> Prepared:
-    """Return `prepared` with vLLM's change of conf after loading, if it makes the baseline exact.
+    """Return `prepared` with vLLM's change of settings, if the change makes the baseline exact.
 
-    vLLM sets another conf while it loads, and a snapshot contains only the last one.  The entry of
-    the change is found by bisection, with replays.
+    vLLM sets another option string (conf) while it loads a model, and a snapshot contains only the
+    last one.  Replays find the entry of the change by bisection.
     """
     is_known = prepared.hints.settings or any(m.kind is MarkKind.SETTINGS for m in prepared.marks)
     if is_known or prepared.recorded.conf != _AFTER_LOADING:

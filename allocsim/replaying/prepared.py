@@ -100,9 +100,9 @@ class Prepared(RecordedDevice):
 
     @cached_property
     def plan(self) -> Plan:
-        """Plan of the baseline: all steps, including the recorded results of driver calls.
+        """Steps of the baseline, the replay under the recorded settings.
 
-        The results are the addresses of new segments, and refusals.
+        They include the recorded results of driver calls: addresses of new segments, and refusals.
         """
         return plan_of(self) if self.written is None else self.written.plan
 
@@ -175,14 +175,14 @@ class Prepared(RecordedDevice):
 
     @cached_property
     def free_plan(self) -> Plan:
-        """Plan of replays under other settings: all steps except the recorded driver results."""
+        """Steps of replays under other settings: `plan` without the recorded driver results."""
         return replace(self.plan, steps=self.plan.steps.of_program())
 
     @cached_property
     def open_plans(self) -> tuple[OtherPlan, ...]:
-        """Plans of other programs that would have left the same recording.
+        """Steps (plans) of other programs that would have left the same recording.
 
-        They are replayed to compute the what-if range, the range of possible peaks.
+        They are replayed to compute the range of possible peaks of a what-if.
         """
         return tuple(open_plans(self, self.free_plan, lambda: self.quiet))
 
@@ -219,7 +219,8 @@ class Prepared(RecordedDevice):
         skips: skip repeated steps that leave the allocator in the same state; the timeline then
             does not contain them.
         folder: function that computes statistics from the core's list of changes (the journal).
-        start, plan, addresses: None for the defaults of this object.
+        start, plan, addresses: start state, steps, and placement of segments; None for those that
+            this object chooses.
         """
         start = self.start_under(setting, device_memory) if start is None else start
         plan = self.free_plan if plan is None else plan

@@ -65,9 +65,9 @@ def replay(
 ) -> Run:
     """Replay all devices of `recording`, or only `device`.
 
-    conf: None for the recorded conf.
+    conf: option string (PYTORCH_CUDA_ALLOC_CONF) to replay under; None for the recorded one.
     device_memory: bytes or a text such as "24GiB"; None for the recorded or inferred size.
-    torch_version: release to model; None to choose it from the recording.
+    torch_version: PyTorch version to model; None to choose it from the recording.
     hints: facts about the program that the recording does not contain.
     addresses: placement of segments.  "recorded" uses the recorded addresses of the driver if
         settings and device are the recorded ones, else the policy that the recording shows.
@@ -76,10 +76,10 @@ def replay(
     host_spill: host memory in bytes that the driver provides when the device is full, as drivers
         for Windows do.  The replay is then not compared with the recording.
     check_every: number of steps between checks of all invariants; 0 for no checks.
-    progress: see `Progress`.
-    observers: see `Observer`.
-    Raises RecordingError if there is nothing to replay, and ConfigError for settings that the
-    release refuses.
+    progress: function called with the number of entries done and in total.
+    observers: objects whose methods are called at events of the replay, such as a new peak.
+    Raises RecordingError if there is nothing to replay, and ConfigError for settings that this
+    version of PyTorch refuses.
     """
     try:
         # Observers see only recordings without contradictions.
@@ -296,14 +296,14 @@ _REQUESTS = (
     StepKind.EMPTY_CACHE,
 )  # fmt: skip
 _SILENT = tuple(kind for kind in StepKind if kind not in _REQUESTS)
-"""Kinds of steps other than calls of malloc, free and empty_cache, such as changes of settings."""
+"""Kinds of steps that are no malloc, free or empty_cache, such as a change of settings."""
 
 
 class Walk:
     """Step-by-step replay of one device.
 
     notes: sentences on facts that the recording does not contain and that were inferred.
-    at: number of the next step.
+    at: index in the plan of the next step (allocator call).
     parting: first difference of a full replay from the recording; None if there is none.
     """
 
@@ -321,7 +321,7 @@ class Walk:
         return self._drive.allocator
 
     def go_to(self, entry: int) -> None:
-        """Run all steps before the request or free that `entry` belongs to."""
+        """Run all steps before the request or free that left the recorded entry `entry`."""
         if not 0 <= entry < len(self.prepared.trace):
             what = f"there is no such entry; expected 0 to {len(self.prepared.trace) - 1}"
             raise RecordingError(self.prepared.path, what, entry=entry)

@@ -1,4 +1,4 @@
-"""Trials: memory and driver calls of a recording under various settings.
+"""Trials: results of replays of a recording under various settings, one trial for each setting.
 
 A trial contains only plain values, so it can be sent to other processes and stored in files.
 """
@@ -34,7 +34,8 @@ class Point(NamedTuple):
     """Numbers by which settings are compared; they never decrease while a replay runs.
 
     memory: peak reserved bytes.
-    calls, retries: number of driver calls, and `num_alloc_retries` of memory_stats().
+    calls: number of driver calls.
+    retries: `num_alloc_retries` of memory_stats().
     """
 
     memory: int
@@ -42,14 +43,15 @@ class Point(NamedTuple):
     retries: int
 
     def is_beyond(self, standing: Standing) -> bool:
-        """Return True if a replay that has reached this point cannot be as good as `standing`."""
+        """Return True if a replay with these numbers can no longer be as good as `standing`."""
         return self.memory > standing.memory and self.retries >= standing.retries
 
 
 class Standing(NamedTuple):
-    """Results of a setting that serves every request, with which other settings are compared.
+    """Results of the setting with which a search compares other settings.
 
-    Another setting is not better if a request fails, or if it reserves more without fewer retries.
+    Under this setting, every request succeeds.  Another setting is not better if a request fails
+    under it, or if it reserves more memory without fewer retries.
 
     memory, retries: peak reserved bytes, and `num_alloc_retries` of memory_stats().
     """
@@ -65,7 +67,8 @@ class Trial:
     peak_device_bytes: peak memory of the device, including the CUDA context and rounding to pages.
     num_maps: number of the calls in num_device_alloc that map memory of expandable segments.
     driver_calls: (name, bytes, number) of the driver calls of each name and size.
-    obtained_small, obtained_large: total memory obtained from the driver, by pool.
+    obtained_small, obtained_large: total memory that the small and the large pool obtained from the
+        driver.
     returned_bytes: total memory returned to the driver.
     refused: True if the driver may have refused a call.
     unrefused_device: smallest device that refuses no driver call; None if unknown.
@@ -81,10 +84,10 @@ class Trial:
     was_compared: the replay is the baseline, and was compared with the recording.
     parts_at: entry of the first difference of the baseline, or the number of entries if only the
         final segments differ; None if the baseline is exact.
-    skipped: number of entries that were not replayed, because they repeat earlier ones.
+    skipped: number of entries that were not replayed, because they repeat earlier entries.
     peak_kept: peak reserved bytes if the replay starts with the recorded segments; None if unknown.
-    peak_anew: the same if the replay starts empty and first requests the blocks that were live when
-        the recording began.
+    peak_anew: peak reserved bytes if the replay starts empty and first requests the blocks that
+        were live when the recording began; None if unknown.
     error: reason why there are no numbers; None without an error.
     """
 
@@ -244,7 +247,10 @@ def _with(trial: Trial, peaks: StartPeaks | None) -> Trial:
 
 
 Watch = Callable[[str], Progress | None]
-"""Function called with each conf before its replay; it returns the progress function, or None."""
+"""Function that returns the progress function for a replay, or None for no progress.
+
+It is called before each replay, with the option string (conf) of the replay.
+"""
 
 
 class Trials:

@@ -42,7 +42,7 @@ _NO_RUN = (ConfigError, UndefinedBehaviorError, UpstreamError)
 
 
 def moments_of_calls(prepared: Prepared, setting: Setting) -> Sequence[int] | None:
-    """Return the steps after which the program may have called empty_cache without an entry.
+    """Return the numbers of the steps after which empty_cache may have been called unrecorded.
 
     Returns None for the recorded setting.  Also returns None if the program uses private pools or
     changes its settings, because a call could then do more than release memory.
@@ -98,7 +98,10 @@ def peaks_by_plan(
 def peaks_by_address(
     prepared: Prepared, setting: Setting, device_memory: int | None
 ) -> tuple[int, int] | None:
-    """Return the lowest and highest peak reserved bytes over other plausible segment addresses."""
+    """Return the lowest and highest peak reserved bytes over other plausible segment addresses.
+
+    Returns None for the recorded setting, or if addresses do not affect the peak.
+    """
     by_address = prepared.release.free_block_order is FreeBlockOrder.ADDRESS
     if not by_address or prepared.is_recorded(setting):
         return None
