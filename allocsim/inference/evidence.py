@@ -70,9 +70,11 @@ class Facts:
 
 
 def was_called(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> bool:
-    """Return True if a call of empty_cache explains the releases in `gap` better than a refusal.
+    """Return True if empty_cache is a better explanation of the released memory than a refusal.
 
     A refusal is a request that the driver refused because the device was full.
+
+    gap: recorded entries that release memory, and the call of the program that follows.
     """
     if gap.released[0].number in facts.calls:
         return True
@@ -87,7 +89,10 @@ def was_called(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> bool:
 
 
 def is_limited(gap: Gap, allocator: ReplayAllocator) -> bool:
-    """Return True if garbage collection, a limit or a new setting may explain releases in `gap`."""
+    """Return True if garbage collection, a limit or a new setting may have released the memory.
+
+    gap: recorded entries that release memory, and the call of the program that follows.
+    """
     if has_just_set(gap):
         return True
     reserved, above = allocator.reserved_bytes, allocator.collects_garbage_above
@@ -141,10 +146,10 @@ class Threshold:
     share: the option garbage_collection_threshold, from 0 to 1.  The threshold is `share` * limit.
     least_limit: highest reserved memory of the recording; the limit is not lower.
     memory: bytes of the device; None if unknown.
-    limit: memory limit that the search tries; None before it has chosen one.
+    limit: memory limit that the search tries; None before the search has chosen a limit.
     low, high: the threshold is at least `low` and less than `high`.
-    most_limit: the limit is lower than this.  A refused request lowers it to the reserved memory
-        that the request would have caused.
+    most_limit: the limit is lower than this value.  A refused request lowers the value to the
+        reserved memory that the request would have caused.
     """
 
     share: float
@@ -184,7 +189,8 @@ class Threshold:
     def learn(self, gap: Gap, allocator: CachingAllocator) -> None:
         """Narrow the bounds of the threshold, using the memory that was released in `gap`.
 
-        allocator: simulated allocator in the state before the request that ends the gap.
+        gap: recorded entries that release memory, and the request that follows.
+        allocator: simulated allocator in the state before that request.
         """
         reserved = allocator.reserved_bytes
         if gap.step is not None and gap.step.action == Action.OOM:

@@ -1,4 +1,4 @@
-"""Entries of a trace, split into plain steps of the program and gaps between them.
+"""Recorded entries of a trace, split into plain steps of the program and gaps between them.
 
 The entries alloc, oom and free_requested are steps of the program; a free_completed right after its
 free_requested belongs to the same step.  The allocator itself causes all other entries, such as
@@ -134,7 +134,9 @@ class Gap:
 def calls_of(
     marks: Sequence[Mark], pools: Sequence[PoolId]
 ) -> tuple[tuple[Call, ...], tuple[Change, ...]]:
-    """Return the calls that `marks` record, and the confs and memory fractions that they set.
+    """Return the calls that `marks` record, and the settings that these calls make.
+
+    A setting is an option string (conf) or a memory fraction.
 
     pools: ids of pools, to which the calls refer by index.
     """

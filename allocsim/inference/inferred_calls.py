@@ -60,7 +60,7 @@ class Explanation:
 
 
 def plain_explanation(gap: Gap) -> Explanation:
-    """Explain a gap by its recorded entries and known calls, without inferring a call."""
+    """Return the explanation of a gap that has only recorded entries and known calls."""
     late = gap.completed if gap.step is not None and gap.step.action == Action.OOM else ()
     early = () if late else gap.completed
     steps = (
@@ -205,8 +205,8 @@ def _may_grow_in_place(gap: Gap, allocator: ReplayAllocator) -> bool:
     # free block excludes them as a block of max_split_size or more.  Options that the program has
     # just set may have the same effect.
     config = allocator.config
-    is_so = config.expandable_segments and config.max_split_size != UNLIMITED
-    return is_so or has_just_set(gap)
+    is_excluded = config.expandable_segments and config.max_split_size != UNLIMITED
+    return is_excluded or has_just_set(gap)
 
 
 def _wait_options(gap: Gap, allocator: ReplayAllocator) -> tuple[bool, ...]:

@@ -41,8 +41,8 @@ from allocsim.units import GIB, TIB, round_up
 class DeletedPool:
     """Private pool that the program deleted before the end, such as that of a CUDA graph.
 
-    Before release 2.12 only the final segments name their pool.  If a request obtains a segment
-    although a free block fits, the segment belongs to a pool that no final segment names.
+    Before PyTorch 2.12, only the final segments of a recording name their pool.  If a request
+    obtains a segment although a free block fits, the segment belongs to a deleted pool.
 
     first: entry that obtains the first segment of the pool.
     last: last entry that releases a segment of the pool.

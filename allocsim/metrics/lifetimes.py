@@ -179,9 +179,11 @@ def period_starts(prepared: Prepared) -> _Ints:
 
 
 class EqualPeriods(NamedTuple):
-    """Consecutive periods (usually training steps) that have `length` rows of a table each.
+    """Consecutive periods (usually training steps), each with `length` rows of a table.
 
-    first, end: first row of the periods, and the row after their last; rows are sorted by entry.
+    The rows of the table are sorted by entry.
+
+    first, end: first row of the first period, and the row after the last period.
     """
 
     first: int
@@ -201,9 +203,9 @@ def equal_periods(moment: _Ints, periods: _Ints) -> Iterator[EqualPeriods]:
         yield EqualPeriods(int(starts[first]), int(starts[last + 1]), int(lengths[first]))
 
 
-def true_ranges(is_so: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+def true_ranges(mask: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """Yield (first index, end) of each maximal range of True values."""
-    changes = np.flatnonzero(np.diff(is_so, prepend=False, append=False))
+    changes = np.flatnonzero(np.diff(mask, prepend=False, append=False))
     yield from zip(changes[::2].tolist(), changes[1::2].tolist(), strict=True)
 
 

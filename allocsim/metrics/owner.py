@@ -2,8 +2,8 @@
 
 The user's line is the innermost frame that is not in Python's library, an installed package or
 compiled code.  For an entry without frames, it is the line of an earlier allocation.  If the stacks
-of the allocations just before the entry also occurred earlier in the same order, the allocation
-that came next at that time is taken, otherwise the last allocation that has frames.
+of the allocations just before the entry also occurred earlier in the same order, it is the
+allocation that came next at that time.  If not, it is the last allocation that has frames.
 """
 
 from __future__ import annotations
@@ -139,9 +139,9 @@ def code_of(stack: Sequence[Frame], inferred: str = "") -> Code | None:
 
 
 def code_names(table: FrameTable) -> list[str | None]:
-    """Return the line of the user's program for each stack in `table`.
+    """Return the line of the user's program, as text, for each stack in `table`.
 
-    The last item of the list is None, because entries without a stack have the number (index) -1.
+    The last item of the list is None, because an entry without a stack has -1 as its index.
     """
     codes = (code_of(table.stack(number)) for number in range(len(table)))
     return [*(None if code is None else str(code) for code in codes), None]
