@@ -7,7 +7,7 @@
 history, and each command has a function of its name: `replay`, `explain`, `top`, `compare`, `tune`,
 `risk`, `lint`, `gate`, `ranks`, `stats`, `step`, `fit`, `convert`.
 
-The types of answers are in `allocsim.results`, charts in `allocsim.plot`, errors in
+The types of results are in `allocsim.results`, charts in `allocsim.plot`, errors in
 `allocsim.errors`, sizes in `allocsim.units`.  `allocsim.capture` records inside a program, and
 `allocsim.workload` makes recordings of synthetic programs.
 

@@ -73,11 +73,11 @@ class OutOfMemoryError(AllocsimError, RuntimeError):
 
 
 class UpstreamError(AllocsimError):
-    """Error of PyTorch in the modelled release, other than out of memory."""
+    """Error that the modelled PyTorch release would raise, other than out of memory."""
 
 
 class UpstreamAssertionError(UpstreamError):
-    """Internal assertion of PyTorch in the modelled release."""
+    """Internal assertion that would fail in the modelled PyTorch release."""
 
 
 class DriverRefusalError(UpstreamError, RuntimeError):
@@ -90,7 +90,7 @@ class DriverRefusalError(UpstreamError, RuntimeError):
 
 
 class UndefinedBehaviorError(AllocsimError):
-    """Undefined behavior of PyTorch in the modelled release, such as use after free."""
+    """Undefined behavior of the modelled PyTorch release, such as use after free."""
 
 
 class InvariantError(AllocsimError):

@@ -40,9 +40,9 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compared:
-    """Entries of a recording that are compared with a replay, as columns.
+    """Recorded history entries that are compared with a replay, as columns.
 
-    entry: number of each entry in the recording.
+    entry: index of each entry in the recording.
     """
 
     entry: NDArray[np.intp]
@@ -88,11 +88,11 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """Recorded entries of each step of a plan, the list of calls that a replay makes.
+    """Recorded entries of each step of a plan; a step is an allocator call that a replay makes.
 
     A step is plain if its entries can be derived from the step and the address of its block.  If a
-    replay gives the block its recorded address, the entries equal the recorded ones, and the replay
-    need not create them.
+    replay gives the block of a plain step its recorded address, the entries of the step equal the
+    recorded entries, and the replay need not create them.
 
     count: number of entries of each step.
     end: index in `compared` after the last entry of each step.
@@ -139,13 +139,14 @@ class Expected:
     def matched(
         self, first: int, placed: PlacedSteps, row: int, history: Sequence[TraceEntry]
     ) -> int | None:
-        """Compare the addresses that a replay gave to the blocks of steps with the recorded ones.
+        """Compare the replayed addresses of the blocks of a batch of steps with the recorded ones.
 
         Return the number of history entries of these steps if all addresses agree; else None.
 
-        first: number of the first of these steps in the plan.
+        first: index in the plan of the batch's first step.
+        placed: addresses that the replay gave to the blocks of the batch.
         row: index in `compared` of the first step's first entry.
-        history: entries that the replay created, because their steps are not plain.
+        history: entries of the batch's steps that are not plain, which the replay created.
         """
         chunk = slice(first, first + len(placed))
         count, singly = self.count[chunk], placed.singly
@@ -179,12 +180,12 @@ class Expected:
 
 
 class FidelityCheck:
-    """Comparison of a replay with its recording, in parts, so that few entries are in memory.
+    """Comparison of a replay with its recording, in batches, so that few entries are in memory.
 
-    The method `history` takes a part of the replay as entries.  The method `steps` takes a part as
-    plan steps with the addresses of their blocks, and is faster.
+    The method `history` compares a batch of history entries.  The method `steps` compares a batch
+    of plan steps, given the addresses of their blocks, and is faster.
 
-    expected: recorded entries of each plan step; with None, `steps` is slower.
+    expected: recorded entries of each plan step; None makes `steps` slower.
     """
 
     def __init__(self, trace: Trace, expected: Expected | None = None) -> None:
@@ -363,9 +364,10 @@ def _difference(replayed: _Segment | None, other: _Segment | None) -> str:
 
 
 def ends_alike(trace: Trace, allocator: ReplayAllocator) -> bool:
-    """Return True if `allocator` has exactly the final segments of `trace`, by a fast comparison.
+    """Return True if `allocator` has the final segments of `trace` with the same blocks.
 
-    Requested sizes of inactive blocks are not compared.  After False, compare block by block.
+    This is faster than a comparison block by block, but does not show the difference.  Requested
+    sizes of inactive blocks are not compared.
     """
     tiles, (columns, n_active) = trace.tiles, allocator.block_columns()
     *numbers, heads = columns

@@ -47,8 +47,8 @@ def round_up(size: int, multiple: int) -> int:
 def format_size(size: int) -> str:
     """Format `size` bytes as PyTorch does: "512 bytes", "2.00 MiB", "1024.00 MiB", "1.50 GiB".
 
-    The limits are inclusive (exactly 1 MiB is "1024.00 KiB").  The argument is unsigned, so a
-    negative difference gives a huge number, as upstream prints it (semantics.md, section 7.1).
+    The limits are inclusive (exactly 1 MiB is "1024.00 KiB").  As in PyTorch, `size` counts as an
+    unsigned 64-bit number, so a negative size gives a huge text (semantics.md, section 7.1).
 
     Mirrors: format_size
     """

@@ -93,8 +93,8 @@ class Crew:
     ) -> None:
         """Run `act(job)` for every job, and call `done` with each job and its result.
 
-        lost: function that returns the result of a job that did not finish, from its error; the
-            error is `WorkerDiedError` if the job killed its process.
+        lost: function that is given a job that did not finish and its error, and that returns the
+            result of the job.  The error is `WorkerDiedError` if the job killed its process.
         """
         if self.is_alone:
             for job in jobs:

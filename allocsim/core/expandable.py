@@ -243,9 +243,9 @@ def _map_block(heap: Heap, block: Block, size: int) -> bool:
     return True
 
 
-def _piece(heap: Heap, whole: Block, ptr: int, size: int) -> Block:
-    piece = heap.new_block(ptr, size, whole.pool, whole.stream, whole.rank)
-    piece.expandable = whole.expandable
+def _piece(heap: Heap, block: Block, ptr: int, size: int) -> Block:
+    piece = heap.new_block(ptr, size, block.pool, block.stream, block.rank)
+    piece.expandable = block.expandable
     return piece
 
 
