@@ -29,10 +29,10 @@ from allocsim.core.columns import column_of
 # _fast_path.pyx repeats these constants for the compiled form.
 
 BYTES: Final = 16
-"""Factor of the change in bytes, in the long form of column 3 of a journal."""
+"""Factor of the change in inactive split bytes, in the long form of column 3 of a journal."""
 
 SPLIT: Final = 2
-"""Factor of the change in blocks (-2 to 1), in the long form of column 3 of a journal."""
+"""Factor of the change in inactive split blocks (-2 to 1), in the long form of column 3."""
 
 OWN: Final = 2
 """Short form of column 3 of a journal if the number of inactive split blocks does not change."""
@@ -44,7 +44,7 @@ OWN_MINUS: Final = -2
 """Short form of column 3 of a journal if the number of inactive split blocks decreases by 1."""
 
 OWN_STEP: Final = 4
-"""Factor of the change in blocks, in the short form of column 3 of a journal."""
+"""Factor of the change in inactive split blocks, in the short form of column 3 of a journal."""
 
 SHORT: Final = 16
 """Upper limit of short forms of column 3 of a journal: their absolute values are smaller."""

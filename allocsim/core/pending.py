@@ -88,7 +88,7 @@ class PendingFrees:
 
     @property
     def requested(self) -> tuple[RequestedFree, ...]:
-        """Incomplete frees from `add_requested`, as a wait for all events would complete them."""
+        """Incomplete frees from `add_requested`, in the order that a wait for all events uses."""
         return tuple(self._requested)
 
     def add_requested(self, block: Block) -> RequestedFree:

@@ -226,7 +226,7 @@ class BlockPool:
         block.key = 0
 
     def smallest_at_least(self, stream: int, size: int) -> Block | None:
-        """Return the smallest block of `stream` with at least `size` bytes; None if none has."""
+        """Return the smallest free block of `stream` with at least `size` bytes, or None."""
         free = self.of(stream)
         # The lowest key of this size; all keys from there on are of larger or equal blocks.
         at = find(free.keys, self.layout.key(size))
@@ -283,10 +283,10 @@ class PrivatePool:
 
 
 def next_not_expandable(blocks: Sequence[Block], at: int) -> int:
-    """Return the index of the next cudaMalloc block after index `at`; -1 if none.
+    """Return the index of the next block after index `at` that is not expandable; -1 if none.
 
-    PyTorch searches so if the program turned expandable segments off after creating some
-    (semantics.md, section 4.4).
+    PyTorch skips expandable blocks if the program turned expandable segments off after creating
+    some (semantics.md, section 4.4).
 
     blocks: free blocks in ascending order of their sort keys.
     """

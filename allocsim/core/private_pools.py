@@ -34,7 +34,7 @@ class PrivatePools:
     """Private pools of one device.
 
     pools: dictionary from pool id to private pool.
-    freeable: part of `pools`: those with a use count of 0 that still have segments.
+    freeable: part of `pools`: pools with a use count of 0 that still have segments.
     scopes: open scopes, oldest first.
     no_split: ids of pools whose blocks are not split.
     use_on_oom: ids of pools that serve requests of the default pool when the device is full.

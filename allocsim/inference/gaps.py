@@ -205,7 +205,12 @@ def _growths(action: NDArray[np.uint8], ends_step: NDArray[np.bool_]) -> NDArray
 def gaps_of(
     trace: Trace, pools: PoolColumn, masks: EntryMasks, calls: Sequence[Call] = ()
 ) -> Iterator[Gap]:
-    """Yield the gaps of a trace in order; `calls` are known calls that left no entry."""
+    """Yield the gaps of a trace in order.
+
+    A gap has the entries between two steps of the program, such as segment_free.
+
+    calls: known calls that left no entry.
+    """
     open_gap = _OpenGap()
     pending_calls = deque(calls)
     scope = -1
@@ -305,7 +310,7 @@ class PlainSteps:
         return cls(np.array(kinds, dtype=np.uint8).take(number), entry)
 
     def steps(self, trace: Trace, planned: Sequence[PlannedAt] = ()) -> Steps:
-        """Return the plain steps with the steps that explain gaps inserted among them."""
+        """Return the plain steps and the inferred steps `planned`, in order."""
         if not len(self.entry):
             none, address = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint64)
             return joined(Steps(self.kind, self.entry, address, none, address), planned)

@@ -36,7 +36,7 @@ from allocsim.units import round_up
 
 
 class Cause(Enum):
-    """Cause of the entries of a gap, as text for the user."""
+    """Cause of entries such as segment_free between two calls of the program, as text."""
 
     NOTHING = "no memory was released"
     EMPTY_CACHE = "empty_cache was called"
@@ -47,9 +47,9 @@ class Cause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Steps of a plan that may have caused the entries of a gap.
+    """Steps of a plan that may have caused the entries of a gap, such as segment_free.
 
-    cause: cause of the entries that the explanation assumes, such as a call of empty_cache.
+    cause: assumed cause of the entries, such as a call of empty_cache.
     refused: reserved bytes that a request would have caused if the full device had not refused it;
         None if the explanation has no refusal that shows the limit of the device.
     """
@@ -84,7 +84,7 @@ def known_explanation(gap: Gap) -> Explanation | None:
 
 
 def explanations(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> list[Explanation]:
-    """Return the possible explanations of a gap, most likely first."""
+    """Return the possible causes of the entries in `gap`, as steps of a plan, most likely first."""
     ways = _inferred(gap, allocator, facts)
     if not facts.empties:
         ways = [each for each in ways if each.cause is not Cause.EMPTY_CACHE]

@@ -84,7 +84,7 @@ def deleted_pool(trace: Trace, entry: int | None) -> DeletedPool | None:
 
 
 def with_pools(pools: PoolColumn, deleted: Sequence[DeletedPool]) -> PoolColumn:
-    """Return `pools` with a new pool for each deleted pool, to which its entries are assigned."""
+    """Return `pools` with the entries of each deleted pool assigned to a new pool."""
     number, ids = pools.number.copy() if deleted else pools.number, pools.ids
     for pool in deleted:
         number[pool.rows] = len(ids)
@@ -93,7 +93,7 @@ def with_pools(pools: PoolColumn, deleted: Sequence[DeletedPool]) -> PoolColumn:
 
 
 LOOK_BACK = 12
-"""Number of chosen explanations before the first difference that the search may change."""
+"""Number of latest choices of an explanation that the search may change after a difference."""
 
 DRIVES = 4
 STEPS = 400_000
@@ -106,9 +106,9 @@ _EMPTY_CACHE = "empty_cache"
 def plan_of(device: RecordedDevice) -> Plan:
     """Return the plan (steps of a replay) of a recording, found by replays under `device.release`.
 
-    If these replays fail, the device size is unknown, and the conf has expandable segments, they
-    are repeated with an assumed size: the highest reserved memory, rounded up to a multiple of
-    1 GiB, or if that fails too, of 0.5 GiB.
+    If no replay reproduces the recording, the device size is unknown and expandable segments are
+    on, the replays are repeated with an assumed size: the highest reserved memory, rounded up to a
+    multiple of 1 GiB, or if that fails too, of 0.5 GiB.
     """
     plan = _with_deleted_pools(device, _found_plan(device, device.named_memory))
     expands = device.config.expandable_segments

@@ -29,9 +29,9 @@ class Lifetimes:
     """Lifetimes of blocks; columns are read-only.
 
     start, end: entry of the allocation and of the end of each block's life.
-    size: bytes of the request, rounded up to 512.
-    in_order_of: lifetimes whose starts and ends have the same order, to save sorting; None if none
-        are known.
+    size: bytes of the request, rounded up to a multiple of 512.
+    in_order_of: other lifetimes whose starts and ends have the same order, to save sorting; None if
+        no such lifetimes are known.
     """
 
     start: NDArray[np.int64]
@@ -93,7 +93,7 @@ class Lifetimes:
 
 
 _WHOLE: WeakKeyDictionary[Trace, dict[Action, Lifetimes]] = WeakKeyDictionary()
-"""Cache of the lifetimes of whole traces: by trace, then by the action that ends a life."""
+"""Cache of the lifetimes of whole traces, keyed by trace and by the action that ends a life."""
 
 
 def lifetimes_of(

@@ -50,9 +50,9 @@ _MOST_ROWS = 2000  # largest number of earlier positions that are compared, from
 class Code:
     """Code that caused an entry.
 
-    frame: line of the user's program.  If there is none (all frames are in Python's library,
-        installed packages or compiled code): the innermost frame of a package other than PyTorch,
-        or without one the innermost frame with a Python file.
+    frame: line of the user's program.  If all frames are in Python's library, installed packages or
+        compiled code: the innermost frame of a package other than PyTorch, or if there is none, the
+        innermost frame with a Python file.
     folded: number of frames that `frame` called, directly or indirectly.
     stack: all frames, innermost first.
     inferred: "" if the stack was recorded with the entry; else a text that names the entry from

@@ -204,7 +204,7 @@ class _Arena:
 
 
 MOST_PLACED = 12_000
-"""Largest number of blocks placed greedily; this takes a few seconds."""
+"""Largest number of blocks that `pack` places greedily; this number takes a few seconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

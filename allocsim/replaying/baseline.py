@@ -194,6 +194,7 @@ More than one may be needed, because a corrected size may change the outcome of 
 def parting_of(prepared: Prepared) -> Parting | None:
     """Return the first difference of the baseline from the recording; None if it is exact.
 
+    The baseline is the replay under the recorded settings.
     The first call for `prepared` replays the baseline, and later calls return the cached result.
     Nothing is replayed, and the result is None, if the modelled PyTorch release cannot have written
     the recording.
@@ -208,8 +209,8 @@ def parting_of(prepared: Prepared) -> Parting | None:
 def with_learned_start(prepared: Prepared) -> Prepared:
     """Learn the sizes of the blocks from before the first entry, and return `prepared` with them.
 
-    A recording shows only the requested sizes of these blocks.  Returns `prepared` unchanged if no
-    learned sizes make the baseline exact.
+    A recording shows only the requested sizes of these blocks.  Returns `prepared` unchanged if
+    with no learned sizes a replay under the recorded settings equals the recording.
     """
     if not has_unknown_sizes(prepared):
         return prepared
@@ -225,7 +226,7 @@ def with_learned_start(prepared: Prepared) -> Prepared:
 
 
 def with_proof(run: Run) -> Run:
-    """Compare the baseline of each device with the recording, and return `run`.
+    """Compare each device's replay under the recorded settings with the recording; return `run`.
 
     A replay is made if necessary.  The result of the comparison is `DeviceRun.parting`.
     """

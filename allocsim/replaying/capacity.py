@@ -31,7 +31,7 @@ start state does not fit.
 """
 
 Guess = Callable[[Trial], int | None]
-"""Function that computes the next size to try from a trial; None if the trial suggests no size.
+"""Function that computes a size from the result of a replay (trial); None if it suggests no size.
 
 The size is in pages of 2 MiB, or in hundredths of the device.
 """

@@ -302,7 +302,7 @@ _LEAST_UNSPLIT = 20 * MIB
 
 
 def with_settings_of_vllm(prepared: Prepared) -> Prepared:
-    """Return `prepared` with vLLM's change of settings, if the change makes the baseline exact.
+    """Return `prepared` with vLLM's change of settings, if a replay then equals the recording.
 
     vLLM sets another option string (conf) while it loads a model, and a snapshot contains only the
     last one.  Replays find the entry of the change by bisection.

@@ -90,8 +90,8 @@ def has_two_starts(device: RecordedDevice, setting: Setting) -> bool:
 class Prepared(RecordedDevice):
     """Device of a recording, with data that its replays share: plan, start states, periods, proof.
 
-    written: the same device, prepared for a release that can have written the recording; its plan
-        (the steps of a replay) is used.  None if `release` itself can have written the recording.
+    written: the same device, prepared for a PyTorch release that can have written the recording;
+        its plan (the steps of a replay) is used.  None if `release` itself can have written it.
     known_period: value of `period`, if the program is known; None to search for it.
     """
 

@@ -44,7 +44,7 @@ from allocsim.units import parse_size
 OTHER_RELEASE = (
     "another release wrote the recording: the replay shows what the requested release would do"
 )
-"""Note for a requested release that cannot have written the recording."""
+"""Note for a requested PyTorch release that cannot have written the recording."""
 
 
 @collector_paused()

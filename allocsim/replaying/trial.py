@@ -74,16 +74,17 @@ class Trial:
     unrefused_device: smallest device that refuses no driver call; None if unknown.
     min_device_memory: smallest device that serves every request; None if no search was made.
     fails_at: entry that fails on a device 2 MiB smaller than min_device_memory.
-    at_min: (retries, device allocs, device frees) on min_device_memory.
+    at_min: (num_alloc_retries, num_device_alloc, num_device_free) on min_device_memory.
     oom_entry: entry of the first out-of-memory error; None without an error.
     needed_bytes: smallest device that would have served the request at oom_entry in the same state.
     refused_below: every device smaller than this has the same first out-of-memory error.
     dropped_at: entry at which the replay was ended early, after a failed request or because the
         setting could not be the best; None if it was not ended early.
     least_peak: lower bound of peak_reserved_bytes; 0 if unknown.
-    was_compared: the replay is the baseline, and was compared with the recording.
-    parts_at: entry of the first difference of the baseline, or the number of entries if only the
-        final segments differ; None if the baseline is exact.
+    was_compared: True if the setting is the recorded one, and the replay was compared with the
+        recording.
+    parts_at: entry of the first difference from the recording, or the number of entries if only the
+        final segments differ; None without a difference.
     skipped: number of entries that were not replayed, because they repeat earlier entries.
     peak_kept: peak reserved bytes if the replay starts with the recorded segments; None if unknown.
     peak_anew: peak reserved bytes if the replay starts empty and first requests the blocks that
@@ -171,7 +172,8 @@ def trial_of(
 ) -> Trial:
     """Return the trial of a replay that has ended, completely or early.
 
-    empties: the program calls empty_cache, so memory may be returned without a refused request.
+    empties: True if the program calls empty_cache, so that memory may be returned to the driver
+        although no request was refused.
     """
     stats, ooms = drive.allocator.statistics(), drive.ooms
     last = drive.given_up_at if drive.given_up_at is not None else drive.stopped_at
@@ -227,10 +229,10 @@ def trial_of_run(conf: str, device_run: DeviceRun) -> Trial:
 def with_peaks(
     trial: Trial, prepared: Prepared, setting: Setting, device_memory: int | None
 ) -> Trial:
-    """Return `trial` with the peaks of replays from both start states (`Start`).
+    """Return `trial` with the peaks of replays that start with the recorded segments, and empty.
 
-    `trial` started from one of the two; this function replays from the other.  It returns `trial`
-    unchanged if a request failed, or if only one start state is possible.
+    `trial` started in one of these two ways; this function replays from the other start.  It
+    returns `trial` unchanged if a request failed, or if only one start is possible.
     """
     if not trial.goes_through:
         return trial
@@ -321,9 +323,9 @@ class Trials:
     def timeline(
         self, setting: Setting, device_memory: int | None
     ) -> tuple[Trial, Timeline | None]:
-        """Replay every step, and return (trial, timeline).
+        """Replay every step under `setting`; return the trial, and the memory after each step.
 
-        The timeline is None if the setting makes the replay impossible.
+        The second value is None if the setting makes the replay impossible.
         """
         _, drive = self._replayed(setting, device_memory, _TrialWatch(), skips=False)
         found = None if drive is None else drive.timeline.build(drive.plan.steps.entry)

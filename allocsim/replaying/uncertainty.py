@@ -138,9 +138,11 @@ def range_of(found: Iterable[int | None]) -> tuple[int, int] | None:
 def peaks_by_start(
     prepared: Prepared, setting: Setting, device_memory: int | None, shown: Start, peak: int | None
 ) -> StartPeaks | None:
-    """Return the peaks of a what-if from both start states; None if only one state is possible.
+    """Return the peaks of what-ifs that start with the recorded segments, and empty.
 
-    shown, peak: start state and peak of a finished what-if; the other start state is replayed here.
+    Returns None if only one of these start states is possible.
+
+    shown, peak: start state and peak of a finished what-if; this function replays from the other.
     """
     if not has_two_starts(prepared, setting):
         return None

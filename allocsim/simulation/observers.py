@@ -24,7 +24,7 @@ from allocsim.simulation.plan import StepKind, Steps
 from allocsim.simulation.result import Fidelity, PeakState, SimulatedOom, Spill
 
 Progress = Callable[[int, int], None]
-"""Function called with (entries done, entries in total)."""
+"""Function called with the numbers of entries done and in total during a replay."""
 
 Row = tuple[str, int, int, int]
 """Entry of a replay: (action, address, size, stream)."""

@@ -52,13 +52,13 @@ class StepKind(IntEnum):
     SCOPE = 8
     """Later requests go to the private pool `Plan.pools[size]` (-1: to the default pool)."""
     END_POOL = 9
-    """All users of the private pool `Plan.pools[size]` (graph captures, MemPools) give it up."""
+    """All graph captures and MemPools that use the private pool `Plan.pools[size]` end."""
     DELETE_POOL = 10
     """The MemPool of `Plan.pools[size]` is deleted, and its memory returns to the driver."""
     ROOM = 11
     """From here on, the driver can provide `size` bytes in total (-1: the whole device)."""
     AWAIT = 12
-    """The free of `addr` becomes the last that the allocator waits for when the device is full."""
+    """The block at `addr` becomes the last to be freed if the allocator waits for all frees."""
     SETTINGS = 13
     """The program sets the allocator's options to the string (conf) `Plan.changes[size]`."""
     FRACTION = 14
@@ -72,7 +72,7 @@ Planned = tuple[int, int, int, int, int]
 """Step that is inserted into a plan: (kind, entry, addr, size, stream)."""
 
 Change = str | float
-"""Value that a program sets at run time: a conf or a memory fraction."""
+"""Value that a program sets at run time: an option string (conf) or a memory fraction."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Steps:
         return self.kind, self.entry, self.addr, self.size, self.stream
 
     def rows(self, start: int, stop: int) -> Iterator[Step]:
-        """Yield steps [start, stop) as tuples of Python integers, for the loop of the core."""
+        """Yield steps [start, stop) as tuples of Python integers, for core/fast_path.py."""
         kind = self.kind_or_brief[start:stop]
         if len(kind) and kind[-1] == StepKind.BRIEF:  # its free is outside the range
             kind = kind.copy()
@@ -233,7 +233,7 @@ def spread(planned: Sequence[PlannedAt]) -> tuple[NDArray[np.intp], list[tuple[i
 
 
 CYCLE = 4
-"""Number of earlier states to compare with the allocator's; blocks may alternate addresses."""
+"""Number of earlier states of the allocator to compare with; blocks may alternate addresses."""
 
 _CHECK_EVERY = 512
 """Least number of steps between two comparisons of the allocator's state with its earlier states,
@@ -251,8 +251,8 @@ _LEAST_PART = 8
 saves little time."""
 
 _RUN = 32
-"""Number of steps in a subsequence; must be a power of two.  The distance between two equal
-subsequences suggests the length of a period."""
+"""Number of steps in a subsequence whose hash is compared; must be a power of two.  The distance
+between two equal subsequences suggests the length of a period."""
 
 _HALF = 32
 """Number of low bits of a 64-bit hash to ignore.  The other bits of two different hashes are equal
@@ -290,7 +290,7 @@ class Period:
 
     @property
     def stride(self) -> int:
-        """Number of steps between two comparisons of states (`CYCLE`); a multiple of `length`."""
+        """Steps between two comparisons of allocator states (`CYCLE`); multiple of `length`."""
         apart = min(-(-_CHECK_EVERY // self.length), max(self.count // _LEAST_CHECKS, 1))
         return apart * self.length
 

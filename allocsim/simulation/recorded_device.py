@@ -61,7 +61,7 @@ class Hints:
 
     @property
     def first_conf(self) -> str | None:
-        """Conf at the start of the program, if the user gave it as a hint; else None."""
+        """Option string (conf) at the start of the program, if given as a hint; else None."""
         return next((conf for entry, conf in reversed(self.settings) if entry == 0), None)
 
     def marks(self, trace: Trace) -> tuple[Mark, ...]:
@@ -111,8 +111,8 @@ class RecordedDevice:
 
     release, release_note: modelled PyTorch release, and a sentence with the reason for its choice.
     recorded: recorded setting, or the defaults if the recording has none.
-    config: options of the conf of `recorded`, as read by `release`.
-    has_settings: False if neither the recording nor a hint gives the conf.
+    config: options of `recorded`, as `release` reads them.
+    has_settings: False if neither the recording nor a hint contains the option string (conf).
     start: segments before the first entry.
     provenance: origin of the recording; None if it is not noted.
     releases: PyTorch releases that can have written the recording, oldest first.  There is only one

@@ -224,8 +224,8 @@ class DeviceRun(Shown):
     stopped_at: entry of an out-of-memory error that the recording does not contain and that would
         have ended the program; None without such an error.
     find_parting: function that computes `parting`; its first call makes a replay.
-    peaks: peak from each start state (`Start`) of a what-if, if the recording starts mid-run; else
-        None.
+    peaks: peaks of a what-if that starts with the recorded segments or empty (`Start`); None if the
+        recording does not start mid-run.
     find_left_open: function that computes `left_open`; its first call makes replays.
     spill: use of host memory; None if the driver provides none.
     refused_below: bytes; every smaller device has the same first out-of-memory error, because it

@@ -1,7 +1,7 @@
 """Choices of a what-if replay: its setting, and its start state if the recording starts mid-run.
 
 A conf is an option string of PYTORCH_CUDA_ALLOC_CONF; a memory fraction limits reserved memory.
-PyTorch 2.10 and later read the fraction from the conf.  Under earlier releases the program has to
+PyTorch 2.10 and later read the fraction from the conf.  Under earlier versions the program has to
 call `torch.cuda.set_per_process_memory_fraction`.
 
 The start state is the memory before the first step.  A what-if can start with the recorded
@@ -169,9 +169,8 @@ def allocate_live_blocks(
 ) -> dict[int, RequestedFree]:
     """Request the live blocks of the recorded `segments` from `allocator`.
 
-    Returns a dictionary from recorded block address to pending free, for blocks that other streams
-    still use.
-    Afterwards, peaks, accumulated statistics and the number of driver calls are reset.
+    Afterwards, peaks, accumulated statistics and the number of driver calls are reset.  Returns a
+    dictionary from recorded block address to pending free, for blocks that other streams still use.
     """
     names: list[tuple[int, str]] = []
     for group in _groups(segments):
