@@ -1,6 +1,6 @@
-"""Formulas for the memory of a model's weights, KV cache and serving engine, without a run.
+"""Formulas that estimate memory without running the model: weights, KV cache and serving engines.
 
-The subpackage `training` has the formulas for training, `diffusion` those for image generators.
+The subpackage `training` has the formulas for training, and `diffusion` those for image generators.
 Modules are imported on first use.
 """
 

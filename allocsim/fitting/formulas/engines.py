@@ -1,7 +1,7 @@
 """Memory that Transformers, TensorRT-LLM, llama.cpp and Ollama need to serve a model.
 
-Each function repeats the arithmetic of one engine with its default options.  Numbers that an
-engine measures when it starts (profiling run, capture of CUDA graphs) are ranges.
+Each function repeats the arithmetic of one engine with its default options.  Memory that an engine
+measures when it starts, in a profiling run or while it captures CUDA graphs, is given as a range.
 """
 
 # Sources. Transformers: `growing.py`. TensorRT-LLM: docs, "Memory Usage of TensorRT-LLM", and
@@ -35,25 +35,25 @@ from allocsim.fitting.formulas.sizes import Encoder
 from allocsim.units import GIB, MIB, round_up
 
 _RESERVED_BESIDE = (0.01, 0.02)
-"""Tolerances below and above the simulated reserved memory, as fractions of it.
+"""Tolerances of the simulated reserved memory, below and above it, as fractions of it.
 
-Real runs of dense models were within them, apart from `_SMALL_POOLS`."""
+Real runs of dense models were within them, after adding `_SMALL_POOLS`."""
 _SMALL_POOLS = 192 * MIB
-"""Further tolerance above the simulation, in bytes, which mostly small models need.
+"""Additional tolerance above the simulated memory, in bytes, which mostly small models need.
 
-This and `_RESERVED_BESIDE` are from 33 runs in traces/fit that serve a model: those without eager
-attention whose weights were loaded in place."""
+This and `_RESERVED_BESIDE` are from 33 runs in traces/fit that serve a model, without eager
+attention, and with weights loaded in place."""
 _TENSORRT_BLOCK = 32
 _TENSORRT_FRACTION = 0.9
 _TENSORRT_CHUNK = 8192
 _SAMPLED = 256
-"""Number of sequences for which TensorRT-LLM is assumed to sample a token at a time."""
+"""Assumed number of sequences for which TensorRT-LLM samples a token at the same time."""
 _SAMPLING = (1, 8)
-"""Minimum and maximum number of 32-bit copies of the logits in sampling; sorting needs copies."""
+"""Minimum and maximum number of 32-bit copies of the logits during sampling, which sorts them."""
 GRAPHS = (104 * MIB, 1 * GIB)
 """Minimum and maximum bytes that the capture of an engine's CUDA graphs takes.
 
-Posted logs have 0.11, 0.31, 0.36, 0.65 and 0.96 GiB."""
+Public logs have 0.11, 0.31, 0.36, 0.65 and 0.96 GiB."""
 
 
 def transformers(work: ServingWork) -> Needs:
@@ -107,12 +107,12 @@ def transformers(work: ServingWork) -> Needs:
 
 _FEWEST_WIDE = 2
 _MOST_WIDE = 6
-"""Maximum number of tensors of the MLP's width in an encoder's layer at one time; `_FEWEST_WIDE` is
-the minimum."""
+"""Maximum number of tensors with the MLP's width that exist at one time in an encoder's layer;
+`_FEWEST_WIDE` is the minimum."""
 _T5_SCORES = (8, 12)
-"""Minimum and maximum bytes per attention score in T5: two or three tensors in 32 bits."""
+"""Minimum and maximum bytes per attention score in T5, for two or three tensors in 32 bits."""
 _ROUNDED = 25
-"""Divisor of the weights' bytes: rounding their blocks and segments adds at most 1/25 of them."""
+"""Divisor of the weights' bytes: rounding of blocks and segments adds at most this part (1/25)."""
 _DISTANCES = 6
 """Number of 64-bit integers per pair of tokens while T5 computes its relative-position bias."""
 
@@ -196,7 +196,7 @@ def tensorrt_llm(work: ServingWork) -> Needs:
 
 
 _BATCH = 512
-"""Tokens that llama.cpp computes at a time: the default of its option --ubatch-size."""
+"""Number of tokens that llama.cpp computes at a time: the default of its option --ubatch-size."""
 _CELLS = 256
 _MOST_CELLS = 1 << 20
 _KEEP = 4096
@@ -206,8 +206,8 @@ _SOURCE = "llama.cpp, src/llama-model.cpp and src/llama-context.cpp"
 def compute_buffer(work: ServingWork) -> tuple[int, int]:
     """Return the minimum and maximum bytes of llama.cpp's compute buffer.
 
-    The minimum is with flash attention, the maximum without it. If the options say whether it is
-    used, both numbers are equal.
+    The minimum is with flash attention, the maximum without it.  They are equal if the options
+    decide which is used.
     """
     sizes, rows = work.sizes, work.options.chunk or _BATCH
     with_flash = 4 * rows * (sizes.vocabulary + sizes.width)
@@ -262,13 +262,13 @@ def _gpu_layers(work: ServingWork) -> tuple[int, int]:
 
 
 def _parts(work: ServingWork, gpu_layers: int, layers: int) -> tuple[MemoryPart, ...]:
-    # Newer releases put the output on the card first, older ones last.
+    # Newer releases of llama.cpp move the output layer to the GPU first, and older ones last.
     spared = _weights_on_card(work, max(gpu_layers - 1, 0), with_output=gpu_layers > 0)
     plain = _weights_on_card(work, min(gpu_layers, layers), with_output=gpu_layers > layers)
     low, high = sorted((spared, plain))
     fewest, most = max(gpu_layers - 1, 0), min(gpu_layers, layers)
     cache = [_cache(work, count) for count in (fewest, most)]
-    # With all layers on the card, both orders place the whole cache there.
+    # If all layers are on the GPU, both orders put the whole cache there.
     if gpu_layers > layers:
         cache[0] = cache[1]
     why = f"{gpu_layers} of {layers + 1} layers; "
@@ -312,7 +312,7 @@ def _kind(work: ServingWork) -> str:
 def _cache(work: ServingWork, layers: int) -> int:
     cells, size = _cells(work), 0
     for each in work.sizes.cached:
-        # With windows, layers keep the windows of all sequences and the tokens of a batch.
+        # Layers with a sliding window cache the windows of all sequences and the batch's tokens.
         seen = each.window * (work.options.sequences or work.batch)
         seen += work.options.chunk or _BATCH
         is_short = each.window and each.count < work.sizes.keeping
@@ -324,7 +324,7 @@ def _cache(work: ServingWork, layers: int) -> int:
 def _states(work: ServingWork, layers: int) -> tuple[MemoryPart, ...]:
     if (linear := work.sizes.linear) is None:
         return ()
-    # All elements have 32 bits, also those of the convolution.
+    # All elements of a state have 32 bits, also those of the convolution.
     each = 2 * linear.state_bytes - 4 * linear.value_heads * linear.key * linear.value
     each *= (work.options.sequences or work.batch) * len(linear.layers)
     size = each * layers // work.sizes.layers
@@ -352,7 +352,7 @@ def _weights_on_card(work: ServingWork, count: int, *, with_output: bool) -> int
 
 
 def _taken_from_host(work: ServingWork, on_card: int) -> int:
-    # A tied embedding is copied to the card as the output layer, and stays on the host, too.
+    # A tied embedding is copied to the GPU as the output layer; it also stays on the host.
     is_copied = work.sizes.tied and on_card > 0
     return on_card - work.weights.of_role("token_embd") if is_copied else on_card
 

@@ -1,7 +1,8 @@
 """Data types of ggml (llama.cpp): their bytes, and the type of each tensor in a GGUF file.
 
-A type stores a fixed number of weights, with their scales, as one block of bytes.  A name such as
-Q4_K_M is a recipe for a file: most tensors have its base type, some a type with more bits.
+A type such as Q4_K stores a fixed number of weights, with their scales, as one block of bytes.  A
+recipe such as Q4_K_M is for a whole file: most tensors have its base type, and some have a type
+with more bits.
 """
 
 # Sources: the structs such as `block_q4_K` of `ggml-org/ggml`, src/ggml-common.h, whose fields the
@@ -21,9 +22,10 @@ from allocsim.fitting.formulas.sizes import ModelSizes
 
 @dataclass(frozen=True, slots=True)
 class QuantBlock:
-    """Group of weights that a type of ggml stores together, with a common scale.
+    """Group of weights that a type of ggml stores together, with common scales.
 
-    size: bytes of the block, including scales.
+    weights: number of weights.
+    size: bytes of the weights and scales.
     """
 
     weights: int
@@ -69,7 +71,7 @@ BLOCKS = {
     "TQ2_0": QuantBlock(256, 2 + 64),
     "MXFP4": QuantBlock(32, 1 + 16),
 }
-"""Size of the blocks of each type, by ggml's name of the type."""
+"""Block of each type, keyed by ggml's name of the type."""
 
 NUMBERS = {
     **dict(enumerate(("F32", "F16", "Q4_0", "Q4_1"))),
@@ -78,7 +80,7 @@ NUMBERS = {
     **dict(enumerate(("IQ3_S", "IQ2_S", "IQ4_XS", "I8", "I16", "I32", "I64", "F64"), 21)),
     **{29: "IQ1_M", 30: "BF16", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4"},
 }
-"""Name of each type, by its number in a GGUF file; 4, 5 and 31 to 33 were withdrawn."""
+"""Dictionary from the number of a type in a GGUF file to its name; 4, 5 and 31 to 33 are unused."""
 
 
 def bytes_in(kind: str, weights: int) -> int:
@@ -99,14 +101,15 @@ BASES = {
     **{"Q2_K": "Q2_K", "Q2_K_S": "Q2_K"},
     **{"IQ2_S": "IQ2_XS", "IQ2_M": "IQ2_S", "IQ3_XS": "IQ3_S", "IQ3_M": "IQ3_S"},
 }
-"""Type of most tensors in a file, by the recipe with which it was quantised, such as Q4_K_M."""
+"""Dictionary from a recipe, such as Q4_K_M, to the type of most tensors in a file made by it."""
 
 _PLAIN = ("F32", "F16", "BF16")
 _KEPT = ("norm", "bias", "router", "position")
 _LOW = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M")
 _TWO_BITS = ("IQ2_S", "IQ2_M")
 _FALLBACK = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "TQ1_0": "Q4_0", "TQ2_0": "Q4_0"}
-"""Replacement, by type, if a tensor's rows are not whole blocks; types not here get IQ4_NL."""
+"""Dictionary from a type to its replacement for tensors whose rows are not whole blocks; for types
+that are not listed, it is IQ4_NL."""
 _Q5_OUTPUTS = ("Q2_K", "IQ3_XS", "IQ3_XXS", "Q3_K_S", "Q3_K_M", "IQ4_NL", "Q4_K_S", "Q4_K_M",
                "IQ3_S", "IQ3_M", "IQ4_XS")  # fmt: skip
 """Recipes that store attention outputs as Q5_K in models with eight experts."""
@@ -114,10 +117,12 @@ _Q5_OUTPUTS = ("Q2_K", "IQ3_XS", "IQ3_XXS", "Q3_K_S", "Q3_K_M", "IQ4_NL", "Q4_K_
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """Tensor of a quantised GGUF file, with everything on which its ggml type depends.
+    """Tensor of a quantised GGUF file, with all values on which its ggml type depends.
 
-    recipe: quantisation of the file, a key of `BASES`, such as "Q4_K_M".
-    base: type that most tensors of such a file have.
+    recipe: recipe of the file, a key of `BASES`, such as "Q4_K_M".
+    base: type of most tensors of the file.
+    shape: role and dimensions of the tensor.
+    sizes: sizes of the model.
     has_imatrix: True if the file was made with an importance matrix.
     """
 
@@ -151,9 +156,11 @@ class _Tensor:
 
 
 def kind_of(recipe: str, shape: Shape, sizes: ModelSizes, *, has_imatrix: bool = False) -> str:
-    """Return ggml's type, such as "Q6_K", of one tensor in a file quantised by `recipe`.
+    """Return the ggml type, such as "Q6_K", of one tensor in a file that is quantised by `recipe`.
 
     recipe: a key of `BASES`, such as "Q4_K_M".
+    shape: role and dimensions of the tensor.
+    sizes: sizes of the model.
     has_imatrix: True if the file was made with an importance matrix, which changes a few tensors.
     """
     base = BASES.get(recipe)

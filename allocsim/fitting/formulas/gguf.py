@@ -1,7 +1,7 @@
 """Reader of a GGUF file's header: metadata, and each tensor's name, type, shape and bytes.
 
-Tensor data are not read.  Every length and count is checked against the rest of the file and a
-fixed limit before memory is allocated for it.
+The data of the tensors are not read.  Before memory is allocated for a value, its length is checked
+against a fixed limit and the rest of the file.
 """
 
 # Source: docs/gguf.md of `ggml-org/ggml`: magic, version, two counts, metadata and tensor rows, all
@@ -37,9 +37,9 @@ _STRING, _ARRAY = 8, 9
 _SCALARS = {
     **{0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"},
 }
-"""Format character for Python's `struct`, by the number of a metadata value's type in GGUF."""
+"""Dictionary from a type number of metadata in GGUF to the format character of Python's struct."""
 _KEPT_VALUES = 4096
-"""Longest metadata array whose numbers are read; arrays of interest have one per layer."""
+"""Largest length of metadata arrays that are read; arrays of interest have one number per layer."""
 
 Value = int | float | bool | str | tuple[int | float | bool, ...]
 
@@ -48,8 +48,9 @@ Value = int | float | bool | str | tuple[int | float | bool, ...]
 class Gguf:
     """Header of a GGUF file.
 
-    metadata: values by key. Texts are cut to 256 characters. A short array of numbers is a tuple;
-        any other array is replaced by its length.
+    metadata: values keyed by GGUF key.  Texts are cut to 256 characters.  A short array of numbers
+        is a tuple; any other array is replaced by its length.
+    tensors: tensors of the file, or of all files of a divided model.
     """
 
     metadata: Mapping[str, Value]
@@ -59,8 +60,8 @@ class Gguf:
 def read_gguf(path: Path) -> Gguf:
     """Return the header of a GGUF file.
 
-    For one of several files of a model, such as "m-00001-of-00003.gguf", the result has the tensors
-    of all of them.
+    If the model is divided into several files, such as "m-00001-of-00003.gguf", the result has the
+    tensors of all files.
     """
     found = _PART.fullmatch(path.name)
     if found is None or not 1 < int(found[3]) <= _MOST_PARTS:
@@ -130,7 +131,7 @@ class _Reader:
         version = self.number("I")
         if version not in _VERSIONS:
             raise self.refused(f"version {version:,}; expected 2 or 3, little-endian")
-        # The shortest possible row of a tensor has 24 bytes, that of a key 12.
+        # The shortest possible description of a tensor has 24 bytes, and that of a key has 12.
         n_tensors = self.count("tensors", min(_MOST_TENSORS, self.left // 24))
         n_keys = self.count("keys of metadata", min(_MOST_KEYS, self.left // 12))
         metadata: dict[str, Value] = {}
@@ -214,7 +215,10 @@ class _Reader:
 
 
 def gguf_sizes(path: Path, file: Gguf) -> ModelSizes:
-    """Return the sizes of the model that a GGUF header describes; errors name `path`."""
+    """Return the sizes of the model that a GGUF header describes.
+
+    path: name of the file, for errors.
+    """
     family = file.metadata.get("general.architecture")
     if not isinstance(family, str):
         raise RecordingError(str(path), "has no general.architecture; expected a model")

@@ -1,8 +1,8 @@
 """Memory of serving by Transformers, whose KV cache grows with every token.
 
-The requests are computed and played to this package's model of PyTorch's allocator.  A forward pass
-allocates and frees its tensors in the order of Llama's eager modules.  Every token copies keys and
-values into a longer tensor, so the keys or values of one layer briefly exist twice.
+The allocator calls are computed, and run on this package's model of PyTorch's allocator.  A forward
+pass allocates and frees its tensors in the order of Llama's eager modules.  For every token, keys
+and values are copied to a longer tensor, so those of one layer exist twice for a short time.
 """
 
 # Sources: transformers, cache_utils.py (`DynamicLayer.update`: torch.cat) and
@@ -25,18 +25,18 @@ from allocsim.units import TIB
 from allocsim.workload import KnownProgram, peak_of_known
 
 _Rows = NDArray[np.int64]
-"""Requests and frees: an array with the rows kind, block and size, and one column per call."""
+"""Allocator calls: array with rows for kind (MALLOC or FREE), block and size, a column per call."""
 
 _UNLIMITED = TIB << 20
 _RECORDED = 3
-"""Number of first tokens whose requests are listed; the requests of later ones are extrapolated."""
+"""Number of first tokens whose allocator calls are listed; those of later ones are extrapolated."""
 _MOST_TOKENS = 64
-"""Maximum number of simulated tokens; if more are generated, evenly spaced ones are simulated."""
+"""Maximum number of simulated tokens; of more tokens, an evenly spaced selection is simulated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """Memory of a simulated `generate()` with a growing KV cache, in bytes.
+    """Memory of a simulated call of `generate()` with a growing KV cache, in bytes.
 
     loaded: reserved memory after the weights are loaded.
     allocated: peak of allocated memory.
@@ -51,13 +51,13 @@ class Grown:
 
 
 class _Run:
-    """List of the requests and frees of a process that runs a model's forward pass.
+    """Recorder of the allocator calls of a model's forward pass.
 
-    A method for a module returns the number of its result's block and frees the block of its input
-    `x`. Arguments of the methods: `rows` is the number of new tokens in all sequences, `seen` the
-    number of earlier tokens in each sequence.
+    There is one method per module.  It frees the block of its input `x` and returns the index of
+    its result's block.  Its argument `rows` is the number of new tokens in all sequences, and
+    `seen` the number of earlier tokens in each sequence.
 
-    each: bytes of an element.
+    each: bytes of an element of activations.
     workspace: bytes of cuBLAS's workspace, which every linear layer requests and frees.
     """
 
@@ -79,9 +79,9 @@ class _Run:
             self._rows.append((FREE, block, 0))
 
     def take_rows(self) -> _Rows:
-        """Return and clear the requests and frees listed since the last call of this method.
+        """Return the allocator calls since the last call of this method.
 
-        Raises OverflowError for a request that is too large.
+        Raises OverflowError if a request is larger than the memory of any GPU.
         """
         rows = np.array(self._rows, dtype=np.int64).reshape(-1, 3).T
         if np.any(rows[2] > _UNLIMITED):
@@ -155,7 +155,7 @@ class _Run:
             "glm",
             "glm4",
             "phi3",
-        ):  # these have gate and up in one tensor, which lives until the end
+        ):  # these model types compute gate and up as one tensor, which lives until the end
             fused = self.product(rows, 2 * inner)
             active = self.take(size)
             both = self.take(size)
@@ -217,7 +217,7 @@ def _lengths(prompt: int, decode: int) -> list[int]:
     return [prompt - 1 + (step + 1) * decode // count for step in range(count)]
 
 
-@lru_cache(maxsize=8)  # only the workspace differs between cards
+@lru_cache(maxsize=8)  # between GPUs, only the argument `workspace` differs
 def grow(
     sizes: ModelSizes,
     weights: Weights,
@@ -228,14 +228,14 @@ def grow(
     requests: int = 2,
     workspace: int = WORKSPACE,
 ) -> Grown:
-    """Simulate transformers' `generate()` on a card without a memory limit, and return its peaks.
+    """Simulate transformers' `generate()` on a GPU without a memory limit, and return its peaks.
 
-    Raises ConfigError if a request would be larger than any card.
-
-    batch: sequences that are generated at a time.
-    prompt, decode: tokens of each prompt, and tokens generated after it.
+    batch: number of sequences that are generated at the same time.
+    prompt, decode: number of tokens in each prompt, and of tokens generated after it.
     requests: number of calls of `generate()`, one after another.
     workspace: bytes of cuBLAS's workspace.
+
+    Raises ConfigError if the model requests more memory at once than any GPU has.
     """
     run = _Run(sizes, 4 if weights.name == "fp32" else 2, workspace)
     try:
@@ -254,7 +254,7 @@ def grow(
         raise ConfigError(
             f"batch {batch:,} of {prompt:,} tokens is more than any card could hold"
         ) from None
-    # The cache of the last request is not freed.
+    # The cache of the last call of generate() is not freed.
     places = [allocator.take_name(block + (requests - 1) * blocks) for block in kept]
     cache = sum(allocator.size_of(each) for each in places if each is not None)
     return Grown(loaded, allocator.max_memory_allocated(), reserved, cache)
@@ -269,7 +269,7 @@ def _loading(run: _Run, weights: Weights) -> _Rows:
 
 
 def _renamed(rows: _Rows, further: int) -> _Rows:
-    # The same calls with other blocks.
+    # Repeat the allocator calls with other blocks.
     renamed: _Rows = rows + np.array([[0], [further], [0]])
     return renamed
 
@@ -285,7 +285,7 @@ def _request(run: _Run, batch: int, prompt: int, decode: int) -> _Rows:
         parts.append(run.take_rows())
     further = lengths[_RECORDED:]
     if further:
-        # Sizes are linear in the length, and each token frees the cache of the one before.
+        # Sizes grow linearly with the length, and each token frees the cache of the previous token.
         blocks, (shorter, last) = run.blocks - before, parts[-2:]
         growth = (last - shorter)[2] // (lengths[_RECORDED - 1] - lengths[_RECORDED - 2])
         for number, seen in enumerate(further, 1):

@@ -1,7 +1,7 @@
 """Sizes from a serving engine's start-up log, which replace the estimates of the formulas.
 
-If the log has a number for each of several cards, the largest is used, but for the KV cache the
-smallest, because the engine gives every card a cache of that size.
+If the log has a number for each of several GPUs, the largest is used.  For the KV cache it is the
+smallest, because the engine gives every GPU a cache of that size.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from allocsim.recording import LogFigures
 
 _LOGS = {"vllm": "vllm", "sglang": "sglang", "llama.cpp": "llama.cpp", "ollama": "llama.cpp"}
-"""Kind of log that each engine prints."""
+"""Dictionary from an engine to the kind of log that it prints (`LogFigures.kind`)."""
 _PARTS = {
     "weights_bytes": "weights",
     "activation_bytes": "activations",
@@ -42,46 +42,49 @@ _OPTIONS = {
     "batched_tokens": "chunk",
     "tensor_parallel": "cards",
 }
-"""Field of `ServerOptions` for each option that a log prints as a whole number."""
+"""Dictionary from the name of an integer in a log to the field of `ServerOptions` that it gives."""
 _HALVES = ("k_cache_bytes", "v_cache_bytes")
-"""Names of the sizes of keys and of values in the KV cache; SGLang logs both, and no total."""
+"""Names of the logged sizes of keys and of values; SGLang logs both, and not their sum."""
 _ROUNDED = 0.02
-"""Largest relative difference of the cache bytes per token between log and formula.
+"""Largest relative difference between log and formula, of the bytes per token in the KV cache.
 
-It arises because caches consist of whole blocks, and because some layers keep states that do not
-grow with the tokens."""
+The difference arises because caches consist of whole blocks, and because some layers keep states
+that do not grow with the tokens."""
 DECIMALS = 0.011 * GIB
-"""Largest rounding error of a number in GiB with two decimals, or of the sum of two, in bytes."""
+"""Largest rounding error in bytes of a number printed in GiB with two decimals, or of a sum of two
+such numbers."""
 _BLOCK = 16
-"""Tokens of a block of the KV cache; older releases of vLLM print its blocks, not its tokens."""
+"""Tokens in a block of vLLM's KV cache; older releases print the number of blocks, not tokens."""
 _RANK = re.compile(r"(?:TP|rank[ =]?)(\d+)", re.IGNORECASE)
 _HOST = re.compile(r"CPU.*|AMX|.*Host")
-"""Buffers of llama.cpp in host memory: CPU_Mapped, CPU_AARCH64, CUDA_Host, ROCm_Host and others."""
+"""Pattern for names of llama.cpp's buffers in host memory, such as CPU_Mapped and CUDA_Host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
     """Sizes that a serving engine printed at its start, in bytes; None for a size not in the log.
 
-    activations: peak of a forward pass beside the weights.
+    weights: weights of the model.
+    activations: peak of a forward pass, without the weights.
     graphs: memory that the capture of CUDA graphs took.
     estimated_graphs: memory that the engine expected CUDA graphs to take.
-    beside_torch: memory used on the card outside PyTorch.
+    beside_torch: memory in use on the GPU outside PyTorch.
     consumed: sum of `weights` and `beside_torch`, if the engine prints only this sum.
-    total: memory of the card.
+    total: memory of the GPU.
     cache: memory of the KV cache.
-    cache_tokens: number of tokens that the KV cache holds.
+    cache_tokens: number of tokens that fit in the KV cache.
     compute_buffer: llama.cpp's compute buffer.
-    longest: tokens of the longest request that vLLM says the cache can hold, if it did not start.
-    free: free memory of the card before vLLM took any, if it did not start.
-    free_before, free_end: SGLang's free memory before the weights and after the start.
-    refusal: reason for which the engine did not start with `options`, or "".
-    pool: range (low, high) of the bytes of the KV cache; None unless the method `applied` was
-        called with options that equal the logged ones.
-    room: range (low, high) of the tokens that the KV cache holds; None if `pool` is None, or if the
-        log has no number of tokens.
-    options: options with which the logged server started.
-    file: file of the model, as llama.cpp names it, or "".
+    longest: number of tokens in the longest sequence that, according to vLLM, fits in the KV cache;
+        only if vLLM did not start.
+    free: free memory of the GPU before vLLM took any; only if vLLM did not start.
+    free_before, free_end: SGLang's free memory before it loads the weights, and after its start.
+    refusal: reason why the engine did not start with `options`; "" if it started.
+    pool: range (low, high) of the bytes of the KV cache.  Only the method `applied` sets it, and
+        only for the logged options.
+    room: range (low, high) of the number of tokens that fit in the KV cache; None if `pool` is
+        None, or if the log has no number of tokens.
+    options: options with which the logged server was started.
+    file: model file that llama.cpp names; "" if the log names none.
     """
 
     weights: float | None = None
@@ -105,9 +108,12 @@ class Logged:
     file: str = ""
 
     def refuse_other(self, a_token: int, name: str) -> None:
-        """Raise ConfigError if the log is of a model with other cache bytes per token.
+        """Raise ConfigError if the log is from another model.
 
-        a_token: cache bytes per token of the model `name`.
+        The bytes per token in the KV cache show this.
+
+        a_token: bytes per token in the KV cache of the model that the user named.
+        name: name of this model, for the error.
         """
         found, is_part = self.bytes_a_token, self.compute_buffer is not None
         if found is None or not self.cache_tokens:
@@ -122,23 +128,25 @@ class Logged:
 
     @property
     def bytes_a_token(self) -> float | None:
-        """Bytes of KV cache per token, or None if the log does not give them."""
+        """Bytes per token in the KV cache; None if the log does not give them."""
         return self.cache / self.cache_tokens if self.cache and self.cache_tokens else None
 
     def applied(self, given: ServerOptions) -> tuple[Logged, ServerOptions]:
-        """Return the logged sizes, and `given` with each None replaced by the option in the log.
+        """Compare the options in the log with `given`; return the sizes to use, and all options.
 
-        The fields `pool` and `room` of the sizes are set, and `refusal` is kept, only if no option
-        differs from the log.
-        Raises ConfigError if `given.cards` is not the number of cards in the log.
+        The returned options are those of `given`, with each None replaced by the option in the log.
+        If they are the same as in the log, the returned sizes have `pool`, `room` and `refusal`;
+        otherwise these fields are empty.
+
+        Raises ConfigError if `given.cards` is not the number of GPUs in the log.
         """
         known = self.options.cards or 1
         if given.cards not in (None, known):
             of = "one card" if known == 1 else f"{known} cards"
             raise ConfigError(f"a log describes {of}; expected one of {given.cards}")
         given = given.over(self.options)
-        # A log does not print the types, whose bytes a token `refuse_other` compares, nor the
-        # options that do not change the memory.
+        # A log does not print options without an effect on memory, nor types of weights and keys;
+        # `refuse_other` checks the types by their bytes per token.
         own, asked = (
             replace(each, kv_type=None, weights=None, method=None, ignored=None)
             for each in (self.options, given)
@@ -162,7 +170,7 @@ class Logged:
 
     @property
     def printed_pool(self) -> tuple[int, int] | None:
-        """Range (low, high) of KV cache bytes that round to the logged size; None if not logged."""
+        """Range (low, high) of the KV cache's bytes, from a rounded number; None if not logged."""
         if self.cache is None:
             return None
         return round(self.cache - DECIMALS), round(self.cache + DECIMALS)
@@ -174,9 +182,9 @@ NOTHING_LOGGED = Logged()
 def logged_in(figures: LogFigures | None, engine: str) -> Logged:
     """Return the sizes in a start-up log of `engine`.
 
-    Raises ConfigError for a log of another engine, or if `figures` is None.
+    figures: numbers in the log; None if the text is not a start-up log.
 
-    figures: numbers read from the log; None if the text that was read is not a start-up log.
+    Raises ConfigError for a log of another engine, or if `figures` is None.
     """
     kind = _LOGS.get(engine)
     if kind is None:

@@ -1,4 +1,4 @@
-"""Memory that serving a model needs on a card: its parts, as ranges of bytes."""
+"""Memory that serving a model needs on a GPU ("card"): its uses, each as a range of bytes."""
 
 # Source: the ranges are those of public start-up logs, compared in docs/evidence/serving.md.
 
@@ -20,23 +20,25 @@ AS_LOGGED = "as the log says"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingWork:
-    """Model and requests that a server must serve, with the server's GPU ("card") and options.
+    """Model and sequences to serve, with the GPU ("card") and the options of the server.
 
-    sizes: sizes of the model; with several cards, the share of one card.
-    weights: weights of the model; with several cards, the share of one card.
+    sizes: sizes of the model, such as its hidden size; with several cards, of one card's part.
+    weights: weights of the model; with several cards, of one card's part.
     memory: bytes of the card.
     context: range (low, high) of the size of a CUDA context on the card, in bytes.
-    batch: number of sequences served at a time.
+    batch: number of sequences that are served at the same time.
     prompt, decode: number of tokens in each prompt, and of tokens generated for it.
-    requests: number of rounds of `batch` sequences, served one after another.
-    kv_type: type of keys and values, one of `KV_TYPES`, or "" for the engine's default.
-    gpu_layers: llama.cpp's -ngl, or None for all layers.
+    requests: number of batches, served one after another.
+    kv_type: type of keys and values, one of `KV_TYPES`; "" for the engine's default.
+    gpu_layers: llama.cpp's option -ngl; None for all layers.
     workspace: bytes of cuBLAS's workspace.
-    logged: sizes from the engine's log, which replace the formula's.
+    logged: sizes from the engine's log, which replace those of formulas.
     cards: number of cards that share each layer (tensor parallelism).
-    card: name of the card, for defaults that depend on it.
+    options: options of the server.
+    card: name of the card, on which some defaults of engines depend.
+    capability: compute capability of the card.
     threads: number of threads that the card runs at once.
-    encoder: range (low, high) of the size of an image encoder loaded with the model, in bytes.
+    encoder: range (low, high) of the size of an image encoder that is loaded too, in bytes.
     drivers: range (low, high) of bytes to add to `memory`, because drivers report different
         capacities for the same card.
     """
@@ -63,7 +65,7 @@ class ServingWork:
 
     @property
     def capacity(self) -> tuple[int, int]:
-        """Range (low, high) of the capacities that drivers report for the card, in bytes."""
+        """Range (low, high) of the bytes that drivers report as the card's memory."""
         low, high = (max(self.memory + each, 1) for each in self.drivers)
         return low, high
 
@@ -78,12 +80,12 @@ class ServingWork:
 
     @property
     def computed_in(self) -> str:
-        """Data type of keys and values: `kv_type`, or by default the type of activations."""
+        """Type of keys and values: `kv_type`, or the type of activations if that is ""."""
         return self.kv_type or ("fp32" if self.number_size == 4 else "bf16")
 
 
 def known_or(part: MemoryPart, logged: float | None) -> MemoryPart:
-    """Return `part`, or a copy of exactly `logged` bytes if a log gives this number."""
+    """Return `part`, but with exactly `logged` bytes unless `logged` is None."""
     if logged is None:
         return part
     return MemoryPart(part.name, round(logged), round(logged), AS_LOGGED)
@@ -94,12 +96,12 @@ class Largest:
     """Largest safe value of the option that sets a server's share of the card's memory.
 
     option: name of the option, such as "--gpu-memory-utilization".
-    value: largest value with which the start cannot run out of memory.
-    room: range (low, high) of the tokens that the KV cache holds with this value.
-    longest: tokens of the longest request that is certain to fit this cache.
-    length: name of the server's option for the longest request, such as "--max-model-len".
-    beside: further options for which this is computed, such as "--max-num-seqs 1", or "".
-    has_to_be_set: True if the server starts only with `length` at `longest` or less.
+    value: largest value of the option with which the start cannot run out of memory.
+    room: range (low, high) of the number of tokens that then fit in the KV cache.
+    longest: number of tokens in the longest sequence that is certain to fit in this cache.
+    length: name of the option for the longest sequence, such as "--max-model-len".
+    beside: other options that are assumed, such as "--max-num-seqs 1"; "" for none.
+    has_to_be_set: True if the server does not start unless `length` is set to at most `longest`.
     """
 
     option: str
@@ -115,20 +117,20 @@ class Largest:
 class Needs:
     """Memory that one serving engine needs, and the options with which it fits.
 
-    parts: uses of the card's memory, each with a range of bytes.
-    source: documentation of the engine's behaviour.
+    parts: uses of the GPU's memory, each with a range of bytes.
+    source: documents that describe the engine's behaviour.
     host: uses of host memory.
-    taken: range (low, high) of the bytes that the engine takes with its default options; None if it
-        takes only the bytes that it needs.
-    loaded_beside: range (low, high) of the bytes that the engine's log counts as weights although
-        they are something else.
-    pool: range (low, high) of the bytes of the KV cache within `taken`, or None.
-    room: range (low, high) of the tokens that the KV cache holds, or None.
-    largest: largest safe share of the card, or None if the engine has no such option.
-    paste: command-line options with which the server can do the work, or "".
-    least: options with the smallest KV cache that suffices for the work, or "".
+    taken: range (low, high) of the bytes that the engine takes under its options; None if it takes
+        only the bytes that it needs.
+    loaded_beside: range (low, high) of the bytes that the engine's log counts as weights, but that
+        are something else.
+    pool: range (low, high) of the bytes of the KV cache, a part of `taken`; None if unknown.
+    room: range (low, high) of the number of tokens that fit in the KV cache; None if unknown.
+    largest: largest safe share of the GPU's memory; None if the engine has no such option.
+    paste: command-line options with which the server can do the work; "" if there are none.
+    least: options with the smallest KV cache that suffices for the work; "" if there are none.
     notes: assumptions, one sentence each.
-    doubt: reason for which the engine may not start with the given options, or "".
+    doubt: reason why the engine may not start with the given options; "" if it should.
     """
 
     engine: str
@@ -165,7 +167,10 @@ def biggest_matrix(weights: Weights) -> int:
 
 
 def doubt_of(work: ServingWork, largest: Largest) -> str:
-    """Return a sentence if the given share of the card is above the largest safe one, or ""."""
+    """Return a warning if the user's share of the GPU's memory is above the largest safe share.
+
+    Return "" otherwise.
+    """
     given = work.options.fraction
     if given in (None, work.logged.options.fraction) or given <= largest.value:
         return ""
@@ -173,15 +178,15 @@ def doubt_of(work: ServingWork, largest: Largest) -> str:
 
 
 _COMMUNICATION = 30 * MIB, 310 * MIB
-"""Bytes, on each card, of the buffers through which tensor parallel cards communicate.
+"""Bytes on each GPU of the buffers through which tensor parallel GPUs communicate.
 
-A card needs at least the first number, and at most the second number times the number of cards."""
+A GPU needs at least the first number, and at most the second number times the number of GPUs."""
 
 
 def context_part(work: ServingWork) -> MemoryPart:
     why = "range of driver, kernels and libraries in out-of-memory messages"
     beside = work.logged.beside_torch or 0
-    # Some releases log the whole context, others only its growth after the measurement began.
+    # Some releases of vLLM log the whole context, others only its growth since a first measurement.
     part = MemoryPart("CUDA context", *work.context, why)
     return known_or(part, beside if beside > work.context[1] else None)
 
@@ -193,9 +198,9 @@ def weights_part(work: ServingWork) -> MemoryPart:
 
 
 def cache_part(work: ServingWork, block: int) -> MemoryPart:
-    """Return the memory for the KV cache of one batch; sequences take whole blocks of tokens.
+    """Return the memory for the KV cache of one batch.
 
-    block: tokens per block of a paged cache.
+    block: number of tokens per block of a paged cache; each sequence takes whole blocks.
     """
     kind = work.computed_in
     low, high = kv_range(work.sizes, work.tokens, kind, block=block)
@@ -206,7 +211,10 @@ def cache_part(work: ServingWork, block: int) -> MemoryPart:
 
 
 def forward_bytes(work: ServingWork, rows: int) -> tuple[int, int]:
-    """Return the range of activation bytes of a forward pass over `rows` tokens, without logits."""
+    """Return the range of the bytes of activations in a forward pass, without logits.
+
+    rows: number of tokens in the forward pass.
+    """
     sizes = work.sizes.of_layer(work.sizes.layers - 1)
     inner = 3 * sizes.inner
     if sizes.experts:
@@ -216,7 +224,7 @@ def forward_bytes(work: ServingWork, rows: int) -> tuple[int, int]:
 
 
 def communication_parts(work: ServingWork) -> tuple[MemoryPart, ...]:
-    """Return the buffers through which tensor parallel cards communicate; empty for one card."""
+    """Return the buffers through which tensor parallel GPUs communicate; () for a single GPU."""
     if work.cards == 1:
         return ()
     low, each = _COMMUNICATION
@@ -230,9 +238,10 @@ def parallel_option(work: ServingWork, option: str) -> str:
 
 
 def room_of(work: ServingWork, pool: tuple[int, int], block: int) -> tuple[int, int]:
-    """Return the range of the number of tokens in a KV cache of `pool` bytes (low, high).
+    """Return the range (low, high) of the number of tokens that fit in a KV cache.
 
-    block: tokens per block of a paged cache; only whole blocks count.
+    pool: range (low, high) of the bytes of the cache.
+    block: number of tokens per block of a paged cache; only whole blocks count.
     """
     each = bytes_a_token(work.sizes, work.computed_in) * block
     low, high = (max(size, 0) // each * block for size in pool)

@@ -1,11 +1,11 @@
-"""Blocks of vLLM's KV cache, and the tokens that they hold."""
+"""Blocks of vLLM's paged KV cache, and the number of tokens that fit in them."""
 
 # The cache consists of blocks of 16 tokens. Layers of one kind are divided into groups of equal
-# size; a group's block holds the tokens of all its layers, and all groups take blocks from one
-# pool. A layer with a window of w tokens holds at most w - 1 tokens and the tokens being computed.
-# A layer with linear attention holds one state; blocks are at least as large as a state. The
-# printed number of tokens is the number of sequences of maximum length that fit, times this length;
-# earlier releases print the blocks of each group.
+# size. A block of a group holds 16 tokens for all layers of the group, and all groups take blocks
+# from one pool. A layer with a window of w tokens holds at most w - 1 tokens and those that are
+# computed now. A layer with linear attention holds one state; a block is at least as large as a
+# state. vLLM prints the number of sequences of maximum length that fit, times this length; earlier
+# releases print the tokens in the blocks of each group.
 # Sources: vLLM 0.33, `get_kv_cache_capacity`, `SlidingWindowSpec` and the grouping of layers; for
 # earlier releases, public logs of Qwen3.5.
 
@@ -20,28 +20,29 @@ from allocsim.units import round_up
 
 BLOCK = 16
 _IN_FLIGHT = (1, 2)
-"""Engine steps in progress at one time, without asynchronous scheduling and with it."""
+"""Number of forward passes in progress, without asynchronous scheduling and with it."""
 _EVEN = 1.5
-"""Ratio of two numbers of layers, such as with and without a window, that decides group sizes.
+"""Ratio that decides how many layers a group has.
 
-vLLM divides layers into groups. A group has as many layers as there are of the rarer kind or, below
-this ratio, of the more frequent kind."""
+There are two kinds of layers, such as with and without a sliding window.  A group has as many
+layers as the rarer kind, or as the more frequent kind if the ratio of both is below this number."""
 _LAST_BY_GROUP, _FIRST_BY_REQUEST = (0, 19), (0, 25)
-"""Releases of vLLM between which the way to compute the logged number of tokens changed.
+"""Releases of vLLM between which the meaning of the logged number of tokens changed.
 
-Up to the first, vLLM logs the tokens in the blocks of each group of layers; from the second on, the
-number of requests of maximum length that fit, times this length. Other releases may log either."""
+Up to the first, vLLM logs the tokens in the blocks of each group of layers.  From the second on, it
+logs the number of sequences of maximum length that fit, times this length.  Releases between them
+may log either."""
 
 
 @dataclass(frozen=True, eq=False)
 class PagedCache:
-    """vLLM's KV cache on one card, which is divided into blocks of tokens.
+    """vLLM's KV cache on one GPU, which is divided into blocks of tokens.
 
-    sizes: sizes of the model; with several cards, those of one card.
+    sizes: sizes of the model; with several GPUs, those of one GPU's part.
     kind: type of keys and values, one of `KV_TYPES`.
-    longest: tokens of the longest request (--max-model-len).
+    longest: maximum number of tokens in a sequence (--max-model-len).
     chunk: maximum number of tokens in one forward pass.
-    version: release of vLLM.
+    version: release of vLLM, as (major, minor).
     """
 
     sizes: ModelSizes
@@ -62,7 +63,8 @@ class PagedCache:
 
     @cached_property
     def _lengths(self) -> list[int]:
-        # Layers with smaller rows have longer blocks, if these have the size of the largest.
+        # Layers with fewer bytes per token get blocks of more tokens, if these blocks then have as
+        # many bytes as the largest.
         pages = [BLOCK * row for row in self._rows]
         return [BLOCK * (1 if self._page % page else self._page // page) for page in pages]
 
@@ -73,7 +75,7 @@ class PagedCache:
 
     @property
     def is_uniform(self) -> bool:
-        """True if each layer keeps every token, so that the tokens are proportional to the size."""
+        """True if every layer caches all tokens, so that tokens are proportional to bytes."""
         return len(self._counts) == 1 and not self.sizes.windowed
 
     @cached_property
@@ -96,14 +98,17 @@ class PagedCache:
         return sum(count * blocks for count, blocks in zip(self._groups, each, strict=False))
 
     def bytes_of(self, longest: int) -> int:
-        """Return the bytes of the smallest cache that holds one request of `longest` tokens."""
+        """Return the bytes of the smallest cache that holds one sequence of `longest` tokens."""
         return self._blocks(longest, _IN_FLIGHT[1]) * self._page * self._size
 
     def _pool(self, size: int) -> int:
         return max(size, 0) // (self._page * self._size)
 
     def tokens(self, low: int, high: int) -> tuple[int, int]:
-        """Return the range of the number of tokens that vLLM logs for `low` to `high` bytes."""
+        """Return the range of the number of tokens that vLLM logs for a cache.
+
+        low, high: range of the bytes of the cache.
+        """
         length = self._lengths[0]
         if self.is_uniform:
             return self._pool(low) * length, self._pool(high) * length
@@ -119,7 +124,10 @@ class PagedCache:
         return min(found), max(found)
 
     def longest_in(self, size: int) -> int:
-        """Return the tokens, at most `longest`, of the longest request that `size` bytes hold."""
+        """Return the number of tokens, at most `longest`, of the longest sequence that fits.
+
+        size: bytes of the cache.
+        """
         length, blocks, steps = self._lengths[0], self._pool(size), _IN_FLIGHT[1]
         low, high = 0, self.longest // length + 1
         while low < high:  # the number of blocks grows with the length

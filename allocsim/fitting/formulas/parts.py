@@ -1,7 +1,7 @@
-"""Parts of the memory that a model needs, such as the KV cache, as ranges of bytes.
+"""Uses of the memory that a model needs, such as the KV cache, as ranges of bytes.
 
-In layers with a sliding window, some engines store the keys and values of all tokens, others only
-those of the window.  If this is unknown, the result is a range.
+For layers with a sliding window, some engines cache the keys and values of all tokens, and others
+only those of the window.  If this is not known, the size is a range.
 """
 
 # Sources: Pope et al., "Efficiently Scaling Transformer Inference" (2022), on the cache;
@@ -21,7 +21,7 @@ from allocsim.units import MIB, round_up
 _PLAIN = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "f32": "F32", "f16": "F16", "fp8": "I8"}
 _BLOCKS = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 WORKSPACE = 8_519_680
-"""Bytes of cuBLAS's workspace on cards below capability 9.0.
+"""Bytes of cuBLAS's workspace on GPUs below compute capability 9.0.
 
 From PyTorch 2.15 on, it is allocated and freed with each matrix product.
 """
@@ -33,10 +33,10 @@ KV_TYPES = ("fp32", "fp16", "bf16", "fp8", *_BLOCKS)
 def row_bytes(kept: Iterable[int], kind: str) -> int:
     """Return the bytes that the KV cache of one layer takes for one token.
 
-    Raises ConfigError for an unknown type, or elements that are no multiple of the type's block.
-
-    kept: elements of keys and of values, as in `ModelSizes.kept`.
+    kept: number of elements of the keys and of the values, as in `ModelSizes.kept`.
     kind: type of the elements, one of `KV_TYPES`.
+
+    Raises ConfigError for an unknown type, or if the elements do not fill whole blocks of the type.
     """
     name = _PLAIN.get(kind, kind.upper())
     if kind not in (*_PLAIN, *_BLOCKS):
@@ -51,17 +51,21 @@ def row_bytes(kept: Iterable[int], kind: str) -> int:
 
 
 def bytes_a_token(sizes: ModelSizes, kind: str) -> int:
-    """Return the bytes of one token in the KV cache of all layers; `kind` is in `KV_TYPES`."""
+    """Return the bytes that the KV cache of all layers takes for one token.
+
+    kind: type of the elements, one of `KV_TYPES`.
+    """
     return sum(each.count * row_bytes(each.kept, kind) for each in sizes.cached)
 
 
 def kv_range(sizes: ModelSizes, tokens: int, kind: str, *, block: int = 1) -> tuple[int, int]:
     """Return the range (low, high) of the size of one sequence's keys and values, in bytes.
 
-    The ends differ if the model has sliding windows, which an engine may or may not use.
+    `low` and `high` differ if the model has sliding windows, which an engine may or may not use.
 
+    tokens: number of tokens in the sequence.
     kind: type of the elements, one of `KV_TYPES`.
-    block: tokens per block of a paged cache; a sequence takes whole blocks.
+    block: number of tokens per block of a paged cache; a sequence takes whole blocks.
     """
     whole = round_up(tokens, block)
     states = len(sizes.linear.layers) * sizes.linear.state_bytes if sizes.linear else 0
@@ -86,9 +90,9 @@ class MemoryPart:
 
 
 def fits_in(memory: int, process: tuple[int, int]) -> bool | None:
-    """Return True if `process`, a range (low, high) of bytes, fits in `memory`.
+    """Return True if a process certainly fits in `memory` bytes, False if not, None if uncertain.
 
-    Return None if only `low` fits, False if neither fits.
+    process: range (low, high) of the bytes of the process; uncertain means that only `low` fits.
     """
     low, high = process
     return high <= memory or (None if low <= memory else False)

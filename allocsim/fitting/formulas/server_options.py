@@ -1,7 +1,7 @@
-"""Options of serving engines that change their memory, and vLLM's defaults by release and card.
+"""Options of serving engines that change their memory, and vLLM's defaults for a release and GPU.
 
-Options that do not change the memory of the card are named in a note. Any other option that no
-formula uses is refused, because an answer that ignored it could be wrong.
+Options that do not change the GPU's memory are listed in a note to the user.  Any other option that
+no formula uses is refused, because the answer could be wrong without it.
 """
 
 # Sources: vLLM, `EngineArgs` and its defaults by usage context and card, and "Conserving Memory";
@@ -21,9 +21,9 @@ from allocsim.errors import ConfigError
 from allocsim.units import GIB
 
 NEWEST = {"vllm": (0, 33)}
-"""Assumed release (major, minor) of each engine if the user gives none."""
+"""Release (major, minor) of an engine that is assumed if the user gives none."""
 WITH_GRAPHS = (0, 21)
-"""First release of vLLM whose KV cache leaves room for the estimated memory of the CUDA graphs."""
+"""First release of vLLM that subtracts the estimated memory of CUDA graphs from the KV cache."""
 OLD_MEMORY = (0, 7)
 """First release of vLLM that does not count the CUDA context as memory outside PyTorch."""
 _FIRST_V1, _LAST_V0 = (0, 8), (0, 10)
@@ -36,31 +36,32 @@ _HUGE_CARD = 160 * GIB
 _MOST = 1 << 24
 _UNITS = {"": 1, "k": 1000, "K": 1 << 10, "m": 10**6, "M": 1 << 20}
 _ARGUMENT = re.compile(r"(?!-)|-\d+(\.\d+)?$")
-"""Beginning of a word that is the value of an option, such as "-1", and not an option."""
+"""Pattern for the beginning of a word that is the value of an option, such as "-1"."""
 _VERSION = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:\.\S*)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Options of a server that affect its memory; None means the engine's default.
+    """Options of a server that affect its memory; None stands for the engine's default.
 
     version: release of the engine as major and minor number.
     fraction: gpu_memory_utilization, mem_fraction_static or free_gpu_memory_fraction.
-    longest: maximum number of tokens of a sequence, with its prompt.
-    sequences: maximum number of sequences that are served at a time.
+    longest: maximum number of tokens in a sequence, including its prompt.
+    sequences: maximum number of sequences that are served at the same time.
     chunk: maximum number of tokens in one forward pass.
     captured: largest batch for which a CUDA graph is captured.
     is_eager: True if no CUDA graph is captured.
     is_offline: True if the engine is used from Python, as `LLM()`, and not as a server.
     has_text_only: True if the server loads no image encoder.
     has_flash: True with flash attention, False without it.
-    weights: format to which the engine quantises 16-bit weights.
+    kv_type: type of keys and values, one of `KV_TYPES`.
+    weights: format to which the engine quantises 16-bit weights when it loads them.
     method: method of quantization that the weights already have, such as "awq_marlin".
-    ignored: options that do not change the memory of the card.
-    window_share: SGLang's swa_full_tokens_ratio: tokens in the cache of layers with a sliding
-        window, as a share of those in the cache of other layers.
-    cards: number of cards that share each layer.
-    gpu_layers: number of layers on the card.
+    ignored: options that do not change the GPU's memory.
+    window_share: SGLang's swa_full_tokens_ratio: number of tokens in the KV cache of layers with a
+        sliding window, divided by that in the cache of other layers.
+    cards: number of GPUs that share each layer (tensor parallelism).
+    gpu_layers: number of layers on the GPU.
     """
 
     version: tuple[int, int] | None = None
@@ -92,7 +93,10 @@ DEFAULTS = ServerOptions()
 
 
 def version_of(text: str) -> tuple[int, int]:
-    """Return (major, minor) of a release such as "v0.26.1rc1"; ConfigError for other text."""
+    """Return (major, minor) of a release such as "v0.26.1rc1".
+
+    Raises ConfigError if the text is not a release.
+    """
     found = _VERSION.match(text)
     if found is None:
         raise ConfigError(f"release {text[:40]!r} is not known; expected a number such as 0.12")
@@ -102,11 +106,11 @@ def version_of(text: str) -> tuple[int, int]:
 def options_in(text: str, server: str) -> ServerOptions:
     """Parse the options of a server's command line.
 
-    Raises ConfigError for options that may change the memory and have no formula, and for a wrong
-    value.
-
     text: options, such as "--max-model-len 8192".
     server: name of the engine, such as "vllm".
+
+    Raises ConfigError for a wrong value, and for an option without a formula that may change the
+    memory.
     """
     table = _OPTIONS.get(server)
     if table is None:
@@ -127,7 +131,7 @@ def options_in(text: str, server: str) -> ServerOptions:
 def _read(
     words: list[str], table: Mapping[str, tuple[str, str]], server: str
 ) -> tuple[dict[str, object], list[str]]:
-    # The second value has the options that are not in `table`, without their values.
+    # The second result has the options that are not in `table`, without their values.
     given: dict[str, object] = {}
     others: list[str] = []
     stray: list[str] = []
@@ -185,7 +189,11 @@ def _refuse(unknown: Iterable[str], server: str) -> None:
 
 
 def is_stored_as(method: str, weights: str) -> bool:
-    """Return True if an engine's `method` of quantization reads weights of this format."""
+    """Return True if a quantization method of an engine can read weights of a format.
+
+    method: value of --quantization, such as "awq_marlin".
+    weights: format of the weights, such as "awq-int4".
+    """
     return weights.startswith(_METHODS[method])
 
 
@@ -197,9 +205,11 @@ _KINDS = {
     **{"f16": "fp16", "f32": "fp32", "float32": "fp32", "fp16": "fp16", "fp32": "fp32"},
     **{name: name for name in ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")},
 }
-"""Data type of the KV cache for each value of an engine's option; None for the model's type."""
+"""Dictionary from the value of an engine's option to the type of the KV cache; None for the model's
+own type."""
 _FORMATS = {"fp8": "fp8", "bitsandbytes": "nf4", "w8a8_fp8": "fp8"}
-"""Format to which an engine converts 16-bit weights at load, by the value of --quantization."""
+"""Dictionary from the value of --quantization to the format to which an engine converts 16-bit
+weights when it loads them."""
 _METHODS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("awq", "awq_marlin"), ("awq-",)),
     **dict.fromkeys(("gptq", "gptq_marlin", "auto-round", "inc"), ("gptq-",)),
@@ -209,11 +219,12 @@ _METHODS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("modelopt_fp4", "nvfp4"), ("nvfp4",)),
     "mxfp4": ("mxfp4",),
 }
-"""Formats of weights that each method reads, by their beginning; the method converts no others."""
+"""Dictionary from a quantization method to the beginnings of the names of formats that it reads;
+these methods convert no other weights."""
 _DTYPES = dict.fromkeys(("auto", "half", "float16", "bfloat16"))
-"""Values of --dtype with which activations, keys and values have 16 bits, as without it."""
+"""Values of --dtype with which activations, keys and values have 16 bits, the default."""
 _CACHE_TYPES = ("--cache-type-k", "-ctk", "--cache-type-v", "-ctv")
-"""Options of llama.cpp for the types of keys and values; the formula needs both to be equal."""
+"""Options of llama.cpp for the types of keys and of values; the formula requires equal types."""
 _SWITCHES: dict[str, object] = {
     **dict.fromkeys(("on", "1", "true"), True),
     **dict.fromkeys(("off", "0", "false"), False),
@@ -222,7 +233,8 @@ _NAMES: dict[str, Mapping[str, object]] = {
     **{_KIND: _KINDS, _FORMAT: _FORMATS, _SWITCH: _SWITCHES, _DTYPE: _DTYPES},
     _METHOD: {name: name for name in _METHODS},
 }
-"""For each kind of option whose values are names, such as "on": the meaning of each name."""
+"""For each kind of option whose values are names: a dictionary from a name, such as "on", to its
+meaning."""
 
 
 def _value(option: str, text: str, read: str) -> object:
@@ -288,7 +300,8 @@ _OPTIONS: dict[str, dict[str, tuple[str, str]]] = {
         **dict.fromkeys(_CACHE_TYPES, ("kv_type", _KIND)),
     },
 }
-"""Options that the formulas use, by engine: pairs (field of `ServerOptions`, kind of value)."""
+"""For each engine, a dictionary from an option that the formulas use to a pair (field of
+`ServerOptions`, kind of value)."""
 
 _OF_WEB = (
     *("--host", "--port", "--api-key", "--served-model-name", "--trust-remote-code", "--tokenizer"),
@@ -316,7 +329,7 @@ _IGNORED: dict[str, frozenset[str]] = {
         *("--predict", "-n", "--reasoning-format", "--numa", "--prio"),
     )),
 }  # fmt: skip
-"""Options of each engine that do not change the memory of the card."""
+"""For each engine, the options that do not change the GPU's memory."""
 
 _WITHOUT_VALUE = frozenset((
     *("--trust-remote-code", "--enable-auto-tool-choice", "--enable-reasoning", "--log-requests"),
@@ -331,10 +344,10 @@ _WITH_VALUES = frozenset((("vllm", "--served-model-name"), ("vllm", "--api-key")
 def of_vllm(
     options: ServerOptions, memory: int, card: str = "", capability: tuple[int, int] = (8, 0)
 ) -> ServerOptions:
-    """Replace each None in `options` by vLLM's default on a card of `memory` bytes.
+    """Replace each None in `options` by vLLM's default on a GPU of `memory` bytes.
 
-    card: name of the card; an A100 has the defaults of smaller cards.
-    capability: compute capability; below 8.0, releases up to 0.9 run the V0 engine.
+    card: name of the GPU; an A100 has the defaults of smaller GPUs.
+    capability: compute capability of the GPU; below 8.0, releases up to 0.9 run the V0 engine.
     """
     version = options.version or NEWEST["vllm"]
     is_large = memory >= _LARGE_CARD and "A100" not in card.upper()
@@ -366,7 +379,7 @@ def of_vllm(
 def options_again(options: ServerOptions, server: str) -> str:
     """Return the options as command-line text for `server`, such as " --enforce-eager".
 
-    Options for the memory fraction, lengths, number of sequences and cards are left out.
+    Options for the memory fraction, lengths, number of sequences and number of GPUs are left out.
     """
     own = ("fraction", "longest", "sequences", "cards", "gpu_layers")
     names: dict[str, tuple[str, str]] = {}

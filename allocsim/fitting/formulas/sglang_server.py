@@ -1,7 +1,8 @@
-"""Memory that an SGLang server needs and reserves, and the tokens that its cache holds.
+"""Memory that an SGLang server needs and takes, and the number of tokens in its KV cache.
 
-The KV cache gets a fraction (mem_fraction_static) of the memory that is free before loading, minus
-the bytes that loading takes. Some model types have a second, smaller cache for sliding windows.
+The size of the KV cache is a fraction (mem_fraction_static) of the memory that is free before
+loading, minus the bytes that loading takes.  Some model types have a second, smaller cache for
+sliding windows.
 """
 
 # Sources: SGLang, docs, "Hyperparameter Tuning"; `server_args.py` (mem_fraction_static),
@@ -29,21 +30,21 @@ from allocsim.fitting.formulas.server_options import options_again
 from allocsim.units import MIB
 
 _MADE_AT_LOAD = 320 * MIB
-"""Largest number of bytes that loading a model took in addition to its weights, in posted logs."""
+"""Largest number of bytes that loading a model took in addition to its weights, in public logs."""
 
 _LESS = 0.05
-"""Difference to the mem_fraction_static with which CUDA graphs found no memory."""
+"""Amount by which to reduce mem_fraction_static if there was no memory for CUDA graphs."""
 
 
 def static_fraction(
     memory: int, cards: int = 1, chunk: int | None = None, captured: int | None = None
 ) -> tuple[float, int]:
-    """Return SGLang's default mem_fraction_static, and the bytes of the card that it leaves free.
+    """Return SGLang's default mem_fraction_static, and the bytes of the GPU that it leaves free.
 
-    memory: bytes of the card.
-    cards: number of cards that share each layer.
-    chunk: tokens of a prefill chunk; None for the card's default.
-    captured: largest number of sequences with a CUDA graph; None for the card's default.
+    memory: bytes of the GPU.
+    cards: number of GPUs that share each layer.
+    chunk: number of tokens in a prefill chunk; None for the GPU's default.
+    captured: largest number of sequences with a CUDA graph; None for the GPU's default.
     """
     mib = memory / MIB
     table = ((20, 2048, 8), (35, 2048, 24), (60, 4096, 32), (90, 8192, 256), (160, 8192, 256))
@@ -57,11 +58,11 @@ def static_fraction(
 _WINDOW_POOLS = ("gemma4_text", "gpt_oss", "laguna", "llama4_text")
 """Values of model_type whose sliding-window layers have a separate KV cache in SGLang."""
 _WHOLE_EMBEDDINGS = ("gemma3_text", "gemma4_text")
-"""Values of model_type whose embedding each tensor parallel card stores in full in SGLang."""
+"""Values of model_type for which SGLang does not divide the embedding over tensor parallel GPUs."""
 _OF_WINDOWS = 0.8
-"""Tokens of the sliding-window cache for each token of the other cache.
+"""Number of tokens in the sliding-window cache, divided by that in the other cache.
 
-This is SGLang's default swa_full_tokens_ratio."""
+This is the default of SGLang's swa_full_tokens_ratio."""
 
 
 def _sglang_room(work: ServingWork, pool: tuple[int, int]) -> tuple[int, int]:
@@ -123,7 +124,7 @@ def sglang(work: ServingWork) -> Needs:
     length = options.longest or work.tokens
     pool, largest = logged.pool or pools[fraction], pools[safe]
     if logged.pool is not None and safe >= fraction and logged.free_before is not None:
-        # The log gives the cache at its own fraction; a larger one adds budget.
+        # The log gives the cache for the logged fraction; a larger fraction enlarges it.
         more = (safe - fraction) * logged.free_before
         largest = round(logged.pool[0] + more), round(logged.pool[1] + more)
     room = _sglang_room(work, largest)
@@ -160,7 +161,7 @@ def sglang(work: ServingWork) -> Needs:
 
 
 def _proved(work: ServingWork, left: int) -> float:
-    """Return the largest mem_fraction_static that the log of a start proves, or 0.
+    """Return the largest mem_fraction_static that, according to the log of a start, is safe; or 0.
 
     left: bytes that SGLang by default leaves for activations and CUDA graphs.
     """

@@ -1,7 +1,7 @@
-"""Shapes of all tensors of a language model, from its sizes, such as the hidden size.
+"""Shapes of all tensors of a language model, computed from its sizes, such as the hidden size.
 
-Their elements add up to the model's parameters.  One function per model_type lists the tensors of a
-layer; the module is long because it has them all.
+The numbers of elements add up to the model's parameters.  For each model_type, a function lists the
+tensors of a layer; the module is long because it has all these functions.
 """
 
 # Sources: the modelling files of Hugging Face transformers and, for the roles, the tensor names of
@@ -20,7 +20,7 @@ _STREAMS, _LAUREL = 4, 64
 _SOUND_KERNEL = 3
 """Width of the kernel of Whisper's convolutions, in frames of sound."""
 _IMAGE_TOKENS = 8
-"""Additional rows, beyond the vocabulary, of the embedding of Llama 3.2 Vision."""
+"""Number of rows in the embedding of Llama 3.2 Vision in addition to those of the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Shape:
     role: purpose, as GGUF names it, such as "attn_q"; tensors with the role "norm", "bias",
         "router" or "position" are never quantised.
     dims: dimensions as in PyTorch; all experts of a layer are one tensor of three dimensions.
-    layer: index of its layer, or None outside the layers.
+    layer: index of the tensor's layer; None for a tensor outside the layers.
     """
 
     role: str
@@ -43,7 +43,7 @@ class Shape:
 
 
 def shapes_of(sizes: ModelSizes) -> tuple[Shape, ...]:
-    """Return all tensors of a model, in order; a tied output layer has no separate tensor."""
+    """Return all tensors of a model, in order; a tied output layer has no tensor in the list."""
     block = FAMILIES[sizes.family]
     further = _IMAGE_TOKENS if sizes.family == "mllama_text_model" else 0
     shapes = [Shape("token_embd", (sizes.vocabulary + further, sizes.width))]
@@ -94,7 +94,7 @@ def parameters_of(shapes: Iterable[Shape]) -> int:
 
 _Rows = Iterator[tuple[str, tuple[int, ...]]]
 _Part = Callable[[ModelSizes, int], _Rows]
-"""Function that yields pairs (role, dimensions) of a layer's tensors; arguments: sizes, layer."""
+"""Function of a model's sizes and a layer index that yields pairs (role, dimensions) of tensors."""
 
 
 def _layer(*parts: _Part) -> _Part:
@@ -412,4 +412,4 @@ FAMILIES: dict[str, _Part] = {
         _crossing(_layer(_unbiased_keys, _biased_norms(1))),
     ),
 }
-"""Function that yields pairs (role, dimensions) of one layer's tensors, by model_type."""
+"""Dictionary from a model_type to the function that yields the tensors of one layer."""

@@ -1,7 +1,7 @@
 """Sizes of a language model, such as the hidden size, from its Hugging Face configuration.
 
-Values that a configuration omits are the defaults of transformers for its model_type.
-The module is long because it has these defaults for all types.
+Values that a configuration omits are the defaults of transformers for the model_type.  The module
+is long because it has these defaults for all model types.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _ALIKE = {
     **{"gemma4_unified_text": "gemma4_text", "ministral3": "mistral", "qwen2_5_vl_text": "qwen2"},
     **{"qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe"},
 }
-"""Model type with the same formulas, by the model_type of a multimodal model's text_config."""
+"""Dictionary from the model_type of a multimodal model's text_config to a model type with the same
+formulas."""
 _TIED = (
     *(*_GEMMA, "cohere", "cohere2", "gpt2", "modernbert", "smollm3", "starcoder2", "t5"),
     "whisper",
@@ -39,33 +40,34 @@ _TIED = (
 _DELTA = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 _LINEAR = (*_DELTA, "nemotron_h")
 _WIDE_HEADS = (*_GEMMA, *_DELTA)
-"""Model types whose heads have 256 elements by default."""
+"""Model types whose attention heads have 256 elements by default."""
 _BIASED = ("glm", "gpt_oss", "qwen2")
 """Model types whose queries, keys and values have biases by default."""
 _LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2")
 _ROUTED = (*_LATENT, "glm4_moe")
 """Model types whose configurations use DeepSeek's keys for experts, such as n_routed_experts."""
 _WITH_EXPERTS = (*_ROUTED, "laguna", "qwen3_moe", "qwen3_next", "qwen3_5_moe_text")
-"""Model types with experts whose width is moe_intermediate_size, and not that of the MLP."""
+"""Model types whose experts have the width moe_intermediate_size, and not that of the MLP."""
 _WHOLE_EVERY = 4
-"""Every fourth layer of Qwen3-Next and Qwen3.5 has full attention; others have linear attention."""
+"""Period of the layers of Qwen3-Next and Qwen3.5: every fourth layer has full attention, and the
+others have linear attention."""
 _WINDOWED_EVERY = {
     **dict.fromkeys(("gemma2", "gpt_oss"), (1, 2)),
     **dict.fromkeys(("cohere2", "llama4_text", "olmo3"), (3, 4)),
     **dict.fromkeys(("gemma3_text", "gemma4_text"), (5, 6)),
     "gemma3n_text": (4, 5),
 }
-"""Repeating pattern of layers, by model type: (layers with a sliding window, layers in all)."""
+"""Repeating pattern of layers, keyed by model type: (layers with a sliding window, all layers)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latent:
     """Sizes of multi-head latent attention (MLA), as in DeepSeek and Kimi, in elements.
 
-    query: size of a token's compressed query, or 0 if queries are not compressed.
-    key_value: size of a token's compressed keys and values together.
-    turning: size of the part of a head's query and key that has rotary position embedding.
-    value: size of a head's value.
+    query: elements of a token's compressed query; 0 if queries are not compressed.
+    key_value: elements of a token's compressed keys and values together.
+    turning: elements of a head's query, and of its key, that have rotary position embedding.
+    value: elements of a head's value.
     """
 
     query: int
@@ -80,8 +82,8 @@ class Linear:
 
     key_heads: number of heads of queries and keys; for Mamba, the number of groups.
     value_heads: number of heads of values; for Mamba, the number of heads.
-    key, value: elements of one head's key and value for a token.
-    kernel: tokens that the short convolution before the attention covers.
+    key, value: number of elements in one head's key, and in its value, for a token.
+    kernel: number of tokens in the kernel of the short convolution before the attention.
     layers: indices of the layers with linear attention.
     """
 
@@ -99,18 +101,20 @@ class Linear:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of one sequence's state in one layer."""
+        """Bytes of the state that one layer keeps for one sequence."""
         matrices = 4 * self.value_heads * self.key * self.value
         return 2 * (self.kernel - 1) * self.mixed + matrices
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Sizes of full attention, in models where layers with a sliding window have other sizes.
+    """Sizes of layers with full attention, if layers with a sliding window have other sizes.
 
     layers: indices of the layers with full attention.
-    heads, kv_heads, head: as in `DecoderSizes`.
-    shares_keys: True if one projection gives keys and values.
+    heads: number of attention heads.
+    kv_heads: number of heads of keys and values.
+    head: number of elements in a head.
+    shares_keys: True if one projection computes both keys and values.
     """
 
     layers: frozenset[int]
@@ -124,10 +128,10 @@ class Whole:
 class Encoder:
     """Encoder of a model whose decoder attends to its output, as in T5 and Whisper.
 
-    layers: number of the encoder's layers, which are numbered before those of the decoder.
-    tokens: tokens of the encoder's output, or 0 if it has as many as its input.
-    channels: channels of the spectrum of sound that is the input, or 0 if the input is text.
-    buckets: number of buckets of distances with a learned bias (T5), or 0 without them.
+    layers: number of the encoder's layers; their indices come before those of the decoder.
+    tokens: number of tokens in the encoder's output; 0 if it is that of the input.
+    channels: number of channels of the sound spectrum that is the input; 0 if the input is text.
+    buckets: number of distance buckets with a learned bias (T5); 0 without them.
     """
 
     layers: int
@@ -140,9 +144,9 @@ class Encoder:
 class CachedLayers:
     """Group of layers whose KV caches have the same size.
 
-    count: number of layers.
-    window: number of latest tokens that a layer sees, or 0 for all tokens.
-    kept: (elements of keys, elements of values) of a token in one layer, as in `ModelSizes.kept`.
+    count: number of layers in the group.
+    window: number of latest tokens to which a layer attends; 0 for all tokens.
+    kept: numbers of elements (keys, values) that one layer caches for a token (`ModelSizes.kept`).
     """
 
     count: int
@@ -152,18 +156,22 @@ class CachedLayers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSizes:
-    """Sizes of a decoder's layers, in elements unless stated otherwise.
+    """Sizes of a decoder's layers; a width is a number of elements.
 
+    layers: number of layers.
     width: hidden size.
     inner: width of the MLP.
-    head: width of one attention head; with latent attention, only its part without rotary position
-        embedding.
-    positions: number of learned positions, 0 without them.
-    experts: number of experts per layer, 0 for a dense model.
+    heads: number of attention heads.
+    kv_heads: number of heads of keys and values.
+    head: width of one attention head; with latent attention, without the elements that have rotary
+        position embedding.
+    vocabulary: number of tokens in the vocabulary.
+    positions: number of learned positions; 0 without them.
+    experts: number of experts per layer; 0 for a dense model.
     chosen: number of experts that each token chooses.
     expert_inner: width of one expert.
-    shared_inner: total width of the shared experts, which process every token, or 0.
-    latent: sizes of latent attention, or None for usual attention.
+    shared_inner: total width of the shared experts, which process every token; 0 without them.
+    latent: sizes of latent attention; None for usual attention.
     """
 
     layers: int
@@ -182,7 +190,7 @@ class DecoderSizes:
 
     @property
     def kv_width(self) -> int:
-        """Elements of a token's keys in all heads; its values have as many."""
+        """Number of elements of a token's keys in all heads; the values have as many."""
         return self.kv_heads * self.head
 
 
@@ -192,25 +200,25 @@ class ModelSizes(DecoderSizes):
 
     family: model_type of the configuration, or architecture of a GGUF file.
     tied: True if the output layer shares the embedding's weights.
-    longest: maximum number of tokens of a sequence in the configuration, or 0 if it has none.
-    dense: indices of the layers with an MLP instead of experts.
-    window: tokens that a sliding window covers, or 0.
+    longest: maximum number of tokens in a sequence; 0 if the configuration has none.
+    dense: indices of the layers with an MLP in place of experts.
+    window: number of tokens in a sliding window; 0 without windows.
     windowed: number of layers with a sliding window that cache keys and values.
     attention_bias: True if queries, keys and values have biases.
     query_norm: True if the configuration sets use_qk_norm, which normalises queries and keys.
-    indexer: (heads, elements of a head) of the indexer that chooses the tokens of sparse attention,
-        or None without one.
+    indexer: (heads, elements of a head) of the indexer that chooses the tokens of sparse attention;
+        None without an indexer.
     inner_bias: True if the MLP has biases.
-    linear: sizes and layers of linear attention, or None without it.
-    whole: sizes of layers with full attention, or None if all layers have the same sizes.
-    reusing: number of last layers that reuse the keys and values of earlier layers.
-    is_wider: True if the layers that `reusing` counts have an MLP of twice the width.
+    linear: sizes and layers of linear attention; None without it.
+    whole: sizes of layers with full attention; None if all layers have the same sizes.
+    reusing: number of layers at the end that reuse the keys and values of earlier layers.
+    is_wider: True if the MLP of these layers has twice the width.
     bare: indices of layers that have only an MLP or experts, without attention.
-    expert_width: elements of the compressed token that experts get as input, or 0 if they get
-        the hidden state.
-    per_layer: (rows, elements of a token) of the additional embedding of each layer, or None.
-    shares_keys: True if one projection gives keys and values.
-    encoder: encoder whose layers are the first ones of the model, or None for a decoder alone.
+    expert_width: number of elements of a token that are the input of experts, after compression; 0
+        if the input is the hidden state.
+    per_layer: (rows, elements of a token) of the additional embedding of each layer; None without.
+    shares_keys: True if one projection computes both keys and values.
+    encoder: encoder whose layers come first in the model; None for a model without an encoder.
     is_gated: False for a T5 model whose MLP has no gate; True for all other model types.
     """
 
@@ -253,14 +261,14 @@ class ModelSizes(DecoderSizes):
 
     @property
     def keeping(self) -> int:
-        """Number of layers with a KV cache; layers with linear attention have none."""
+        """Number of layers with a separate KV cache; layers with linear attention have none."""
         linear = self.linear.layers if self.linear else ()
         encoding = self.encoder.layers if self.encoder else 0
         return self.layers - self.reusing - len(linear) - len(self.bare) - encoding
 
     @property
     def cached(self) -> tuple[CachedLayers, ...]:
-        """Groups of layers with a KV cache: those with full attention, then those with a window."""
+        """Groups of layers with a KV cache: first full attention, then sliding windows."""
         first = self if self.whole is None else self.of_layer(min(self.whole.layers))
         found = (
             CachedLayers(self.keeping - self.windowed, 0, first.kept),
@@ -270,21 +278,21 @@ class ModelSizes(DecoderSizes):
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """(elements of keys, elements of values) that a server caches per token in one layer.
+        """Numbers of elements (keys, values) that a server caches for a token in one layer.
 
-        With latent attention there is one number, for their common compressed form.
+        With latent attention there is one number, for the compressed form of both.
         """
         if self.latent is not None:
-            # An indexer's keys have 8 bits and a scale of 32.
+            # An indexer's keys have 8 bits per element, and a 32-bit scale.
             indexed = (self.indexer[1] + 4) // 2 if self.indexer else 0
             return (self.latent.key_value + self.latent.turning + indexed,)
         return self.kv_width, self.kv_width
 
     @property
     def grown(self) -> tuple[int, int]:
-        """(elements of keys, elements of values) that transformers caches per token and layer.
+        """Numbers of elements (keys, values) that transformers caches for a token in one layer.
 
-        With latent attention, it caches all heads' keys and values, and not the compressed form.
+        With latent attention, it caches the keys and values of all heads, not the compressed form.
         """
         if self.latent is not None:
             indexed = self.indexer[1] if self.indexer else 0
@@ -296,7 +304,7 @@ class ModelSizes(DecoderSizes):
 def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the `text_config` (the language model) of a multimodal model's configuration.
 
-    A configuration without a `text_config` is returned as it is.
+    Return `config` itself if it has no `text_config`.
     """
     text = config.get("text_config")
     if not isinstance(text, Mapping):
@@ -307,7 +315,10 @@ def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
-    """Read the sizes from a Hugging Face configuration; ConfigError for an unsupported one."""
+    """Read the sizes from a Hugging Face configuration.
+
+    Raises ConfigError for an unsupported configuration.
+    """
     config = _text_part(config)
     family = config.get("model_type")
     if family not in KNOWN_TYPES:
@@ -407,7 +418,7 @@ def _indexer(config: Mapping[str, Any]) -> tuple[int, int]:
 
 
 _LETTERS = {"M": "linear", "*": "full_attention", "-": "mlp", "E": "moe"}
-"""Kind of a layer, by its letter in the value of hybrid_override_pattern (Nemotron-H)."""
+"""Dictionary from a letter in Nemotron-H's hybrid_override_pattern to the kind of the layer."""
 _BARE = ("mlp", "moe")
 _OF_NEMOTRON = {
     **{"linear_num_key_heads": "n_groups", "linear_key_head_dim": "ssm_state_size"},
@@ -415,7 +426,7 @@ _OF_NEMOTRON = {
     **{"linear_conv_kernel_dim": "conv_kernel", "num_experts": "n_routed_experts"},
     "shared_expert_intermediate_size": "moe_shared_expert_intermediate_size",
 }
-"""Key in a configuration of Nemotron-H, by the key that other model types have in its place."""
+"""Dictionary from a key in configurations of other model types to the key of Nemotron-H."""
 
 
 def _nemotron(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -462,7 +473,8 @@ def _of_whisper(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _WITH_ENCODER = {"t5": _of_t5, "whisper": _of_whisper}
-"""Function that gives a configuration the keys of other types and an `Encoder`, by model type."""
+"""Dictionary from a model type to a function that converts its configuration to the keys of other
+model types, and returns it with an `Encoder`."""
 
 
 def _positions(config: Mapping[str, Any]) -> int:

@@ -1,7 +1,7 @@
 """Reader of safetensors headers, and the weights of a model as its files store them.
 
-Every value is checked against the file's length, the type and the shape before use.  The name of a
-tensor is used only to find its role; a tensor with an unknown name is an ordinary weight.
+Every value is checked against the file's length, the type and the shape before use.  Names of
+tensors are used only to find their roles; a tensor with an unknown name counts as ordinary weights.
 """
 
 # Sources: README.md of `huggingface/safetensors`; the tensor names of docs/gguf.md and of
@@ -37,15 +37,16 @@ _BITS = {
     **{"F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8},
     **{"F6_E2M3": 6, "F6_E3M2": 6, "F4": 4},
 }
-"""Bits of one element, by name of its type in the file."""
+"""Dictionary from the name of a type in a file to the bits of one element."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
     """Type, shape and bytes of a tensor in a file of weights.
 
-    kind: name of its type in the file, such as "BF16".
+    kind: name of the type in the file, such as "BF16".
     dims: dimensions as in PyTorch.
+    size: bytes of the tensor.
     """
 
     name: str
@@ -55,7 +56,7 @@ class StoredTensor:
 
 
 def read_safetensors(place: Path) -> tuple[StoredTensor, ...]:
-    """Return the tensors of a .safetensors file, or of all files in a folder or index."""
+    """Return the tensors of a .safetensors file, or of all files in a folder or an index."""
     if not place.is_dir():
         return _in_file(place)
     index = place / INDEX
@@ -130,7 +131,7 @@ def _tensors(path: Path, header: Mapping[str, Any], room: int) -> list[StoredTen
     for name, row in header.items():
         tensor, begin = _tensor(path, name, row)
         found.append((begin, tensor))
-    # The format has no gaps, so each tensor must begin where the one before ends.
+    # The format has no gaps, so each tensor must begin where the previous tensor ends.
     end = 0
     for begin, tensor in sorted(found, key=lambda each: (each[0], each[1].size)):
         if begin != end:
@@ -185,12 +186,15 @@ _MODULES = {
     **{"qkv_proj": "attn_qkv", "gate_up_proj": "ffn_up"},
     **{"w1": "ffn_gate", "w3": "ffn_up", "w2": "ffn_down"},
 }
-"""Role of a matrix, as in `Shape.role`, by the name of its module in transformers."""
+"""Dictionary from the name of a module in transformers to the role of its matrix (`Shape.role`)."""
 _OF_MODULE = re.compile(r"\.(\w+)\.(?:weight|qweight)$")
 
 
 def weights_in(tensors: Iterable[StoredTensor], name: str) -> Weights:
-    """Return the bytes of each tensor of a weights file; `name` is its format, such as "bf16"."""
+    """Return the bytes of each tensor of a file of weights.
+
+    name: name of the format, such as "bf16".
+    """
     return Weights(name, tuple(map(_stored, tensors)))
 
 
@@ -224,7 +228,8 @@ _PATHS = {
     for module, role in _MODULES.items()
     if module.endswith("_proj") and module != "gate_up_proj"
 }
-"""Path of a matrix's module in a transformers layer, such as "self_attn.q_proj", by its role."""
+"""Dictionary from the role of a matrix to the path of its module in a transformers layer, such as
+"self_attn.q_proj"."""
 _LISTS = (
     *("modules_to_not_convert", "llm_int8_skip_modules", "ignored_layers"),
     *("ignore", "exclude_modules"),
@@ -233,7 +238,10 @@ _BEFORE_LAYERS = ("model", "model.language_model", "language_model.model")
 
 
 def unconverted_in(config: Mapping[str, Any]) -> Callable[[Shape], bool]:
-    """Return a predicate for the tensors that a model's quantization_config leaves in 16 bits."""
+    """Return a function that is True for tensors that a quantization_config leaves in 16 bits.
+
+    config: configuration of the model.
+    """
     found = config.get("quantization_config")
     lists = [found.get(key) for key in _LISTS] if isinstance(found, Mapping) else []
     names = {

@@ -1,7 +1,7 @@
-"""Memory that a vLLM server needs and reserves, and the tokens that its cache holds.
+"""Memory that a vLLM server needs and takes, and the number of tokens in its KV cache.
 
-The KV cache gets a fraction of the card's memory, less the weights, the peak of the profiling run,
-memory outside PyTorch and, from 0.21 on, an estimate of the CUDA graphs.
+The size of the KV cache is a fraction of the GPU's memory, minus the weights, the peak of the
+profiling run, memory outside PyTorch and, from vLLM 0.21 on, an estimate of the CUDA graphs.
 """
 
 # Sources: vLLM, "Conserving Memory" and `determine_available_memory`. Ranges: public start-up logs
@@ -41,34 +41,36 @@ from allocsim.units import MIB
 _SORTED = (37, 40)
 """Minimum and maximum bytes per logit while PyTorch sorts the logits to sample a token."""
 _KERNEL, _OTHER_KERNEL = (13, 15), (6, 15)
-"""Minimum and maximum bytes per logit with FlashInfer's sampling kernel, and on cards without."""
+"""Minimum and maximum bytes per logit on GPUs that FlashInfer's sampling kernel supports, and on
+other GPUs."""
 _FLASHINFER = (8, 0)
 _FIRST_KERNEL, _LAST_SORTED = (0, 16), (0, 16)
 _A_GRAPH = (MIB, 65 * MIB)
 _A_LATER_GRAPH = (MIB, 26 * MIB)
 """Minimum and maximum bytes of the CUDA graph for one batch size, in vLLM from 0.18 on.
 
-Only one log has more than 22 MiB. `_A_GRAPH` is the range for earlier releases."""
+Only one log has more than 22 MiB.  `_A_GRAPH` is the range for earlier releases of vLLM."""
 _LATER = (0, 18)
 _ESTIMATED = (2 * MIB, 26 * MIB)
 """Minimum and maximum bytes that vLLM estimates for one batch size's CUDA graph."""
 _MADE_AT_LOAD = 144 * MIB
-"""Maximum bytes of the buffers created while a model loads, without weights and rotary table."""
+"""Maximum bytes of buffers created while a model loads, except weights and rotary table."""
 _TUNED_STACK = 11_912 - 1024
-"""Maximum local memory per GPU thread, in bytes, that linear attention adds to the context's 1,024.
+"""Maximum bytes of local memory per GPU thread that linear attention adds to the context's 1,024.
 
-On the first start of the engine, Triton tries every variant of its kernels, and the driver keeps
-the local memory that the largest variant needs, here compiled for sm_80.
+When the engine starts for the first time, Triton tries every variant of its kernels, and the driver
+keeps the local memory of the variant that needs most.  The number is for sm_80.
 """
 _KERNELS, _OLD_KERNELS = (20 * MIB, 360 * MIB), (20 * MIB, 1200 * MIB)
-"""Minimum and maximum bytes outside PyTorch that vLLM measures: from 0.7 on, and before it."""
+"""Minimum and maximum bytes outside PyTorch that vLLM measures, from 0.7 on and before 0.7."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Start:
-    """Uses of the card's memory when a vLLM server starts, and the size of its KV cache.
+    """Uses of the GPU's memory when a vLLM server starts, and the size of its KV cache.
 
-    options: all options, with vLLM's defaults filled in.
+    work: model and sequences to serve.
+    options: all options, where None is replaced by vLLM's default.
     """
 
     work: ServingWork
@@ -152,7 +154,7 @@ class _Start:
         return sum(size <= most for size in (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)))
 
     def _as_logged(self, part: MemoryPart, logged: float | None) -> MemoryPart:
-        # A start with fewer requests than the logged one needs at most the logged size.
+        # A start with fewer or shorter sequences than in the log needs at most the logged size.
         now, was = self._loads
         if now == was or logged is None:
             return known_or(part, logged)
@@ -207,7 +209,7 @@ class _Start:
 
     @property
     def _measured_pool(self) -> tuple[int, int] | None:
-        # The log gives the cache at its own fraction; another fraction adds or removes budget.
+        # The log gives the size of the cache for the logged fraction; another fraction changes it.
         pool, was = self._printed_pool, self._full(self.work.logged.options).fraction or 0
         if pool is None:
             return None
@@ -220,7 +222,8 @@ class _Start:
 
     @property
     def _loads(self) -> tuple[tuple[int, int, int], ...]:
-        # These numbers determine the memory of activations and CUDA graphs, here and in the log.
+        # Returns the numbers that determine the memory of activations and CUDA graphs, for this
+        # start and for the logged start.
         both = self.options, self._full(self.work.logged.options)
         return tuple(
             (each.chunk or 0, each.sequences or 0, 0 if each.is_eager else each.captured or 0)
@@ -233,16 +236,16 @@ class _Start:
         return all(each <= before for each, before in zip(*self._loads, strict=True))
 
     def with_options(self, **given: float | None) -> _Start:
-        """Return the start with the same options but for those `given`."""
+        """Return the start with the options of the user, except those in `given`."""
         options = replace(self.work.options, **given)  # type: ignore[arg-type]
         return replace(self, options=self._full(options))
 
     def fitted(self, longest: int) -> _Start:
-        """Return this start with the longest requests, at most `longest`, that its cache holds."""
+        """Return the start with the longest sequences, at most `longest`, that fit in its cache."""
         given = {"fraction": self.options.fraction, "sequences": self.options.sequences}
         start = self.with_options(longest=longest, **given)
         while 0 < (held := start.cache.longest_in(start.pool[0])) < longest:
-            # In older releases the length of requests determines the activations.
+            # In older releases of vLLM, the length of sequences determines the activations.
             longest = held
             start = self.with_options(longest=longest, **given)
         return start
@@ -265,11 +268,11 @@ class _Start:
 
     @property
     def safe_fraction(self) -> float:
-        # The estimate of the graphs in the budget may be smaller than the graphs.
+        # Graphs can be larger than the estimate that vLLM subtracts, so they are counted here too.
         outside = [self.parts[0], self.graphs, *self.parts[6:]]
         low, logged = self.work.capacity[0], self.work.logged
         safe = 1 - sum(part.high for part in outside) / low
-        if logged.free is not None:  # of a start that other processes prevented
+        if logged.free is not None:  # the logged start failed because of other processes
             safe = min(safe, (logged.free - DECIMALS - self.graphs.high) / low)
         safe = max(math.floor(safe * 100), 0) / 100
         is_proved = logged.has_started and self._needs_no_more
@@ -280,7 +283,7 @@ def vllm(work: ServingWork) -> Needs:
     """Estimate the memory of a vLLM server."""
     options, card = work.options, (work.memory, work.card, work.capability)
     asked = _Start(work, of_vllm(options, *card))
-    # The advice limits the number of requests, and so activations and graphs.
+    # The advice limits the number of sequences, and so activations and graphs.
     few = {"sequences": options.sequences or work.batch}
     largest = asked.with_options(**few).safe_fraction
     at_largest = asked.with_options(fraction=largest, **few)

@@ -1,7 +1,7 @@
-"""Bytes of a model's weights in each format, such as "awq-int4", and their division over cards.
+"""Bytes of a model's weights in each format, such as "awq-int4", and their division over GPUs.
 
-Every tensor is counted separately: a quantised tensor with its scales, zero points and indices,
-other tensors in 16 bits.
+Every tensor is counted: a quantised tensor with its scales, zero points and indices, and any other
+tensor in 16 bits.
 """
 
 # Sources. LLM.int8 and NF4: `bitsandbytes`, nn/modules.py (`Int8Params.SCB`) and functional.py
@@ -34,7 +34,7 @@ from allocsim.units import round_up
 
 _GROUP = 128
 _BLOCK = 128
-"""Side of the square blocks of a matrix that have one scale in DeepSeek's FP8."""
+"""Rows and columns of a block of a matrix that has one scale in DeepSeek's FP8."""
 _GROUPED = re.compile(r"(gptq-int4|gptq-int8|awq-int4)-g(\d{1,5})")
 _PLAIN = {"fp32": 4, "bf16": 2, "fp16": 2}
 _EMBEDDINGS = ("token_embd", "token_embd_layers", "position")
@@ -46,16 +46,17 @@ FORMATS = (
     *("gptq-int4", "gptq-int8", "awq-int4"),
     *(name for name in BASES if name not in ("F32", "F16", "BF16")),
 )
-"""Names of formats. A suffix such as "-g32" in "gptq-int4-g32" is the group size (default: 128)."""
+"""Names of formats; in "gptq-int4-g32", the suffix "-g32" gives the group size (default: 128)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
     """Bytes that one tensor takes in a format.
 
-    size: bytes of its elements.
-    scales: bytes of scales, zero points and indices.
-    is_quantised: True if its elements have fewer bits than those of activations.
+    shape: role and dimensions of the tensor.
+    size: bytes of the tensor's elements.
+    scales: bytes of the tensor's scales, zero points and indices.
+    is_quantised: True if an element has fewer bits than an element of activations.
     """
 
     shape: Shape
@@ -90,7 +91,7 @@ class Weights:
 
     @property
     def parts(self) -> dict[str, int]:
-        """Bytes by kind of tensor: "embeddings", "head", "norms and biases" and so on."""
+        """Bytes keyed by kind of tensor: "embeddings", "head", "norms and biases" and so on."""
         found: dict[str, int] = {}
         for each in self.tensors:
             part = _PART.get(each.shape.role)
@@ -120,7 +121,7 @@ class Weights:
 
 
 def format_in(config: Mapping[str, Any]) -> str | None:
-    """Return the name of the format in a configuration's quantization_config, or None."""
+    """Return the name of the format in a model's quantization_config; None without it."""
     found = config.get("quantization_config")
     if not isinstance(found, Mapping):
         return None
@@ -160,13 +161,14 @@ _ALGORITHMS = {
     **{"FP8": "fp8", "FP8_PER_CHANNEL_PER_TOKEN": "fp8-rows", "FP8_PB_WO": "fp8-blocks"},
     **{"NVFP4": "nvfp4", "W4A16_NVFP4": "nvfp4", "W4A16_AWQ": "awq-int4"},
 }
-"""Format by the value of quant_algo that NVIDIA's ModelOpt writes."""
+"""Dictionary from a value of quant_algo, which NVIDIA's ModelOpt writes, to the format."""
 _BY_STRATEGY: dict[tuple[str, int, str], str] = {
     **{("float", 8, "tensor"): "fp8", ("float", 8, "channel"): "fp8-rows"},
     **{("float", 8, "block"): "fp8-blocks", ("float", 4, "16"): "nvfp4"},
     **{("int", 8, "tensor"): "int8", ("int", 8, "channel"): "int8"},
 }
-"""Format by type, bits and strategy (or group size) of the weights, as compressed-tensors has."""
+"""Dictionary from (type, bits, strategy or group size) of weights, as compressed-tensors writes
+them, to the format."""
 
 
 def _format_of_groups(found: Mapping[str, Any]) -> str | None:
@@ -202,11 +204,14 @@ def weights_of(
     has_imatrix: bool = False,
     is_unconverted: Callable[[Shape], bool] = lambda _: False,
 ) -> Weights:
-    """Return the bytes of a model's tensors, `shapes`, in the format `name`, one of `FORMATS`.
+    """Return the bytes of each tensor of a model in a format.
 
+    shapes: tensors of the model.
+    name: name of the format, one of `FORMATS`.
+    sizes: sizes of the model.
     has_imatrix: True if a GGUF file was made with an importance matrix.
-    is_unconverted: function that is True for a tensor that stays in 16 bits; GGUF formats ignore
-        it.
+    is_unconverted: function that returns True for a tensor that stays in 16 bits; it is not called
+        for GGUF formats.
     """
     plain = name.lower()
     if plain in _PLAIN:
@@ -285,15 +290,15 @@ _BY_COLUMNS = ("attn_output", "ffn_down", "attn_linear_out")
 _OF_VOCABULARY = ("token_embd", "token_embd_layers", "output")
 _PADDING = 64
 _SCALES_WHOLE = ("fp8",)
-"""Formats with one scale per matrix; each tensor parallel card has a copy of it."""
+"""Formats with one scale per matrix, which each tensor parallel GPU copies."""
 _SCALES_OF_ROWS = ("int8", "fp8-rows")
 """Formats with one scale per row of a matrix."""
 
 
 def sizes_of_rank(sizes: ModelSizes, ranks: int) -> ModelSizes:
-    """Return the sizes of the part of a model that one of `ranks` tensor parallel cards stores.
+    """Return the sizes of the part of a model on one of `ranks` tensor parallel GPUs.
 
-    Raises ConfigError if the heads or the MLP's width cannot be divided by `ranks`.
+    Raises ConfigError if the number of heads or the MLP's width is not a multiple of `ranks`.
     """
     counts: tuple[tuple[str, int], ...] = (
         ("attention heads", sizes.heads),
@@ -332,7 +337,7 @@ def sizes_of_rank(sizes: ModelSizes, ranks: int) -> ModelSizes:
 
 
 def weights_of_rank(weights: Weights, sizes: ModelSizes, ranks: int) -> Weights:
-    """Return the part of `weights` that one of `ranks` tensor parallel cards stores."""
+    """Return the part of `weights` on one of `ranks` tensor parallel GPUs."""
     part = sizes_of_rank(sizes, ranks)
     tensors = []
     owner = ""
@@ -341,7 +346,7 @@ def weights_of_rank(weights: Weights, sizes: ModelSizes, ranks: int) -> Weights:
         share = _share(
             owner if role == "bias" else role, sizes.of_layer(layer), part.of_layer(layer), ranks
         )
-        # A column division adds up partial outputs, and the bias is added once to the sum.
+        # If columns are divided, partial outputs are added up, and the sum gets the bias once.
         if role == "bias" and owner in _BY_COLUMNS:
             share = None
         tensors.append(each if share is None else _divided(each, share, weights.name))
@@ -350,7 +355,7 @@ def weights_of_rank(weights: Weights, sizes: ModelSizes, ranks: int) -> Weights:
 
 
 _Share = tuple[int, int]
-"""Share of a tensor that one tensor parallel card holds: numerator and denominator."""
+"""Fraction of a tensor on one tensor parallel GPU, as (numerator, denominator)."""
 
 
 def _share(role: str, sizes: ModelSizes, part: ModelSizes, ranks: int) -> _Share | None:

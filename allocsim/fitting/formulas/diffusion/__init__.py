@@ -1,11 +1,13 @@
 """Memory of a diffusers pipeline: text encoders, denoiser and decoder of images.
 
-The requests of each network are computed and played to this package's model of PyTorch's allocator.
+The allocator calls of each network are computed, and run on this package's model of PyTorch's
+allocator.
 """
 
 # Sources: diffusers 0.42, diffusers.pipelines for the order, batches and tokens. With
-# `enable_model_cpu_offload` a network that is about to run moves its predecessor to the host and
-# empties the cache; the first one has none, so T5 stays while the second prompt is encoded.
+# `enable_model_cpu_offload`, each network, before it runs, moves its predecessor to the host and
+# empties the cache. The first network has no predecessor, so T5 stays on the GPU while the second
+# prompt is encoded.
 
 from __future__ import annotations
 
@@ -26,17 +28,18 @@ _DENOISERS: dict[str, tuple[Callable[..., None], int]] = {
     "SD3Transformer2DModel": (sd3, 256),
     "FluxTransformer2DModel": (flux, 512),
 }
-"""Forward pass of a denoiser, and the length of T5's input in tokens, by the denoiser's class."""
+"""Dictionary from a denoiser's class to its forward pass and the length of T5's input in tokens."""
 _SCALE = 8
-"""Pixels of an image's side for each element of a latent's side."""
+"""Ratio of an image's side in pixels to its latent's side in elements."""
 _STEPS = 2
-"""Number of simulated denoising steps; more of them make the same requests."""
+"""Number of simulated denoising steps; further steps would make the same allocator calls."""
 
 
 def networks_of(generator: Generator) -> dict[str, Callable[[Network, int, int], None]]:
-    """Return the forward passes of a pipeline's networks, by name, in running order.
+    """Return a dictionary from the names of a pipeline's networks to their forward passes.
 
-    Each is a function of a `Network`, the number of images, and the side of a latent.
+    The networks are listed in running order.  A forward pass is a function of a `Network`, the
+    number of images, and the side of a latent.
     """
     forward, tokens = _DENOISERS[generator.kind]
     found: dict[str, Callable[[Network, int, int], None]] = {}
@@ -61,7 +64,7 @@ def networks_of(generator: Generator) -> dict[str, Callable[[Network, int, int],
 
 @lru_cache(maxsize=8)
 def network_weights(generator: Generator) -> dict[str, tuple[Weight, ...]]:
-    """Return the weights of each network of a pipeline, by the network's name."""
+    """Return a dictionary from the names of a pipeline's networks to their weights."""
     found = {}
     for name, run in networks_of(generator).items():
         net = Network(None)
@@ -72,7 +75,7 @@ def network_weights(generator: Generator) -> dict[str, tuple[Weight, ...]]:
 
 def _encoding(config: Config, tokens: int) -> Callable[[Network, int, int], None]:
     def encode(net: Network, _batch: int, _side: int) -> None:
-        # One prompt is encoded; its encoding is repeated for each image.
+        # One prompt is encoded, and its encoding is repeated for each image.
         (t5 if config["model_type"] == "t5" else clip)(net, config, 1, tokens)
 
     return encode
@@ -82,9 +85,10 @@ def _encoding(config: Config, tokens: int) -> Callable[[Network, int, int], None
 class Drawn:
     """Memory of a simulated diffusers pipeline, in bytes.
 
-    weights: bytes of the weights on the card at the peak of allocated memory, by network.
+    weights: bytes of the weights that were on the GPU at the peak of allocated memory, keyed by
+        network.
     allocated, reserved: peaks of allocated and of reserved memory.
-    busiest: network that ran at the peak of allocated memory.
+    busiest: name of the network that ran at the peak of allocated memory.
     """
 
     weights: Mapping[str, int]
@@ -99,12 +103,13 @@ class DrawingWork:
 
     batch: number of images at a time.
     pixels: height and width of each image.
+    dtype: type of weights and activations.
     quant: format of the quantised linear modules of the denoiser and of T5; "" for none.
-    offloads: True if only the network that runs is on the card.
-    converts: True if cuDNN converts 3 x 3 convolutions in 32 bits to channels-last; it always does
-        in 16 bits.
+    offloads: True if only the network that runs is on the GPU.
+    converts: True if cuDNN converts 3 x 3 convolutions to channels-last also in 32 bits; it always
+        does in 16 bits.
     workspace: bytes of cuBLAS's workspace.
-    memory: bytes of the card that are available to PyTorch's allocator.
+    memory: bytes of the GPU that are available to PyTorch's allocator.
     """
 
     batch: int
@@ -119,9 +124,9 @@ class DrawingWork:
 
 @lru_cache(maxsize=64)
 def draw(generator: Generator, work: DrawingWork) -> Drawn:
-    """Simulate the pipeline of an image generator; OutOfMemoryError if `work.memory` is too small.
+    """Simulate the pipeline of an image generator, and return its peaks of memory.
 
-    Return its peaks of memory.
+    Raises OutOfMemoryError if `work.memory` is too small.
     """
     gpu = CachingAllocator(work.memory)
     side = max(work.pixels // (2 * _SCALE), 1) * 2

@@ -11,9 +11,9 @@ from allocsim.fitting.formulas.diffusion.network import Config, Network
 
 
 class _Text(NamedTuple):
-    """Encoded text that the image attends to.
+    """Encoded text to which the image attends.
 
-    rows, width: tokens of the batch, and elements of a token.
+    rows, width: number of tokens in the batch, and number of elements of a token.
     is_linear: True if linear layers project the image before and after attention; False if
         convolutions do.
     """
@@ -24,7 +24,7 @@ class _Text(NamedTuple):
 
 
 def _resnet(net: Network, rows: int, widths: tuple[int, int], time: int = 0) -> int:
-    # The caller holds the input. time: width of the encoding of the timestep, 0 without one.
+    # The caller frees the input. time: width of the timestep's encoding; 0 without one.
     width, out = widths
     net.weight(width, width)
     hidden = net.swap(net.take(rows * width), rows * width)
@@ -47,7 +47,7 @@ def _resnet(net: Network, rows: int, widths: tuple[int, int], time: int = 0) -> 
 
 
 def _attended(net: Network, rows: int, width: int, text: _Text | None) -> int:
-    # The caller holds the input. Without a text, the image attends to itself.
+    # The caller frees the input. Without a text, the image attends to itself.
     tokens, inner = (rows, width) if text is None else (text.rows, text.width)
     queries = net.linear(rows, width, width, bias=False)
     keys = [net.linear(tokens, inner, width, bias=False) for _ in range(2)]
@@ -100,7 +100,7 @@ def _spatial(net: Network, rows: int, width: int, depth: int, text: _Text) -> in
 
 
 def unet(net: Network, config: Config, batch: int, side: int, context: int) -> None:
-    """Add the requests of UNet2DConditionModel to `net`, for `batch` latents of `side` x `side`.
+    """Run allocator calls of UNet2DConditionModel on `net` for `batch` latents, `side` x `side`.
 
     context: number of text tokens for each latent.
     """
@@ -185,7 +185,7 @@ def _middle(net: Network, x: int, rows: int, width: int) -> int:
 
 
 def decoder(net: Network, config: Config, batch: int, side: int) -> None:
-    """Add the requests of AutoencoderKL to `net`, for `batch` latents of `side` x `side`."""
+    """Run allocator calls of AutoencoderKL on `net` for `batch` latents, `side` x `side`."""
     channels, latent = tuple(reversed(config["block_out_channels"])), config["latent_channels"]
     rows = batch * side**2
     if config.get("use_post_quant_conv", True):

@@ -1,12 +1,13 @@
-"""Weights of a network, and the requests of its layers to a model of PyTorch's allocator.
+"""Weights of a network, and the allocator calls of its layers in a forward pass.
 
-Each network is one function that makes the requests and frees of its forward pass. Called without
-an allocator, the same function lists the weights instead, so both follow from one description.
+A network is described by one function.  Called with a model of PyTorch's allocator, the function
+makes the requests and frees of a forward pass.  Called without an allocator, it lists the weights.
 """
 
 # Workspaces: cuDNN converts a 3 x 3 convolution in 16 bits to channels-last, so its workspace holds
-# input, output and weights; in 32 bits it holds no output before Hopper (plans for an RTX 4090, an
-# RTX 3060, a T4 and an H100). Scales of 4 bits: `bitsandbytes`, as in `formulas/weights.py`.
+# input, output and weights. In 32 bits, on GPUs before Hopper, it holds no output. This was seen in
+# cuDNN's plans for an RTX 4090, an RTX 3060, a T4 and an H100. Scales of weights in 4 bits:
+# `bitsandbytes`, as in `formulas/weights.py`.
 
 from __future__ import annotations
 
@@ -19,18 +20,19 @@ from allocsim.core import CachingAllocator
 Config = Mapping[str, Any]
 
 _FEWEST_CHANNELS = 8
-"""Fewest input channels for which cuDNN converts a convolution to channels-last."""
+"""Smallest number of input channels with which cuDNN converts a convolution to channels-last."""
 _BITS = {"fp8": 8, "int8": 8, "nf4": 4, "nf4-double": 4}
 _PER_BLOCK = {"nf4": 4.0, "nf4-double": 1 + 4 / 256}
-"""Bytes of the scales of 64 weights, by format."""
+"""Dictionary from a format of weights to the bytes of the scales of 64 weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
     """Tensor of weights.
 
+    elements: number of elements.
     is_linear: True for the matrix of a linear module, which can be quantised.
-    is_wide: True if transformers keeps the tensor in 32 bits when the other weights are in fp16 or
+    is_wide: True if transformers stores the tensor in 32 bits although other weights are in fp16 or
         quantised by bitsandbytes.
     is_buffer: True for a buffer of a module, False for a parameter.
     """
@@ -45,7 +47,7 @@ class Weight:
 
         each: bytes of an element that is not quantised.
         quant: format of quantised linear modules; "" for none.
-        widens: True if the other weights are in fp16, so that an `is_wide` tensor has 32 bits.
+        widens: True if the other weights are in fp16, so that a tensor with `is_wide` has 32 bits.
         """
         if self.is_wide and (widens or quant not in ("", "fp8")):
             return 4 * self.elements
@@ -64,12 +66,13 @@ def taken(gpu: CachingAllocator, size: int) -> int:
 class Network:
     """Simulated process that runs a network's layers.
 
-    The method for a layer, such as `linear`, returns the address of the layer's output.
+    A method such as `linear` makes the allocator calls of one layer and returns the address of the
+    layer's output.
 
     gpu: model of PyTorch's allocator; None to list the weights in `weights` instead.
     each: bytes of an element of activations.
-    converts: True if the workspace of a 3 x 3 convolution also holds its output, as if cuDNN
-        converts it to channels-last.
+    converts: True if cuDNN converts 3 x 3 convolutions to channels-last, so that their workspace
+        also holds the output.
     dequantises: True if a linear layer first converts its weights to 16 bits.
     """
 
@@ -92,7 +95,7 @@ class Network:
                 self.gpu.free(address)
 
     def swap(self, old: int, elements: int) -> int:
-        """Allocate a new tensor, then free the tensor `old`; return the new address."""
+        """Allocate a tensor, then free the tensor at address `old`; return the new address."""
         new = self.take(elements)
         self.free(old)
         return new
@@ -100,7 +103,7 @@ class Network:
     def repeated(self, count: int) -> range:
         """Return the indices of the layers to simulate if the network has `count` equal layers.
 
-        Two layers have the same peak as all; without an allocator, all layers are listed.
+        These are two layers, whose peak is that of all; without an allocator, they are all layers.
         """
         return range(count if self.gpu is None else min(count, 2))
 

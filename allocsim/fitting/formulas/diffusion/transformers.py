@@ -15,7 +15,8 @@ _PATCH = 2
 
 
 def _modulated(net: Network, plain: int, *old: int) -> int:
-    # Normalise a tensor, scale it and shift it; the variable for the result held `old`.
+    # Normalise a tensor, scale it and shift it.  The result is assigned to the variable of `old`,
+    # which frees `old`.
     norm = net.take(plain)
     net.free(*old)
     return net.swap(net.swap(norm, plain), plain)
@@ -115,7 +116,7 @@ def _embedded_time(net: Network, width: int, pooled: int, count: int) -> None:
 
 
 def flux(net: Network, config: Config, batch: int, side: int, context: int) -> None:
-    """Add the requests of FluxTransformer2DModel to `net`, for `batch` latents of `side` x `side`.
+    """Run allocator calls of FluxTransformer2DModel on `net` for `batch` latents, `side` x `side`.
 
     context: number of text tokens for each latent.
     """
@@ -152,7 +153,7 @@ def flux(net: Network, config: Config, batch: int, side: int, context: int) -> N
 
 
 def sd3(net: Network, config: Config, batch: int, side: int, context: int) -> None:
-    """Add the requests of SD3Transformer2DModel to `net`, for `batch` latents of `side` x `side`.
+    """Run allocator calls of SD3Transformer2DModel on `net` for `batch` latents, `side` x `side`.
 
     context: number of text tokens for each latent.
     """
@@ -176,7 +177,7 @@ def sd3(net: Network, config: Config, batch: int, side: int, context: int) -> No
 
 
 def clip(net: Network, config: Config, batch: int, tokens: int) -> None:
-    """Add the requests of CLIP's text encoder to `net`, for `batch` texts of `tokens` tokens."""
+    """Run allocator calls of CLIP's text encoder on `net` for `batch` texts of `tokens` tokens."""
     width, inner, rows = config["hidden_size"], config["intermediate_size"], batch * tokens
     net.weight(config["vocab_size"] * width, CLIP_TOKENS * width)
     x = net.take(rows * width)
@@ -192,9 +193,9 @@ def clip(net: Network, config: Config, batch: int, tokens: int) -> None:
 
 
 def t5(net: Network, config: Config, batch: int, tokens: int) -> None:
-    """Add the requests of T5's encoder to `net`, for `batch` texts of `tokens` tokens.
+    """Run allocator calls of T5's encoder on `net` for `batch` texts of `tokens` tokens.
 
-    Attention is eager.
+    Attention is eager, without a fused kernel.
     """
     width, inner, heads = config["d_model"], config["d_ff"], config["num_heads"]
     values, rows = heads * config["d_kv"], batch * tokens

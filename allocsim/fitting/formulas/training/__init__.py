@@ -1,4 +1,4 @@
-"""Formulas for the memory of parallel training: sums of the tensors that each rank holds."""
+"""Formulas for the memory of parallel training: sums over the tensors on each rank."""
 
 from allocsim.fitting.formulas.training.kept import (
     EAGER,

@@ -1,7 +1,7 @@
-"""Tensors that layers of T5 and Whisper save for the backward pass, as transformers computes them.
+"""Tensors that layers of T5 and Whisper save for the backward pass in transformers.
 
-T5's self-attention adds a trained bias, for which PyTorch has no fused kernel.  Its queries, keys,
-values and scores are therefore saved in 32 bits.
+T5's self-attention adds a trained bias, for which PyTorch has no fused kernel.  Queries, keys,
+values and scores of T5 are therefore saved in 32 bits.
 """
 
 # Found by hooks on saved tensors (torch.autograd.graph.saved_tensors_hooks) in transformers 5.17
@@ -16,22 +16,24 @@ from allocsim.fitting.formulas.training.layout import ParallelLayout, Transforme
 
 _FP32 = 4
 _GATED_TERMS, _WIDE_TERMS = 6, 4
-"""Number of tensors that T5's gated MLP saves for the backward pass of GELU and of the gate.
+"""Number of tensors with the MLP's width that T5's gated MLP saves for GELU and the gate.
 
-Each has the MLP's width. The second number counts the tensors that autocast computes in 32 bits.
+The first number counts all of them, and the second those that autocast computes in 32 bits.
 """
 _BUCKET = 8
-"""Bytes of the bucket index that T5 saves per pair of tokens, to look up the bias of a distance."""
+"""Bytes of the index, saved by T5 per pair of tokens, of the bucket with their distance's bias."""
 _SCORES = 4 + 1 + 4
 """Bytes that T5 saves per attention score: softmax, mask of dropout, softmax after dropout."""
 _SOUND_FRAMES = 2
-"""Frames of sound for each token of Whisper's encoder."""
+"""Number of frames of sound for each token of Whisper's encoder."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedLayer:
     """Activations of one micro-batch in a layer of a model with an encoder (T5 or Whisper).
 
+    shape: sizes of the layer.
+    layout: division of the training over ranks.
     item: bytes of an element of activations.
     casts: True if the hidden states have 32 bits and each linear layer saves its own 16-bit copy.
     """
@@ -48,12 +50,12 @@ class EncodedLayer:
 
     @property
     def source(self) -> int:
-        """Tokens of the encoder's output for one sequence."""
+        """Number of tokens in the encoder's output for one sequence."""
         return self.encoder.tokens or self.layout.seq
 
     @property
     def seq(self) -> int:
-        """Tokens of one sequence in this layer."""
+        """Number of tokens of one sequence in this layer."""
         return self.layout.seq if self.shape.crosses else self.source
 
     @property
@@ -87,7 +89,7 @@ class EncodedLayer:
         return self.residual + copy + self.residual * self.is_trained
 
     def kept(self) -> dict[str, float]:
-        """Return the bytes that the layer saves for backward, by kind of tensor, such as "MLP"."""
+        """Return the bytes saved for backward, keyed by kind of tensor, such as "MLP"."""
         width, crosses = self.shape.width, self.shape.crosses
         parts = 2 + crosses
         found = {
@@ -169,7 +171,8 @@ class EncodedLayer:
     def gradients(self) -> float:
         """Return the peak bytes of temporary gradients during the layer's backward pass.
 
-        Gradients of attention scores exist only after the saved tensors of the MLP are freed.
+        Gradients of attention scores exist only after the saved tensors of the MLP are freed, so
+        the bytes of these tensors are subtracted.
         """
         factor = 3 if self.shape.is_gated else 2
         inside = float(factor * self.item * self.rows * self.shape.inner)
@@ -184,10 +187,9 @@ class EncodedLayer:
         return max(inside, scores + of_bias - self.mlp())
 
     def beside(self) -> float:
-        """Return the bytes saved for backward outside the layers of the encoder or decoder.
+        """Return the bytes saved for backward before the first layer and after the last layer.
 
-        These are the tensors before the first layer and after the last one. If this layer is in
-        the encoder, the result is for the encoder, else for the decoder.
+        The result is for the encoder if this layer is in the encoder, else for the decoder.
         """
         shape, item = self.shape, self.item
         if not self.is_t5:

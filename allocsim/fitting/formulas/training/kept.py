@@ -1,7 +1,7 @@
 """Tensors that a layer saves for backward, and classes that describe the memory of one GPU (rank).
 
-A tensor that several operations save is counted once.  If ranks divide a tensor, only the part on
-one rank is counted.
+A tensor that several operations save is counted once.  Of a tensor that is divided over ranks, only
+the part on one rank is counted.
 """
 
 # For GPT's layer with dropout and fused kernels the sum equals sbh(34 + 5as/h) of Korthikanti et
@@ -19,14 +19,13 @@ from allocsim.fitting.formulas.training.layout import ParallelLayout, Transforme
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Bytes per parameter and per element of activations during training.
+    """Bytes per parameter, and per element of activations, during training.
 
     weights, gradients: bytes per parameter.
-    optimizer: bytes of optimizer state per parameter, including 32-bit weights if `weights` are
-        16-bit.
+    optimizer: bytes of optimizer state per parameter, including 32-bit copies of 16-bit weights.
     compute: bytes per element of activations.
-    quantised: (bytes of all weights as stored, bytes of the largest quantised weight after
-        conversion to 16 bits); None if no weight is quantised.
+    quantised: (stored bytes of all weights, bytes of the largest quantised tensor after conversion
+        to 16 bits); None if no weights are quantised.
     """
 
     weights: int = 2
@@ -37,7 +36,8 @@ class Precision:
 
 
 MIXED = Precision()
-"""16-bit weights and gradients with Adam in 32 bits: ZeRO's 2 + 2 + 12."""
+"""Mixed precision: 16-bit weights and gradients with Adam in 32 bits, the 2 + 2 + 12 bytes of the
+ZeRO paper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class RankPart:
     """One use of the memory of a GPU (rank), such as weights or gradients.
 
     size: bytes.
-    arithmetic: computation of `size`, as text.
+    arithmetic: computation of `size`, as text for the user.
     """
 
     name: str
@@ -59,8 +59,8 @@ class Rank:
 
     stage: index of the pipeline stage.
     moment: moment of the peak in a training step, such as "backward of a layer".
-    parameters: number of parameters of the rank before ZeRO divides anything.
-    parts: uses of memory at that moment.
+    parameters: number of parameters of the rank before ZeRO divides them.
+    parts: uses of memory at the moment of the peak.
     """
 
     stage: int
@@ -77,19 +77,20 @@ class Rank:
 class Practice:
     """Properties of training software, such as Megatron, that decide which tensors exist.
 
-    gated, plain: number of tensors of the MLP's width that an MLP with and without a gate saves for
-        backward.
-    norm_in_fp32: True if a norm saves its input in 32 bits and also the normalized input.
-    logits: bytes per logit while the loss is computed; None if only one tensor of logits exists, in
-        the type of activations, because its gradient overwrites it.
-    split_logits: bytes per logit if tensor parallel ranks divide the logits.
-    weight_gradients: True if the backward pass of a layer also needs a temporary 16-bit gradient of
-        each weight, beside the accumulated gradient (Transformer Engine, from 2.0 on).
-    foreach: True if the optimizer's step temporarily needs another copy of its parameters.
-    keeps_gradients: True if gradients stay allocated between steps; False if each is None until the
-        backward pass reaches its layer.
+    name: name of the software.
+    gated, plain: number of tensors with the MLP's width that are saved for backward, by an MLP with
+        a gate (gated) and without a gate (plain).
+    norm_in_fp32: True if a norm saves its input in 32 bits, and also the normalized input.
+    logits: bytes per logit while the loss is computed; None if there is only one tensor of logits,
+        in the type of activations, which is overwritten by its gradient.
+    split_logits: `logits` for logits that are divided over tensor parallel ranks.
+    weight_gradients: True if backward of a layer also needs a temporary 16-bit gradient of each
+        weight, in addition to the accumulated gradient (Transformer Engine, from 2.0 on).
+    foreach: True if the optimizer's step temporarily needs another copy of the parameters.
+    keeps_gradients: True if gradients stay allocated between steps; False if they are None until
+        the backward pass computes them.
     casts: True if hidden states have 32 bits and each linear layer saves its own 16-bit copy
-        (autocast); only models with an encoder are counted so.
+        (autocast); this is counted only for models with an encoder.
     """
 
     name: str
@@ -115,7 +116,7 @@ FUSED = Practice(
     foreach=False,
     keeps_gradients=True,
 )
-"""Megatron Core with Transformer Engine: norms, MLP activation and loss are one kernel each."""
+"""Megatron Core with Transformer Engine: one kernel each for norm, MLP activation and loss."""
 EAGER = Practice(
     name="eager",
     gated=4,
@@ -127,10 +128,10 @@ EAGER = Practice(
     foreach=True,
     keeps_gradients=False,
 )
-"""Separate PyTorch operations (eager mode), as in transformers.
+"""Eager PyTorch, as in transformers: one kernel for each operation.
 
 RMSNorm computes in 32 bits.  SiLU and its product with the up projection are separate operations,
-as are the terms of GPT-2's GELU.  The loss needs 32-bit tensors of the logits' shape: the
+and so are the terms of GPT-2's GELU.  The loss needs 32-bit tensors of the logits' shape: the
 log-softmax, two gradients and, with `loss_parallel` of torch.distributed, another temporary tensor.
 """
 
@@ -138,14 +139,14 @@ log-softmax, two gradients and, with `loss_parallel` of torch.distributed, anoth
 def kept_of_layer(
     shape: TransformerShape, layout: ParallelLayout, layer: int, practice: Practice, item: int = 2
 ) -> dict[str, float]:
-    """Return the bytes that a layer saves for backward on one rank, by kind, such as "MLP".
+    """Return the bytes that a layer saves for backward on one rank, keyed by kind, such as "MLP".
 
-    The bytes are for one micro-batch. Activation checkpointing is ignored, except that with
+    The bytes are for one micro-batch.  Activation checkpointing is ignored, except that with
     "selective" no attention scores are saved.
 
     layer: index of the layer, counted from 0.
     practice: properties of the training software.
-    item: bytes of an activation's element.
+    item: bytes of an element of activations.
     """
     if shape.encoder is not None:
         return EncodedLayer(shape, layout, item, practice.casts).kept()
@@ -210,13 +211,14 @@ def _attention(
         wide = 2 * shape.heads * shape.head + 2 * shape.kv_width
         wide += (shape.heads * shape.head + shape.kv_width) * shape.views_values
     if layout.context > 1 and not practice.norm_in_fp32:
-        # The output is also kept as it was before being sent back to the ranks of its tokens.
+        # The experts' output is also saved before it is sent back to the ranks of its tokens.
         wide += shape.heads * shape.head
     return item * wide + 4.0 * shape.heads * layout.flash
 
 
 _CHUNK = 64
-"""Tokens per chunk of transformers' chunk_gated_delta_rule (linear attention in PyTorch alone)."""
+"""Number of tokens in a chunk of transformers' chunk_gated_delta_rule, which computes linear
+attention with PyTorch operations alone."""
 
 
 def _linear(linear: Linear, item: int) -> float:
@@ -252,7 +254,10 @@ def _scores(
 
 
 def operations_kept(shape: TransformerShape, layout: ParallelLayout, item: int) -> float:
-    """Return the bytes that a layer saves with torchtitan's selective activation checkpointing."""
+    """Return the bytes that a layer saves with torchtitan's selective activation checkpointing.
+
+    item: bytes of an element of activations.
+    """
     queries = shape.heads * shape.head
     wide = queries + shape.kv_width + queries + shape.inner + shape.width
     return layout.tokens * item * (shape.width / layout.split + wide / layout.tensor)

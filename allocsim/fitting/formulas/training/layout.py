@@ -1,7 +1,7 @@
 """Sizes of a transformer for the training formulas, and the layout of its training over ranks.
 
-A shape describes one decoder.  Its layers are equal, except that the first `dense_layers` have no
-experts.
+A shape describes one decoder.  Its layers are equal, except that the first `dense_layers` layers
+have no experts.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ class TransformerShape(DecoderSizes):
 
     is_tied: True if the output layer shares the embedding's weights.
     is_gated: True if the MLP has a gate (SwiGLU).
-    norms: norms per layer.
+    norms: number of norms per layer.
     has_biases: True if linear layers and norms have biases.
-    query_bias: True if queries, keys and values have biases and nothing else has.
+    query_bias: True if only queries, keys and values have biases.
     dropout: True if dropout masks are saved after attention and after the MLP.
-    dense_layers: number of layers without experts, assumed to be the first layers. In Llama 4 they
-        are spread over the model, which matters only with pipeline stages.
+    dense_layers: number of layers without experts, which are assumed to come first.  In Llama 4
+        they are spread over the model; this matters only with pipeline stages.
     others: number of a layer's parameters that no other field describes, such as norms of queries.
-    lora: rank of LoRA adapters, 0 to train all parameters.
-    adapted: (inputs, outputs) of each linear module of a layer that has an adapter.
-    adapts_experts: True if experts have adapters, too.
+    lora: rank of LoRA adapters; 0 to train all parameters.
+    adapted: (inputs, outputs) of each linear module of a layer that has a LoRA adapter.
+    adapts_experts: True if experts have LoRA adapters, too.
     norms_at_once: True if each norm is one operation, which saves no copy in 32 bits.
-    views_values: True if a layer's values are a view of one tensor with its queries and keys.
+    views_values: True if a layer's values are a view of a tensor with its queries and keys.
     masked: True if fused attention saves a mask of each sequence, in the type of activations.
-    further: number of other parameters outside the layers, such as those of more embeddings.
-    linear: sizes of linear attention, which replaces attention in this layer, or None.
-    encoder: encoder of the model, or None for a decoder alone.
+    further: number of other parameters outside the layers, such as additional embeddings.
+    linear: sizes of linear attention, if this layer has it in place of attention; else None.
+    encoder: encoder of the model; None for a model without an encoder.
     crosses: True if the layer also attends to the encoder's output.
-    crossing_adapters: number of adapters of the layer whose input is the encoder's output.
-    kinds: sizes of each layer, if layers differ in more than having experts; else empty.
+    crossing_adapters: number of the layer's LoRA adapters whose input is the encoder's output.
+    kinds: shape of each layer, if layers differ in more than having experts; else empty.
     """
 
     is_tied: bool = False
@@ -76,7 +76,7 @@ class TransformerShape(DecoderSizes):
 
     @property
     def adapters(self) -> int:
-        """Number of parameters of all LoRA adapters in a layer."""
+        """Number of parameters in all LoRA adapters of a layer."""
         # An expert's gate and up projection are one tensor, with one adapter.
         of_experts = self.experts * (2 * self.width + 3 * self.expert_inner) * self.adapts_experts
         return self.lora * (sum(map(sum, self.adapted)) + of_experts)
@@ -86,7 +86,7 @@ class TransformerShape(DecoderSizes):
 
     @property
     def attention(self) -> int:
-        """Number of parameters of a layer's attention that tensor parallel ranks divide."""
+        """Number of attention parameters in a layer that are divided over tensor parallel ranks."""
         queries = self.heads * self.head
         if (latent := self.latent) is not None:
             up = (latent.query or self.width) * self.heads * (self.head + latent.turning)
@@ -99,7 +99,7 @@ class TransformerShape(DecoderSizes):
 
     @property
     def mlp(self) -> int:
-        """Number of MLP parameters in a layer without experts; tensor parallel ranks divide it."""
+        """Number of MLP parameters in a layer without experts, before tensor parallel division."""
         return (2 + self.is_gated) * self.width * self.inner + self.inner * self.has_biases
 
     @property
@@ -108,11 +108,11 @@ class TransformerShape(DecoderSizes):
 
     @property
     def shared(self) -> int:
-        """Number of parameters of a layer's shared experts; tensor parallel ranks divide it."""
+        """Number of parameters in a layer's shared experts, before tensor parallel division."""
         return (2 + self.is_gated) * self.width * self.shared_inner
 
     def whole(self, layer: int) -> int:
-        """Return how many parameters of a layer every tensor parallel rank stores in full."""
+        """Return the number of parameters in a layer that each tensor parallel rank has in full."""
         count = self.norms * self.width * (1 + self.has_biases) + self.others
         count += 2 * self.width * self.has_biases
         if (latent := self.latent) is not None:
@@ -140,7 +140,7 @@ class TransformerShape(DecoderSizes):
 
 
 def shape_for(parameters: int) -> TransformerShape:
-    """Return a typical shape of about `parameters` parameters, like the Llama models from 3 on."""
+    """Return a shape with about `parameters` parameters, and the proportions of Llama 3."""
     if not _FEWEST_PARAMETERS <= parameters <= _MOST_PARAMETERS:
         raise ConfigError(
             f"{parameters:,} parameters have no usual shape; expected 1 B to 10,000 B, or a model"
@@ -185,17 +185,18 @@ _STAGES = 3
 class ParallelLayout:
     """Division of a training run over ranks, and its micro-batches.
 
-    tensor, pipeline, data, context, expert: degree of each kind of parallelism: ranks in a group.
-        An expert-parallel group consists of data and context parallel ranks. Each expert is also
-        split by tensor parallelism.
-    chunks: model chunks per pipeline stage, more than 1 for interleaved stages.
+    tensor, pipeline, data, context, expert: degree of each kind of parallelism (number of ranks in
+        a group).  An expert-parallel group consists of data and context parallel ranks.  Each
+        expert is also divided by tensor parallelism.
+    chunks: number of model chunks per pipeline stage; more than 1 for interleaved stages.
     zero: stage of ZeRO, 0 to 3; 1 is Megatron's distributed optimizer, 3 is FSDP.
-    sequence_parallel: True if tensor parallel ranks also split norms and dropout.
+    sequence_parallel: True if the activations of norms and dropout are also divided over tensor
+        parallel ranks.
     recompute: kind of activation checkpointing, one of `RECOMPUTE`.
     flash: True for fused attention, which saves no attention scores.
-    seq: tokens of a sequence.
-    micro_batch: sequences in a micro-batch.
-    micro_batches: micro-batches per training step.
+    seq: number of tokens in a sequence.
+    micro_batch: number of sequences in a micro-batch.
+    micro_batches: number of micro-batches per training step.
     """
 
     tensor: int = 1
@@ -231,22 +232,22 @@ class ParallelLayout:
 
     @property
     def shards(self) -> int:
-        """Number of ranks with the same weights, which ZeRO shards over these ranks."""
+        """Number of ranks that have the same weights, over which ZeRO divides its states."""
         return self.data * self.context
 
     @property
     def expert_shards(self) -> int:
-        """Number of ranks with the same experts, over which ZeRO shards the experts' states."""
+        """Number of ranks that have the same experts, over which ZeRO divides their states."""
         return self.shards // self.expert
 
     @property
     def tokens(self) -> int:
-        """Tokens of a micro-batch on a rank, before tensor parallel ranks split them."""
+        """Number of tokens in a micro-batch on a rank, before tensor parallel division."""
         return -(-self.micro_batch * self.seq // self.context)
 
     @property
     def split(self) -> int:
-        """Number of ranks that divide the activations of norms and dropout (sequence parallel)."""
+        """Number of ranks over which activations of norms and dropout are divided."""
         return self.tensor if self.sequence_parallel else 1
 
     def layers_of(self, stage: int, layers: int) -> range:
@@ -256,10 +257,10 @@ class ParallelLayout:
         return range(first, first + each + (stage < more))
 
     def in_flight(self, stage: int) -> float:
-        """Return the most micro-batches whose activations a pipeline stage stores at a time.
+        """Return the largest number of micro-batches whose activations a pipeline stage stores.
 
-        With the 1F1B schedule it is the number of stages from this one on (Narayanan et al. 2021,
-        section 2.2); interleaved stages store more (Korthikanti et al., 4.2.3).
+        With the 1F1B schedule it is the number of stages from this stage to the last (Narayanan et
+        al. 2021, section 2.2); interleaved stages store more (Korthikanti et al., 4.2.3).
         """
         depth: float = self.pipeline - stage
         if self.chunks > 1:
@@ -269,7 +270,7 @@ class ParallelLayout:
 
 
 def refuse_impossible(shape: TransformerShape, layout: ParallelLayout) -> None:
-    """Raise ConfigError if a model of this shape cannot be divided as `layout` says."""
+    """Raise ConfigError if a model of this shape cannot be divided as `layout` requires."""
     t, p = layout.tensor, layout.pipeline
     is_split = max(t, p, layout.context) > 1
     if shape.encoder is not None and (is_split or layout.recompute not in ("none", "full")):

@@ -1,7 +1,7 @@
 """Peak memory of one rank of parallel training, and the rank with the highest peak.
 
-The peak is at one of these moments: the loss, backward of a layer, of an encoder or of a tied
-embedding, the end of backward, or the optimizer's step.  Only bytes of tensors are counted.
+The peak is at one of these moments: the loss; backward of a layer, of an encoder or of a tied
+embedding; the end of backward; the optimizer's step.  Only the bytes of tensors are counted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from allocsim.fitting.formulas.training.layout import (
 )
 
 _BUCKET = 500_000_000
-"""Elements of DeepSpeed's default buffer for the reduction of gradients."""
+"""Number of elements in DeepSpeed's default buffer for the reduction of gradients."""
 _ALL = 3
 _COPIES = "16-bit copies of weights"
 _ADAPTER = 4
@@ -37,7 +37,11 @@ _ADAPTER = 4
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Parallel training run: the model's shape, its division over ranks, precision, software."""
+    """Parallel training run: a model, its division over ranks, precision and software.
+
+    precision: bytes per parameter and per element of activations.
+    practice: properties of the training software.
+    """
 
     name: str
     shape: TransformerShape
@@ -46,13 +50,13 @@ class Training:
     practice: Practice = FUSED
 
     def rank(self, stage: int) -> Rank:
-        """Return the peak memory of a rank in pipeline stage `stage`, counted from 0."""
+        """Return the peak memory of a rank in the pipeline stage with index `stage`."""
         return self._account(stage).worst()
 
     def worst(self) -> Rank:
-        """Return the memory of the rank with the highest peak of all pipeline stages."""
+        """Return the peak memory of the rank with the highest peak, in any pipeline stage."""
         refuse_impossible(self.shape, self.layout)
-        # Stages between the second and the last hold less of everything than the second.
+        # Each stage between the second and the last needs less memory than the second.
         last = self.layout.pipeline - 1
         return max(map(self.rank, sorted({0, min(1, last), last})), key=lambda each: each.allocated)
 
@@ -60,7 +64,7 @@ class Training:
         return tuple(map(self.rank, range(self.layout.pipeline)))
 
     def least(self) -> int:
-        """Return the least bytes that the first pipeline stage needs, with full checkpointing."""
+        """Return the bytes that the first pipeline stage needs with full checkpointing."""
         account = replace(self, layout=replace(self.layout, recompute="full"))._account(0)
         return sum(part.size for part in (*account.before(), *account.kept()))
 
@@ -98,7 +102,7 @@ class _Account:
 
     def worst(self) -> Rank:
         states, before = tuple(self.states()), self.before()
-        # Backward releases the 16-bit copies.
+        # Backward frees the 16-bit copies.
         after = tuple(part for part in states if part.name != _COPIES)
         kept = tuple(self.kept())
         moments = {
@@ -229,7 +233,7 @@ class _Account:
     # Activations
 
     def kept(self, end: int | None = None) -> Iterator[RankPart]:
-        # Of the layers before `end`, or of all layers.
+        # Activations of the layers before `end`, or of all layers.
         depth = self.layout.in_flight(self.stage)
         tokens, layout = self.layout.tokens, self.layout
         kinds = {layer: n for layer, n in self.kinds.items() if end is None or layer < end}
@@ -289,7 +293,7 @@ class _Account:
             yield from self._gathered_at_ends()
 
     def in_layer(self, layer: int | None = None) -> Iterator[RankPart]:
-        # In the layer that saves most, or in `layer`.
+        # Temporary memory in backward of `layer`; by default, of the layer that saves most.
         shape, layout, item = self.shape, self.layout, self.precision.compute
         layer = max(self.kinds, key=self._whole) if layer is None else layer
         shape = shape.of_layer(layer)
@@ -372,7 +376,7 @@ class _Account:
             yield from self._gathered_at_ends()
 
     def _gathered_at_ends(self) -> Iterator[RankPart]:
-        # Micro-batches of a pipeline follow each other closely: all weights stay gathered.
+        # In a pipeline, all weights stay gathered, because the next micro-batch follows at once.
         if self.layout.pipeline == 1:
             yield self._gathered(self.edges, "embeddings and output layer, gathered")
             return
