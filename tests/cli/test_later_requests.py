@@ -20,20 +20,27 @@ def answer(outcome: Any) -> str:
     return " ".join(outcome.out.split())
 
 
-@pytest.mark.parametrize("command", ["explain", "replay", "tune", "risk"])
+TUNE = ("tune", "--try", "expandable_segments:True")
+RISK = ("risk", "--try", "expandable_segments:True")
+
+
+@pytest.mark.parametrize("command", [("explain",), ("replay",), TUNE, RISK])
 def test_first_screens_say_that_later_requests_are_not_proved(
-    cli: Cli, traces: Path, command: str
+    cli: Cli, traces: Path, command: tuple[str, ...]
 ) -> None:
-    shown = answer(cli(command, traces / "gpt2-ragged-oom-torch2.15.pickle.gz"))
+    shown = answer(cli(*command, traces / "gpt2-ragged-oom-torch2.15.pickle.gz"))
     assert CAVEAT in shown
     assert "Held by" in shown
 
 
-@pytest.mark.parametrize("command", ["tune", "risk"])
-def test_recordings_without_an_error_have_no_caveat(cli: Cli, traces: Path, command: str) -> None:
-    assert "Later requests" not in answer(cli(command, traces / "gpt2-ragged-torch2.15.pickle.gz"))
+@pytest.mark.parametrize("command", [TUNE, RISK])
+def test_recordings_without_an_error_have_no_caveat(
+    cli: Cli, traces: Path, command: tuple[str, ...]
+) -> None:
+    path = traces / "gpt2-ragged-torch2.15.pickle.gz"
+    assert "Later requests" not in answer(cli(*command, path))
 
 
 def test_the_smallest_device_has_the_caveat_if_no_setting_helps(cli: Cli, traces: Path) -> None:
-    shown = answer(cli("risk", traces / "gpt2-expandable-oom-torch2.15.pickle.gz"))
+    shown = answer(cli(*RISK, traces / "gpt2-expandable-oom-torch2.15.pickle.gz"))
     assert "Later requests are not proved" in shown

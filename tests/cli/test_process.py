@@ -123,9 +123,9 @@ def test_command_about_a_run_does_not_load_the_models_of_fit(
     ("words", "others"),
     [
         (["gpt2", "--gpu", "H100"], {"allocsim.replaying.capacity", "allocsim.replaying.trial"}),
-        (["Llama-3-8B", "--gpu", "RTX 3090", "--lora", "16"], set()),
+        (["Qwen2.5-0.5B", "--device-memory", "3GiB", "--lora", "16"], set()),
         (
-            ["Llama-3.1-70B", "--gpu", "H100", "--serve"],
+            ["Qwen2.5-0.5B", "--gpu", "H100", "--serve"],
             {"allocsim.fitting.parallel", "allocsim.fitting.formulas.training"},
         ),
     ],

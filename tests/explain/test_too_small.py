@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ RAGGED = Path(__file__).parents[2] / "traces" / "gpt2-ragged-torch2.15.pickle.gz
 FREED_EARLIER = "empty-cache every 1 steps"
 
 
+@cache
 def explained(device_memory: int) -> DeviceExplanation:
     _, (device,) = explain_recording(load(RAGGED), device_memory=device_memory)
     return device

@@ -69,6 +69,7 @@ def test_a_run_on_a_card_with_equal_requests_is_known_for_a_larger_one(
         peak_by_law(question, find_gpu("H100"), known=found.unlimited)
 
 
+@pytest.mark.slow
 def test_every_change_by_law_completes_beside_the_largest_context() -> None:
     found = advice_on(task("Llama-3-8B", lora=16))
     four_bits = "--checkpointing --quant nf4-double"
@@ -173,9 +174,10 @@ def test_changes_are_tried_by_programs_where_programs_answer(
 
 
 def test_the_screen_and_the_json_have_the_changes(cli: Cli) -> None:
-    command = ("fit", "Llama-3-8B", "--lora", "16", "--gpu", "RTX 4090", "--engine", "laws")
+    small = ("Qwen2.5-0.5B", "--device-memory", "3GiB")
+    command = ("fit", *small, "--lora", "16", "--engine", "laws")
     text = cli(*command).out
-    assert "Make it fit     --checkpointing: 18.09 GiB, same updates" in text
+    assert "Make it fit     --checkpointing: 2.91 GiB, same updates" in text
     assert len(text.splitlines()) <= 22
     document = json.loads(cli(*command, "--json").out)
     assert document["changes"][0]["options"] == "--checkpointing"
