@@ -225,7 +225,7 @@ class Evidence:
 
     @cached_property
     def ends_and_next_begins(self) -> tuple[_Column, _Column]:
-        """For each block, the entry where its forward pass ends, and where the next one begins.
+        """Entries at which each block's forward pass ends, and at which the next one begins.
 
         The forward pass of a block is the latest that began before the block's allocation.
         """
@@ -240,7 +240,7 @@ class Evidence:
 
     @cached_property
     def from_before(self) -> tuple[_Mask, _Mask]:
-        """Two masks for blocks from before the recording: its parameters, and its optimizer state.
+        """Two masks for blocks from before the recording: parameters, and optimizer state.
 
         If there are n gradients of a size, n blocks of that size are taken for parameters, and the
         next n or 2n blocks for optimizer state if an optimizer runs.  These blocks must not be

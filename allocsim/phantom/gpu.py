@@ -156,8 +156,8 @@ def context_range(gpu: Gpu) -> tuple[int, int]:
 def context_seen(gpu: Gpu) -> tuple[int, int]:
     """Return the range (low, high) of context sizes seen on real GPUs, adjusted to `gpu`, in bytes.
 
-    The adjustment is for the number of threads of `gpu`.  It is left out if `gpu.context_memory` is
-    0.
+    The adjustment accounts for the stacks of the threads that `gpu` runs at once.  If
+    `gpu.context_memory` is 0, the range is not adjusted.
     """
     if not gpu.context_memory:
         return CONTEXT_MEMORY_SEEN

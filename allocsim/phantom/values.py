@@ -331,7 +331,7 @@ class Values:
 
 
 class _UnknownError(Exception):
-    """Exception raised if an operator's input has unknown contents, so it cannot be computed."""
+    """Exception for an operator whose result cannot be computed, because an input is unknown."""
 
 
 class _Telling:

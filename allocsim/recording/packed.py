@@ -200,10 +200,7 @@ class Packed:
 
 
 class PackedReader:
-    """Converter from `Packed` columns to `Trace` columns; each field can be read only once.
-
-    The methods do for `Packed` what those of columns._ColumnReader do for other entries.
-    """
+    """Converter from `Packed` columns to `Trace` columns; each field can be read only once."""
 
     __slots__ = ("names", "_entries", "_path", "_where")
 

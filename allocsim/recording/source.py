@@ -225,7 +225,7 @@ _PACKED = (".gz", ".xz", ".zst", ".zip")
 def recordings_in(folder: Path) -> list[Path]:
     """Return the paths of recordings in `folder` and its subfolders, sorted by path.
 
-    The names of the files decide.  Return [] if there is no such folder.
+    Recordings are recognised by the endings of their names.  Return [] if there is no such folder.
     """
     found = [
         path

@@ -41,8 +41,8 @@ from allocsim.units import MIB
 _SORTED = (37, 40)
 """Minimum and maximum bytes per logit while PyTorch sorts the logits to sample a token."""
 _KERNEL, _OTHER_KERNEL = (13, 15), (6, 15)
-"""Minimum and maximum bytes per logit on GPUs that FlashInfer's sampling kernel supports, and on
-other GPUs."""
+"""Minimum and maximum bytes per logit while a token is sampled, on GPUs that FlashInfer's sampling
+kernel supports, and on other GPUs."""
 _FLASHINFER = (8, 0)
 _FIRST_KERNEL, _LAST_SORTED = (0, 16), (0, 16)
 _A_GRAPH = (MIB, 65 * MIB)
@@ -232,7 +232,7 @@ class _Start:
 
     @property
     def _needs_no_more(self) -> bool:
-        """True if activations and CUDA graphs are at most those of the logged start."""
+        """True if activations and CUDA graphs need no more memory than in the logged start."""
         return all(each <= before for each, before in zip(*self._loads, strict=True))
 
     def with_options(self, **given: float | None) -> _Start:

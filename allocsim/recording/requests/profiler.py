@@ -67,9 +67,9 @@ class _Read:
 
 
 def is_profiler_trace(data: bytes) -> bool:
-    """Return True for JSON text that begins a profiler's trace.
+    """Return True if a JSON text is a profiler's trace.
 
-    It is a dictionary with traceEvents, or a list of events.
+    A trace is a dictionary with the key traceEvents, or a list of events.
     """
     return _EVENTS.search(data) is not None or _BARE.match(data) is not None
 

@@ -103,7 +103,8 @@ class Network:
     def repeated(self, count: int) -> range:
         """Return the indices of the layers to simulate if the network has `count` equal layers.
 
-        These are two layers, whose peak is that of all; without an allocator, they are all layers.
+        With an allocator, these are the first two, because two layers have the same peak as all.
+        Without an allocator, these are all layers.
         """
         return range(count if self.gpu is None else min(count, 2))
 

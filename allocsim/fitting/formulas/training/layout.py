@@ -173,8 +173,8 @@ RECOMPUTE = ("none", "selective", "ops", "full")
 
 none: none are recomputed.
 selective: the core of attention, with its scores, is recomputed, as by Megatron's "selective".
-ops: all but the outputs of attention and of every second matrix product are recomputed, as by
-    torchtitan's "selective".
+ops: all activations are recomputed, except outputs of attention and of every second matrix product,
+    as by torchtitan's "selective".
 full: each layer is recomputed from its input.
 """
 _MOST = 1 << 20
