@@ -9,7 +9,7 @@ pool, find_split_merge (blocks and segments), allocator (the calls of torch.cuda
 No module reads a clock, a file, the environment or a random source, and none prints.
 """
 
-from allocsim.core.allocator import CachingAllocator, CallCounts
+from allocsim.core.allocator import CachingAllocator
 from allocsim.core.arena import AddressEvent, AddressEventKind, Arena
 from allocsim.core.block import Block
 from allocsim.core.columns import Column, step_rows
@@ -71,7 +71,7 @@ from allocsim.core.journal import (
 )
 from allocsim.core.option_string import BadOptionError
 from allocsim.core.option_string import parse as parse_conf
-from allocsim.core.options import OPTIONS, Option, Role
+from allocsim.core.options import OPTIONS, Role
 from allocsim.core.pending import RequestedFree
 from allocsim.core.releases import (
     NEWEST,
@@ -88,15 +88,15 @@ from allocsim.core.stats import SavedBytes, Stat
 __all__ = [
     "ADDRESS_CHUNK", "ADDRESS_POLICIES", "AddressEvent", "AddressEventKind", "Arena",
     "AllocatorConfig", "BRIEF", "BadOptionError", "Block", "CachingAllocator", "ReplayAllocator",
-    "CallCounts", "Column", "DRIVER_RANGES", "Device", "FREE", "FREE_COMPLETED", "FREE_REQUESTED",
-    "Folder", "FreeBlockOrder", "GroupMoves", "HashOrder", "HostStatNames", "IS_COMPILED",
-    "Journal", "LARGE_BUFFER", "MALLOC", "MAX_REQUEST", "MIN_BLOCK_SIZE", "MIN_LARGE_ALLOC",
-    "SavedBytes", "Moves", "NEWEST", "NO_DIVISIONS", "N_ROUNDUP_INTERVALS", "OPTIONS", "Option",
-    "PAGE", "StepRow", "RELEASES", "ROUNDUP_FIRST_BIT", "ROUND_LARGE", "Release", "Role",
-    "RoundedSizes", "SHORT", "SMALL_BUFFER", "SMALL_SIZE", "RequestedFree", "Stat", "TraceEntry",
-    "UNLIMITED", "UNLIMITED_DEVICE", "Witnessed", "Work", "allocated_block", "decode_long",
-    "decode_short", "decode_wait", "fingerprint", "find_release", "fold_records", "free_blocks",
-    "garbage", "handle_sizes", "helping_pools", "finds_free_block", "largest_request", "mapped_for",
+    "Column", "DRIVER_RANGES", "Device", "FREE", "FREE_COMPLETED", "FREE_REQUESTED", "Folder",
+    "FreeBlockOrder", "GroupMoves", "HashOrder", "HostStatNames", "IS_COMPILED", "Journal",
+    "LARGE_BUFFER", "MALLOC", "MAX_REQUEST", "MIN_BLOCK_SIZE", "MIN_LARGE_ALLOC", "SavedBytes",
+    "Moves", "NEWEST", "NO_DIVISIONS", "N_ROUNDUP_INTERVALS", "OPTIONS", "PAGE", "StepRow",
+    "RELEASES", "ROUNDUP_FIRST_BIT", "ROUND_LARGE", "Release", "Role", "RoundedSizes", "SHORT",
+    "SMALL_BUFFER", "SMALL_SIZE", "RequestedFree", "Stat", "TraceEntry", "UNLIMITED",
+    "UNLIMITED_DEVICE", "Witnessed", "Work", "allocated_block", "decode_long", "decode_short",
+    "decode_wait", "fingerprint", "find_release", "fold_records", "free_blocks", "garbage",
+    "handle_sizes", "helping_pools", "finds_free_block", "largest_request", "mapped_for",
     "parse_conf", "pool_hash", "pool_of_requests", "returnable_bytes", "returnable_pools",
     "served_once_free", "small_places", "step_rows", "stream_hash", "would_serve",
 ]  # fmt: skip

@@ -67,7 +67,6 @@ if TYPE_CHECKING:
         GENERATOR_QUANTS,
         OPTIMIZERS,
         PARALLEL,
-        QUANTS,
         STARTS,
         Task,
         lengths_of,
@@ -82,8 +81,8 @@ __all__ = [
     "CUDNN_NOTE", "Change", "Configured", "DTYPES", "EAGER_NOTE", "EXPERTS_NOTE", "Estimate",
     "Fewest", "Fit", "Frontier", "GENERATORS", "GENERATOR_QUANTS", "GpuCount", "Largest",
     "LawModel", "MASK_NOTE", "OPTIMIZERS", "Opening", "PARALLEL", "PageLaws", "Phase", "Planned",
-    "QUANTS", "RESERVED_SEEN", "Ran", "ReadConfig", "SIZES", "STARTS", "Served", "Sharded",
-    "Started", "TORCHVISION", "Task", "TriedSize", "WARNING", "advise", "estimate", "fewest",
+    "RESERVED_SEEN", "Ran", "ReadConfig", "SIZES", "STARTS", "Served", "Sharded", "Started",
+    "TORCHVISION", "Task", "TriedSize", "WARNING", "advise", "estimate", "fewest",
     "fewest_checkpointed", "find_layouts", "fit", "fit_cards", "fit_command", "frontier", "held_of",
     "largest", "law_cards", "law_families", "law_models", "law_programs", "lengths_of", "model_of",
     "most_positions", "opening_at", "page_laws", "precision_of", "program_of", "read_config",
@@ -110,7 +109,7 @@ _HOMES = {
     "run_result": "Ran run_program",
     "serving": "Served held_of serve",
     "serving_program": "Phase Started start start_largest",
-    "task": "ATTENTION DTYPES EAGER_NOTE GENERATOR_QUANTS OPTIMIZERS PARALLEL QUANTS STARTS Task "
+    "task": "ATTENTION DTYPES EAGER_NOTE GENERATOR_QUANTS OPTIMIZERS PARALLEL STARTS Task "
     "lengths_of usual_attention usual_lengths usual_values",
     "training_input": "shape_of",
 }

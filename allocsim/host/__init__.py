@@ -5,16 +5,6 @@ of that size, or else a new block from the driver.  Source: semantics 13.
 """
 
 from allocsim.host.allocator import CachingHostAllocator
-from allocsim.host.recorded import (
-    Growth,
-    GrowthCause,
-    HostCourse,
-    HostTotals,
-    follow,
-    state_after,
-)
+from allocsim.host.recorded import Growth, GrowthCause, HostCourse, follow, state_after
 
-__all__ = [
-    "CachingHostAllocator", "Growth", "GrowthCause", "HostCourse", "HostTotals", "follow",
-    "state_after",
-]  # fmt: skip
+__all__ = ["CachingHostAllocator", "Growth", "GrowthCause", "HostCourse", "follow", "state_after"]

@@ -21,13 +21,7 @@ if TYPE_CHECKING:
         digest_of,
         find_compiler,
     )
-    from allocsim.phantom.engines import (
-        DriverCharges,
-        Starter,
-        charges_of,
-        described_model,
-        starter_of,
-    )
+    from allocsim.phantom.engines import DriverCharges, charges_of, described_model, starter_of
     from allocsim.phantom.gpu import (
         CARDS,
         CONTEXT_MEMORY_SEEN,
@@ -53,7 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CARDS", "COMMON_OPTIONS", "CONTEXT_MEMORY_SEEN", "DriverCharges", "Gpu", "Limits", "ORIGIN",
-    "ProcessRecording", "Recorded", "RecordedProgram", "STUB", "Starter", "Stubs", "THREAD_STACK",
+    "ProcessRecording", "Recorded", "RecordedProgram", "STUB", "Stubs", "THREAD_STACK",
     "TorchInstall", "Wheel", "begin_to_find_torch", "build_once", "build_stubs", "cached_wheel",
     "charges_of", "compile_source", "context_range", "context_seen", "described_model", "digest_of",
     "fetch_wheel", "find_compiler", "find_gpu", "find_torch", "full_version", "has_gpu",
@@ -63,7 +57,7 @@ __all__ = [
 _HOMES = {
     "build": "COMMON_OPTIONS ORIGIN STUB Stubs build_once build_stubs compile_source digest_of "
     "find_compiler",
-    "engines": "DriverCharges Starter charges_of described_model starter_of",
+    "engines": "DriverCharges charges_of described_model starter_of",
     "gpu": "CARDS CONTEXT_MEMORY_SEEN THREAD_STACK Gpu Limits context_range context_seen find_gpu "
     "limits_of named_gpu",
     "installs": "TorchInstall begin_to_find_torch find_torch",

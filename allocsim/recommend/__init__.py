@@ -4,7 +4,6 @@ from allocsim.recommend.offer import (
     Bar,
     Cost,
     Costs,
-    DriverTimes,
     Offer,
     cost_of,
     driver_time,
@@ -22,7 +21,6 @@ from allocsim.recommend.rule import (
     recommend,
 )
 from allocsim.recommend.settings_to_try import (
-    UNTRIED,
     Overflow,
     allows_expandable,
     applicable_settings,
@@ -37,9 +35,8 @@ from allocsim.recommend.settings_to_try import (
 )
 
 __all__ = [
-    "Bar", "Case", "Cost", "Costs", "DriverTimes", "MIN_SAVING_DIVISOR", "Offer", "Overflow",
-    "Recommendation", "UNTRIED", "WhyNot", "allows_expandable", "applicable_settings", "candidates",
-    "choose", "cost_of", "driver_time", "entries_left", "front", "is_fitted", "is_hopeless",
-    "late_peak", "overflow_of", "proposals", "read_costs", "recommend", "rescues", "usual_settings",
-    "was_refused",
+    "Bar", "Case", "Cost", "Costs", "MIN_SAVING_DIVISOR", "Offer", "Overflow", "Recommendation",
+    "WhyNot", "allows_expandable", "applicable_settings", "candidates", "choose", "cost_of",
+    "driver_time", "entries_left", "front", "is_fitted", "is_hopeless", "late_peak", "overflow_of",
+    "proposals", "read_costs", "recommend", "rescues", "usual_settings", "was_refused",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from allocsim.recording.provenance import (
     card_memory,
 )
 from allocsim.recording.recording import RELEASES, ROWS, Recording, layout_releases, options_read
-from allocsim.recording.segments import PoolColumn, RecordedSettings, WrongSum, pools_of
+from allocsim.recording.segments import PoolColumn, RecordedSettings, pools_of
 from allocsim.recording.snapshot import read_snapshot
 from allocsim.recording.soundness import (
     Defect,
@@ -62,11 +62,10 @@ __all__ = [
     "Entry", "FileForm", "Defect", "Frame", "FrameInterner", "FrameTable", "HOST", "LONGEST_LOG",
     "LogFigure", "LogFigures", "Mark", "MarkKind", "PoolColumn", "Provenance", "RELEASES",
     "Refusal", "ROWS", "TEXTS", "RecordedSettings", "Recording", "Rewound", "Trace", "Turn",
-    "WrongSum", "card_memory", "completes_at_once", "decoded", "dump_npz", "dump_snapshot",
-    "figures_in", "form_of", "find_defects", "load", "load_host", "options_read", "packed_file",
-    "pools_of", "read_log", "read_snapshot", "recordings_in", "refuse_contradictions",
-    "refuse_overlaps", "refuse_unsound", "layout_releases", "start_state", "trimmed", "write_npz",
-    "write_snapshot",
+    "card_memory", "completes_at_once", "decoded", "dump_npz", "dump_snapshot", "figures_in",
+    "form_of", "find_defects", "load", "load_host", "options_read", "packed_file", "pools_of",
+    "read_log", "read_snapshot", "recordings_in", "refuse_contradictions", "refuse_overlaps",
+    "refuse_unsound", "layout_releases", "start_state", "trimmed", "write_npz", "write_snapshot",
 ]  # fmt: skip
 
 _HOMES = {

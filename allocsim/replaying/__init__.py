@@ -16,7 +16,6 @@ from allocsim.replaying.baseline import (
     with_proof,
 )
 from allocsim.replaying.equivalence import (
-    Effect,
     RequestedSizes,
     effect_of,
     effects_on,
@@ -61,14 +60,14 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "Capacity", "Effect", "OTHER_RELEASE", "Point", "Prepared", "RequestedSizes", "Smallest",
-    "Standing", "StateSource", "Trial", "Trials", "Walk", "Watch", "bytes_of", "can_be_of",
-    "choose_releases", "device_of", "difference_step_by_step", "effect_of", "effects_on",
-    "find_smallest", "is_recorded_device", "large_segments_matter", "pages_needed", "parting_of",
-    "prepare", "prepare_made", "provenance_notes", "replay", "replay_prepared", "requested_of",
-    "rounded_by", "routing_text", "run_as_made", "sizes_at_start", "sizes_in", "sizes_present",
-    "smallest_device", "smallest_fraction", "state_source", "trial_of", "trial_of_run",
-    "unstarted_drive", "with_peaks", "with_proof", "with_range", "workspace_note",
+    "Capacity", "OTHER_RELEASE", "Point", "Prepared", "RequestedSizes", "Smallest", "Standing",
+    "StateSource", "Trial", "Trials", "Walk", "Watch", "bytes_of", "can_be_of", "choose_releases",
+    "device_of", "difference_step_by_step", "effect_of", "effects_on", "find_smallest",
+    "is_recorded_device", "large_segments_matter", "pages_needed", "parting_of", "prepare",
+    "prepare_made", "provenance_notes", "replay", "replay_prepared", "requested_of", "rounded_by",
+    "routing_text", "run_as_made", "sizes_at_start", "sizes_in", "sizes_present", "smallest_device",
+    "smallest_fraction", "state_source", "trial_of", "trial_of_run", "unstarted_drive",
+    "with_peaks", "with_proof", "with_range", "workspace_note",
 ]  # fmt: skip
 
 _HOMES = {

@@ -28,7 +28,7 @@ from allocsim.simulation.plan import (
     longest_period,
     spread,
 )
-from allocsim.simulation.recorded_device import EMPTY_CACHE_WAYS, Hints, RecordedDevice, is_at_start
+from allocsim.simulation.recorded_device import Hints, RecordedDevice, is_at_start
 from allocsim.simulation.result import (
     Deferred,
     DeviceRun,
@@ -56,12 +56,12 @@ from allocsim.simulation.what_if import (
 )
 
 __all__ = [
-    "Addresses", "Change", "Deferred", "DeviceRun", "Drive", "DriverCalls", "EMPTY_CACHE_WAYS",
-    "ENTRIES", "FIRST_ACTIONS", "Fidelity", "GiveUpError", "Hints", "IN_STRING", "LeftOpen",
-    "Mismatch", "Observer", "PAUSE_EVERY", "Parting", "PeakState", "PeakWatch", "Period",
-    "PlacedSteps", "Plan", "Planned", "PlannedAt", "Progress", "RecordedDevice", "Row", "Run",
-    "Setting", "SimulatedOom", "Spill", "SpillWatch", "Start", "StartPeaks", "Step", "StepKind",
-    "Steps", "Timeline", "TimelinePoint", "driver_calls_of", "find_period", "fold",
-    "fold_allocated", "fold_columns", "has_live_blocks", "in_option_string", "is_at_start",
-    "joined", "live_requests", "longest_period", "releases_needed", "rows_of", "spread",
+    "Addresses", "Change", "Deferred", "DeviceRun", "Drive", "DriverCalls", "ENTRIES",
+    "FIRST_ACTIONS", "Fidelity", "GiveUpError", "Hints", "IN_STRING", "LeftOpen", "Mismatch",
+    "Observer", "PAUSE_EVERY", "Parting", "PeakState", "PeakWatch", "Period", "PlacedSteps", "Plan",
+    "Planned", "PlannedAt", "Progress", "RecordedDevice", "Row", "Run", "Setting", "SimulatedOom",
+    "Spill", "SpillWatch", "Start", "StartPeaks", "Step", "StepKind", "Steps", "Timeline",
+    "TimelinePoint", "driver_calls_of", "find_period", "fold", "fold_allocated", "fold_columns",
+    "has_live_blocks", "in_option_string", "is_at_start", "joined", "live_requests",
+    "longest_period", "releases_needed", "rows_of", "spread",
 ]  # fmt: skip

@@ -28,9 +28,7 @@ from allocsim.replaying import Trial, find_smallest, parting_of
 from allocsim.simulation import Progress
 from allocsim.units import format_size
 
-__all__ = [
-    "CardRun", "Colocation", "Failure", "Phase", "PhaseRun", "Program", "Sleep", "Way", "colocate",
-]  # fmt: skip
+__all__ = ["Colocation", "Failure", "PhaseRun", "Program", "Way", "colocate"]
 
 _EXPANDABLE = "expandable_segments:True"
 

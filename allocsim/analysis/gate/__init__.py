@@ -29,8 +29,8 @@ from allocsim.simulation import Drive, Progress, Setting
 from allocsim.units import format_size
 
 __all__ = [
-    "Baseline", "Budget", "LimitCheck", "Gate", "LineGrowth", "HeldBefore", "Measured", "PLACES",
-    "gate", "measured", "read_baseline", "write_baseline",
+    "Baseline", "Budget", "LimitCheck", "Gate", "LineGrowth", "Measured", "PLACES", "gate",
+    "measured", "read_baseline", "write_baseline",
 ]  # fmt: skip
 
 _FORMAT = 1

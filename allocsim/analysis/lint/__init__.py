@@ -15,7 +15,6 @@ from allocsim.analysis.lint.checks import (
     NOTE,
     WARNING,
     Finding,
-    LintRule,
     about_history,
     about_processes,
     found,
@@ -28,7 +27,7 @@ from allocsim.recording import Action, MarkKind, Recording, Trace, find_defects
 from allocsim.replaying import can_be_of, choose_releases, provenance_notes, workspace_note
 from allocsim.state import SegmentState
 
-__all__ = ["CHECKS", "LintRule", "Finding", "Lint", "lint", "lint_conf"]
+__all__ = ["CHECKS", "Finding", "Lint", "lint", "lint_conf"]
 
 _SEVERITIES = (ERROR, WARNING, NOTE)
 _OF_TWO_RUNS = ("overlap", "free_without_allocation", "history")

@@ -17,9 +17,6 @@ from allocsim.errors import RecordingError
 from allocsim.ownership import (
     BY,
     CATEGORIES,
-    RULES,
-    UNKNOWN,
-    CategoryRule,
     Held,
     Moment,
     Scene,
@@ -41,9 +38,9 @@ if TYPE_CHECKING:
     from allocsim.fitting import Fit
 
 __all__ = [
-    "BY", "CATEGORIES", "CategoryRule", "Course", "FlameBox", "FlameGraph", "Holding", "Moment",
-    "RULES", "TopRow", "StackAnswers", "Top", "UNKNOWN", "flame_of", "answers_of_run", "top",
-    "top_host", "top_of_replay", "top_of_run", "top_of_spill", "tops_of_fit",
+    "CATEGORIES", "Course", "FlameBox", "FlameGraph", "Holding", "TopRow", "StackAnswers", "Top",
+    "flame_of", "answers_of_run", "top", "top_host", "top_of_replay", "top_of_run", "top_of_spill",
+    "tops_of_fit",
 ]  # fmt: skip
 
 __getattr__ = lazily(globals(), {"flame": "FlameBox FlameGraph flame_of"})

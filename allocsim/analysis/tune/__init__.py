@@ -34,7 +34,6 @@ from allocsim.recommend import (
     candidates,
     entries_left,
     front,
-    read_costs,
 )
 from allocsim.recording import Recording
 from allocsim.replaying import (
@@ -51,8 +50,8 @@ from allocsim.units import format_size
 from allocsim.workers import Crew
 
 __all__ = [
-    "Costs", "EXHAUSTIVE", "SettingRow", "Tricks", "SavedTrials", "TriedSetting", "Tuning",
-    "read_costs", "read_tried", "tune",
+    "EXHAUSTIVE", "SettingRow", "Tricks", "SavedTrials", "TriedSetting", "Tuning", "read_tried",
+    "tune",
 ]  # fmt: skip
 
 _SHOWN = 8  # number of rows in the table of a notebook

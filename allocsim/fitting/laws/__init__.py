@@ -15,7 +15,7 @@ from allocsim.fitting.laws.law import (
     Requests,
     requests_of,
 )
-from allocsim.fitting.laws.optimizers import OPTIMIZERS, Parameters, Shape, Steps, steps_of
+from allocsim.fitting.laws.optimizers import OPTIMIZERS, Parameters, Steps, steps_of
 from allocsim.fitting.laws.programs import (
     AFTER,
     AGAIN,
@@ -62,9 +62,8 @@ __all__ = [
     "AFTER", "AGAIN", "BEFORE", "BETWEEN", "CLASSIFIERS", "COLUMNS", "Card", "DATA", "DROP",
     "EMPTY_CACHE", "END", "FAMILIES", "FIRST", "FREE", "Family", "Formula", "LAST", "Law",
     "LawRows", "Laws", "MAKE", "OPTIMIZER", "OPTIMIZERS", "Parameters", "ProgramName", "REQUEST",
-    "Repeated", "Requests", "SERVE", "SIZES", "START", "STEP", "Serving", "Shape", "Steps",
-    "TRANSFORMERS", "Training", "Unrolled", "VARIABLES", "ZERO", "attention_splits", "factored_way",
-    "family_of", "find_laws", "installed_transformers", "known_laws", "known_programs", "made_by",
-    "numbers_of", "prompt_regime", "regime_of", "requests_of", "step_regime", "steps_of",
-    "variables_of",
+    "Repeated", "Requests", "SERVE", "SIZES", "START", "STEP", "Serving", "Steps", "TRANSFORMERS",
+    "Training", "Unrolled", "VARIABLES", "ZERO", "attention_splits", "factored_way", "family_of",
+    "find_laws", "installed_transformers", "known_laws", "known_programs", "made_by", "numbers_of",
+    "prompt_regime", "regime_of", "requests_of", "step_regime", "steps_of", "variables_of",
 ]  # fmt: skip

@@ -37,7 +37,7 @@ from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu, context_seen
 from allocsim.report.html import Packer, json_text, stylesheet
 from allocsim.report.layout import fields
 
-__all__ = ["PackedLaws", "calculator_page", "packed_laws"]
+__all__ = ["calculator_page", "packed_laws"]
 
 _PER_ROW = ("kind", "group", "number", "by_copy", "by_copies")
 

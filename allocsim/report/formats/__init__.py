@@ -27,13 +27,10 @@ from allocsim.recording import (
     dump_snapshot,
     packed_file,
 )
-from allocsim.report.formats.perfetto import perfetto_events, write_perfetto
+from allocsim.report.formats.perfetto import write_perfetto
 from allocsim.report.top import speedscope_document
 
-__all__ = [
-    "COLUMNS", "FORMATS", "Format", "convert", "endings", "format_of", "perfetto_events",
-    "write_as",
-]  # fmt: skip
+__all__ = ["COLUMNS", "FORMATS", "Format", "convert", "endings", "format_of", "write_as"]
 
 COLUMNS = (
     "device", "entry", "action", "addr", "size", "stream", "time_us", "pool_id", "device_free",

@@ -4,7 +4,6 @@ from allocsim.fitting.formulas.training.kept import (
     EAGER,
     FUSED,
     MIXED,
-    Practice,
     Precision,
     Rank,
     RankPart,
@@ -19,7 +18,6 @@ from allocsim.fitting.formulas.training.layout import (
 from allocsim.fitting.formulas.training.rank import Training
 
 __all__ = [
-    "EAGER", "FUSED", "MIXED", "ParallelLayout", "Practice", "Precision", "Rank", "RankPart",
-    "Training", "TransformerShape", "kept_of_layer", "refuse_impossible",
-    "shape_for",
+    "EAGER", "FUSED", "MIXED", "ParallelLayout", "Precision", "Rank", "RankPart", "Training",
+    "TransformerShape", "kept_of_layer", "refuse_impossible", "shape_for",
 ]  # fmt: skip
