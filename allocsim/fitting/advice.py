@@ -30,7 +30,7 @@ _HOPELESS = 0.9
 A change is not tried if the lower end of its estimate, times this ratio, exceeds the memory."""
 _LORA = 16
 _UNIT = 64
-"""Shorter sequences are multiples of this number of tokens, smaller images of pixels."""
+"""Distance between the sequence lengths (in tokens) and image sides (in pixels) to try."""
 _TRIALS = {"program": 3, "laws": 7, "formula": 12}
 """Maximum number of trials in a search for a size, such as the batch, for each method to try it."""
 _MOST = 5
