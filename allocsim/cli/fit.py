@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from allocsim.cli.fit_options import Way, gpus_of, refuse_ineffective, task_of, way_of
+from allocsim.cli.fit_options import Way, add_pairs, gpus_of, refuse_ineffective, task_of, way_of
 from allocsim.cli.fit_parallel import add_parallel, run_by_formula
 from allocsim.cli.fit_served import add_serving, refuse_out, run_served, run_started, set_server
 from allocsim.cli.options import (
@@ -150,6 +150,7 @@ def add_to(commands: Commands) -> None:
 
 
 def _add_formats(parser: Parser) -> None:
+    add_pairs(parser)
     add = parser.add_argument
     add("--quant", choices=_QUANTS, help="with --lora: frozen weights in 4 bits (QLoRA); double "
         "quantizes their scales, too; image generators: format of denoiser and T5")  # fmt: skip

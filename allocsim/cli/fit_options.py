@@ -9,11 +9,24 @@ import argparse
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from allocsim.cli.options import UsageError
+from allocsim.cli.options import Parser, UsageError
 
 if TYPE_CHECKING:
     from allocsim.fitting import Task
     from allocsim.phantom import Gpu
+
+_REFERENCES = ("copy", "half-copy", "adapter")
+
+
+def add_pairs(parser: Parser) -> None:
+    add = parser.add_argument
+    add("--reference", choices=_REFERENCES,
+        help="train on pairs of sequences, like DPO, with a reference: a frozen copy of the model, "
+        "one in 16 bits beside weights in 32, or the model without its adapters; --batch counts "
+        "pairs")  # fmt: skip
+    add("--whole-softmax", action="store_true", default=None,
+        help="with --reference: compute the log-softmax of all logits at once, like LLaMA-Factory "
+        "and torchtune, and not for each sequence, like TRL")  # fmt: skip
 
 
 class Way(Enum):
@@ -61,7 +74,7 @@ EFFECTS: dict[str, frozenset[Way]] = {
     **dict.fromkeys(
         ("image", "lengths", "lora_targets", "quant", "channels_last", "parallel"), _RUNS
     ),
-    **dict.fromkeys(("checkpoint_layers", "offload"), _RUNS),
+    **dict.fromkeys(("checkpoint_layers", "offload", "reference", "whole_softmax"), _RUNS),
     **dict.fromkeys(("ranks", "rank"), _RUNS - {Way.FEWEST}),
     **dict.fromkeys(("prompt", "decode"), _MODELS | _SERVERS | {Way.ENGINE}),
     "requests": _MODELS | {Way.TRANSFORMERS, Way.ENGINE},
@@ -238,7 +251,7 @@ _OF_THE_TASK = (
     *("dtype", "optimizer", "batch", "seq", "image", "lengths", "checkpointing", "accumulate"),
     *("lora", "lora_targets", "quant", "offload", "attention", "compiles", "channels_last"),
     *("steps", "prompt", "checkpoint_layers", "decode", "requests", "start", "parallel"),
-    *("ranks", "rank"),
+    *("ranks", "rank", "reference", "whole_softmax"),
 )
 """Options that describe training or serving; each is also the name of a field of `Task`."""
 
@@ -276,6 +289,7 @@ def task_of(arguments: argparse.Namespace) -> Task | None:
 def _refuse_option_of_other_mode(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
     training = {"seq", "optimizer", "checkpointing", "accumulate", "lora", "lora_targets", "steps"}
     training |= {"ranks", "rank", "image", "channels_last", "quant", "checkpoint_layers"}
+    training |= {"reference", "whole_softmax"}
     serving = {"prompt", "decode", "requests"}
     wrong = sorted((training if arguments.serve else serving) & given.keys())
     if wrong:

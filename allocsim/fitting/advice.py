@@ -294,7 +294,7 @@ def _of_training(task: Task, gpu: Gpu, trials: _Trials) -> Iterator[Change | Non
         halves = [replace(each, dtype=half) for each in (task, saved or task, one)]
         yield trials.first(halves, gpu, f"all in {half}")
     if not task.quant and task.parallel != "fsdp" and isinstance(task.model, Configured):
-        adapted = [replace(each, lora=task.lora or _LORA) for each in (task, saved or task, one)]
+        adapted = [_adapted(each) for each in (task, saved or task, one)]
         frozen = [replace(each, quant="nf4-double") for each in adapted]
         if not task.lora:
             yield trials.first([*adapted, *frozen], gpu, "trains adapters only")
@@ -360,6 +360,11 @@ def _checkpointed(task: Task) -> Task | None:
     return replace(task, checkpointing=True) if can else None
 
 
+def _adapted(task: Task) -> Task:
+    reference = "adapter" if task.reference and not task.lora else task.reference
+    return replace(task, lora=task.lora or _LORA, reference=reference)
+
+
 def _in_8_bits(task: Task | None) -> Task | None:
     if task is None or task.lora or not task.optimizer.startswith("adamw"):
         return None
@@ -375,7 +380,10 @@ def _smaller(task: Task) -> Iterator[Task]:
 
 _NAMES = {
     **{name: f"--{name}" for name in ("dtype", "optimizer", "batch", "accumulate", "lora", "seq")},
-    **{name: f"--{name}" for name in ("prompt", "attention", "ranks", "quant", "image")},
+    **{
+        name: f"--{name}"
+        for name in ("prompt", "attention", "ranks", "quant", "image", "reference")
+    },
 }
 
 

@@ -200,7 +200,15 @@ def _sizes_of(model: Model) -> dict[str, int]:
 
 def _without_law(task: Task) -> Iterator[str]:
     usual = {each.name: each.default for each in fields(Task)}
-    for name in ("accumulate", "compiles", "parallel", "lengths", "quant", "checkpoint_layers"):
+    for name in (
+        "accumulate",
+        "compiles",
+        "parallel",
+        "lengths",
+        "quant",
+        "checkpoint_layers",
+        "reference",
+    ):
         if getattr(task, name) != usual[name]:
             yield f"{name} {getattr(task, name)!r}"
     if task.attention == "flash" or (task.attention == "eager" and task.model.sees):

@@ -6,13 +6,13 @@ decides the defaults of absent keys and what `bf16: true` means.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from allocsim.errors import ConfigError
+from allocsim.fitting.config_file import parsed_file
 from allocsim.fitting.config_keys import (
     ALONE,
     ATTENTION,
@@ -35,7 +35,7 @@ from allocsim.fitting.config_keys import (
     UNCOUNTED,
     WHOLE,
 )
-from allocsim.fitting.model import bytes_of_config, flattened
+from allocsim.fitting.model import flattened
 
 WARNING = "warning: "
 """Prefix of a sentence that is shown before the verdict."""
@@ -89,7 +89,7 @@ def read_config(path: str | Path) -> ReadConfig:
     Raises ConfigError if the configuration has no key that becomes an option.
     """
     file = Path(path)
-    flat = dict(flattened(_parsed(file)))
+    flat = dict(flattened(parsed_file(file)))
     reader = _Reader(flat)
     for key, before in FILES.items():
         reader.read_further(file, key, before)
@@ -108,39 +108,12 @@ def read_config(path: str | Path) -> ReadConfig:
     )
 
 
-def _parsed(file: Path) -> Mapping[str, Any]:
-    data = bytes_of_config(file)
-    found = _as_json(data) if file.suffix == ".json" else _as_yaml(data, file)
-    if not isinstance(found, dict):
-        raise ConfigError(f"{file} is no configuration; expected JSON or YAML with keys and values")
-    return found
-
-
-def _as_json(data: bytes) -> Any:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _as_yaml(data: bytes, file: Path) -> Any:
-    try:
-        import yaml  # noqa: PLC0415
-    except ImportError:
-        raise ConfigError(
-            f"{file} needs PyYAML; pip install 'allocsim[yaml]', or convert it to JSON"
-        ) from None
-    try:
-        return yaml.safe_load(data)
-    except (yaml.YAMLError, RecursionError):
-        return None
-
-
 class _Reader:
     """Converter of a configuration's keys to options of `fit`.
 
     flat: dictionary from keys of the configuration to values; a dot separates nested keys.
     used, notes, tool, assumed, warnings, per_example, files: as in `ReadConfig`.
+    reference: "copy" or "adapter" for a training on pairs with a reference, such as DPO, else "".
     """
 
     def __init__(self, flat: dict[str, Any]) -> None:
@@ -150,6 +123,7 @@ class _Reader:
         self.assumed: dict[str, str] = {}
         self.warnings: list[str] = []
         self.per_example = 1
+        self.reference = ""
         self.files: list[str] = []
         self.tool = next((name for name, keys in TOOLS.items() if flat.keys() & set(keys)), "")
 
@@ -165,7 +139,7 @@ class _Reader:
         places = [folder / name for folder in file.absolute().parents[:4]]
         try:
             found = next((each for each in places if each.is_file()), Path(name))
-            self.flat |= flattened(_parsed(found), before)
+            self.flat |= flattened(parsed_file(found), before)
         except ConfigError as error:
             self.warnings.append(f"{key}: {error}, so what it decides is not counted")
         else:
@@ -204,6 +178,11 @@ class _Reader:
         stage = self.take("zero_optimization.stage", "deepspeed_config.zero_stage")
         if (dtype := self.dtype(stage, has_lora=has_lora)) is not None:
             yield "dtype", dtype
+        if self.reference:
+            is_half = stage is not None or self.tool == FACTORY
+            yield "reference", "half-" * (is_half and self.reference == "copy") + self.reference
+            if self.tool in (FACTORY, "torchtune"):
+                yield "whole_softmax", True
         if (parallel := self.parallel(stage)) is not None:
             yield "parallel", parallel
             ranks = self.take(*RANKS)
@@ -372,27 +351,29 @@ class _Reader:
         return ""
 
     def sequences(self, has_lora: bool) -> int:
-        """Return the number of sequences in each example, and warn about memory not counted."""
+        """Return the number of sequences in each example, and report what is counted.
+
+        A task counts pairs itself if it has a reference.
+        """
         method = self.method()
         if not method:
             return 1
+        name, is_before = method.upper(), self.take("precompute_ref_log_probs") is not None
         if method not in (*REFERRING, *ALONE):
             self.warnings.append(
-                f"{method.upper()} is answered as supervised training, which is too low: "
+                f"{name} is answered as supervised training, which is too low: "
                 f"{UNCOUNTED.get(method, 'generation, and reference and reward models are')} "
                 "not counted"
             )
             return 1
-        counted = "(--batch counts pairs, --find batch sequences)"
-        pairs = f"{method.upper()} is answered as supervised training on pairs {counted}"
-        has_reference = self.take("ref_model", "rl_adapter_ref_model") or not has_lora
-        if method in ALONE:
-            self.notes.append(pairs)
-        elif self.take("precompute_ref_log_probs"):
-            self.notes.append(f"{pairs}; the reference is computed before")
-        else:
-            weights = "the weights of a frozen reference model and " if has_reference else ""
-            self.warnings.append(
-                f"{pairs}, which is too low: {weights}the reference's logits are not counted"
-            )
+        if method in REFERRING and not is_before:
+            is_copy = self.take("ref_model", "rl_adapter_ref_model") is not None or not has_lora
+            self.reference = "copy" if is_copy else "adapter"
+            what = "a frozen copy of the model" if is_copy else "the model without its adapters"
+            self.notes.append(f"{name} is computed with {what} as reference; a batch counts pairs")
+            return 1
+        self.notes.append(
+            f"{name} is answered as supervised training on pairs (--batch counts pairs, --find "
+            f"batch sequences){'; the reference is computed before' * is_before}"
+        )
         return 2

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from allocsim.errors import ConfigError
 from allocsim.fitting.model import IMAGES, Classifier, Configured, UserModel
+from allocsim.fitting.pairs_program import has_autocast, loss_of_pairs
 from allocsim.fitting.task import ATTENTION, OPTIMIZERS, Task
 
 _INDENT = "    "
@@ -147,6 +148,7 @@ def _model(task: Task) -> Iterator[str]:
     if task.is_training:
         yield from _adapters(task)
     yield from _sharding(task)
+    yield from _reference(task, device)
     if task.compiles:
         yield "model = torch.compile(model)"
     if task.start == "clean":
@@ -215,8 +217,30 @@ def _adapters(task: Task) -> Iterator[str]:
         yield f"targets = {targets!r}"
         sizes = f"r={task.lora}, lora_alpha={2 * task.lora}"
         yield f"model = get_peft_model(model, LoraConfig({sizes}, target_modules=targets))"
+        if task.reference == "adapter":
+            yield "adapted = model"
         if task.checkpointing:
             yield "model.enable_input_require_grads()"
+
+
+def _reference(task: Task, device: str) -> Iterator[str]:
+    # DPO trains without dropout.
+    if not task.reference:
+        return
+    yield "for each in model.modules():"
+    yield "    if isinstance(each, torch.nn.Dropout):"
+    yield "        each.p = 0.0"
+    if task.reference_dtype is None:
+        return
+    assert isinstance(task.model, Configured)
+    attention = f'attn_implementation="{ATTENTION[task.attention]}"'
+    yield f'with torch.device("{device}"):'
+    yield f"    reference = {task.model.head}.from_config("
+    yield f"        config, dtype=torch.{task.reference_dtype}, {attention}"
+    yield "    )"
+    yield "reference.requires_grad_(False).eval()"
+    if task.parallel == "fsdp":
+        yield from _sharded("reference", task)
 
 
 def _sharding(task: Task) -> Iterator[str]:
@@ -224,21 +248,25 @@ def _sharding(task: Task) -> Iterator[str]:
         yield "model = DistributedDataParallel(model, device_ids=[0])"
     if task.parallel != "fsdp":
         return
-    policy = ""
     if task.autocast_dtype is not None:
         yield "policy = MixedPrecisionPolicy("
         yield f"    param_dtype=torch.{task.autocast_dtype}, reduce_dtype=torch.float32"
         yield ")"
-        policy = ", mp_policy=policy"
+    yield from _sharded("model", task)
+
+
+def _sharded(model: str, task: Task) -> Iterator[str]:
+    policy = "" if task.autocast_dtype is None else ", mp_policy=policy"
     if task.model.has_encoder:
         yield "kind = GradientCheckpointingLayer"
-        yield "layers = [each for each in model.modules() if isinstance(each, kind)]"
+        yield f"layers = [each for each in {model}.modules() if isinstance(each, kind)]"
     else:
         yield "lists = (torch.nn.ModuleList, torch.nn.Sequential)"
-        yield "layers = max((each for each in model.modules() if isinstance(each, lists)), key=len)"
-    yield "for part in (*layers, model):"
+        found = f"each for each in {model}.modules() if isinstance(each, lists)"
+        yield f"layers = max(({found}), key=len)"
+    yield f"for part in (*layers, {model}):"
     yield f"    fully_shard(part{policy})"
-    yield 'model.to_empty(device="cuda")'
+    yield f'{model}.to_empty(device="cuda")'
 
 
 def _training(task: Task) -> Iterator[str]:
@@ -251,6 +279,8 @@ def _training(task: Task) -> Iterator[str]:
         yield from _batch(task, str(task.seq))
     else:
         yield f"lengths = {list(task.lengths)}"
+    if task.reference:
+        yield from loss_of_pairs(task)
     yield f"for step in range({task.steps}):"
     if task.accumulate > 1:
         yield f"{_INDENT}for _ in range({task.accumulate}):"
@@ -260,7 +290,7 @@ def _training(task: Task) -> Iterator[str]:
         for line in _batch(task, f"max(lengths[:{task.batch}])"):
             yield deep + line
     loss = _loss(task)
-    if task.autocast_dtype is not None and task.parallel != "fsdp":
+    if has_autocast(task) and not task.reference:
         yield f'{deep}with torch.autocast("cuda", dtype=torch.{task.autocast_dtype}):'
         yield f"{deep}{_INDENT}loss = {loss}"
     else:
@@ -275,7 +305,7 @@ def _training(task: Task) -> Iterator[str]:
 
 
 def _batch(task: Task, length: str) -> Iterator[str]:
-    model, batch, side = task.model, task.batch, task.image
+    model, batch, side = task.model, task.sequences, task.image
     if isinstance(model, UserModel):
         yield "if batch is None:"
         yield "    vocabulary = model.config.vocab_size"
@@ -305,6 +335,8 @@ def _classes(task: Task) -> str:
 
 def _loss(task: Task) -> str:
     model = task.model
+    if task.reference:
+        return "loss_of_pairs()"
     if isinstance(model, UserModel):
         return "loss_of(batch)"
     if isinstance(model, Classifier):

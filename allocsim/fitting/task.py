@@ -49,6 +49,12 @@ STARTS = ("clean", "made")
 clean: the model is loaded; then unused memory is released and PyTorch's peaks are reset.
 made: the model is built on the device, and the peaks include the memory of the construction.
 """
+REFERENCES = ("copy", "half-copy", "adapter")
+"""References of a training on pairs of sequences (DPO).
+
+A frozen copy of the model in the type of the weights, or of torch.autocast, or the model with its
+LoRA adapters disabled.
+"""
 PARALLEL = ("fsdp", "ddp")
 """Ways to train on several GPUs: FSDP2, with each layer sharded separately, or DDP."""
 _EAGER = ("gemma2", "gpt_oss")
@@ -71,6 +77,7 @@ _NAMED = {
     "quant": ("", *GENERATOR_QUANTS),
     "start": STARTS,
     "parallel": ("", *PARALLEL),
+    "reference": ("", *REFERENCES),
 }
 """Allowed values of each field of `Task` that has a fixed set of values."""
 _MOST = 1 << 24
@@ -86,10 +93,9 @@ class Task:
     """Model and its work, training or serving, whose memory `fit` predicts.
 
     is_training: True for training, False for serving.
-    dtype: precision, a key of `DTYPES`.
-    optimizer: a key of `OPTIMIZERS`.
+    dtype, optimizer: precision, a key of `DTYPES`, and optimizer, a key of `OPTIMIZERS`.
     attention: a key of `ATTENTION`; default: the implementation that transformers chooses.
-    batch: number of sequences or images in a batch of one GPU.
+    batch: sequences, pairs of sequences (with `reference`) or images in a batch of one GPU.
     seq: tokens of a training sequence.
     image: side of an image in pixels; default: 224, or the side that an image generator was
         trained with.
@@ -102,6 +108,8 @@ class Task:
     lora_targets: names of the modules with adapters, empty for all linear modules.
     quant: format of the frozen weights of linear modules, one of `QUANTS`, or "" for `dtype`; for
         an image generator one of `GENERATOR_QUANTS`.
+    reference: one of `REFERENCES` for a training on pairs of sequences, such as DPO, or "".
+    whole_softmax: True if such a training computes the log-softmax of all logits at once.
     offload: True to keep only the running network of an image generator on the card.
     compiles: True to compile the model.
     channels_last: True for images and weights in the channels-last memory format.
@@ -128,6 +136,8 @@ class Task:
     lora: int = 0
     lora_targets: tuple[str, ...] = ()
     quant: str = ""
+    reference: str = ""
+    whole_softmax: bool = False
     offload: bool = False
     attention: str = ""
     compiles: bool = False
@@ -185,6 +195,13 @@ class Task:
         is_of_transformers = isinstance(model, Configured)
         if not self.is_training and not (isinstance(model, Configured) and model.writes):
             raise ConfigError(f"{model.name} answers no prompts; serving is for language models")
+        is_decoder = isinstance(model, Configured) and model.writes and not model.has_encoder
+        if self.reference and not (is_decoder and self.is_training):
+            raise ConfigError(f"reference {self.reference} is for training a decoder of text")
+        if self.reference == "adapter" and not self.lora:
+            raise ConfigError("reference adapter needs lora; without adapters it is a copy")
+        if self.whole_softmax and not self.reference:
+            raise ConfigError("whole_softmax needs reference")
         if self.lora and isinstance(model, UserModel):
             raise ConfigError(f"{model.name} makes its own model; its function adds the adapters")
         if self.quant and not (self.lora and self.is_training and is_of_transformers):
@@ -239,6 +256,17 @@ class Task:
         return DTYPES[self.dtype][1]
 
     @property
+    def sequences(self) -> int:
+        """Number of sequences at a time; two for each pair."""
+        return self.batch * (2 if self.reference else 1)
+
+    @property
+    def reference_dtype(self) -> str | None:
+        """Dtype of the frozen reference model, as torch names it, or None without a copy."""
+        half = self.autocast_dtype if self.reference == "half-copy" else None
+        return (half or self.parameters_dtype) if "copy" in self.reference else None
+
+    @property
     def text(self) -> str:
         """Task in words: "4 training steps of gpt2, batch 8 x 1,024 tokens, bf16, adamw"."""
         return self.text_with(self._amount())
@@ -256,6 +284,7 @@ class Task:
             what += [f"accumulating {self.accumulate}"] * (self.accumulate > 1)
             what += [f"LoRA of rank {self.lora}"] * bool(self.lora)
             what += [f"weights in {self.quant}"] * bool(self.quant)
+            what += [f"DPO with reference {self.reference}"] * bool(self.reference)
             what += [f"{self.parallel} over {self.ranks} GPUs"] * bool(self.parallel)
         if self.attention != "sdpa":
             what.append(f"{self.attention} attention")
@@ -282,7 +311,8 @@ class Task:
         more = "" if self.is_training else f" and {self.decode:,} generated"
         if self.is_training and self.model.has_encoder and not self.model.hears:
             more = " of input and of target"
-        return f"batch {self.batch} x {tokens}{more}"
+        pairs = f" pair{'s' * (self.batch > 1)}" * bool(self.reference)
+        return f"batch {self.batch}{pairs} x {tokens}{more}"
 
 
 def usual_attention(model: Model) -> str:

@@ -18,7 +18,9 @@ from allocsim.fitting.formulas import (
     weights_of,
 )
 from allocsim.fitting.formulas.training import (
+    BY_SEQUENCE,
     EAGER,
+    WHOLE_SOFTMAX,
     ParallelLayout,
     Precision,
     Training,
@@ -36,6 +38,7 @@ _LOGITS, _CAST_LOGITS = 3, 2 + 4 + 4
 The first number is for training without autocast: tensors as large as the logits. The second is for
 autocast: bytes per logit, for logits in 16 bits, and their softmax and its gradient in 32 bits.
 """
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _SERVED_ALONE = ("gemma3n_text", "mllama_text_model", "nemotron_h")
 """Values of model_type with a formula for serving, but none for training."""
 _PARALLEL = ("cohere", "cohere2", "phi")
@@ -52,6 +55,8 @@ _NORMS = dict.fromkeys(_FOUR_NORMS, 4) | dict.fromkeys(_PARALLEL, 1)
 def training_of(task: Task) -> Training:
     """Convert a task to the input of the training formulas; ConfigError if they do not cover it."""
     shape = shape_of(task.model)
+    if task.reference:
+        shape = without_dropout(shape)
     if task.checkpoint_layers:
         raise ConfigError("formulas checkpoint all layers or none; some of them need the program")
     if task.lora:
@@ -62,17 +67,26 @@ def training_of(task: Task) -> Training:
         recompute="full" if task.checkpointing else "none",
         flash=task.attention != "eager",
         seq=max(task.lengths, default=task.seq),
-        micro_batch=task.batch,
+        micro_batch=task.sequences,
         micro_batches=task.accumulate,
     )
     practice = replace(EAGER, foreach=task.optimizer in _COPIED_IN_STEP)
     precision = _quantised(task) if task.quant else precision_of(task.dtype, task.optimizer)
+    if task.reference:
+        practice = replace(practice, pairs=WHOLE_SOFTMAX if task.whole_softmax else BY_SEQUENCE)
+        if task.reference_dtype is not None:
+            precision = replace(precision, reference=_BYTES[task.reference_dtype])
     if shape.encoder is not None:
         # The loss is computed in the type of the activations, but by autocast in 32 bits.
         casts = precision.compute < precision.weights
         logits = _CAST_LOGITS if casts else _LOGITS * precision.compute
         practice = replace(practice, casts=casts, logits=logits)
     return Training(task.model.name, shape, layout, precision, practice)
+
+
+def without_dropout(shape: TransformerShape) -> TransformerShape:
+    kinds = tuple(replace(kind, dropout=False) for kind in shape.kinds)
+    return replace(shape, dropout=False, kinds=kinds)
 
 
 def _quantised(task: Task) -> Precision:

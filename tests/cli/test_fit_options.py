@@ -54,6 +54,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "lengths": ("--lengths", "uniform:8:64"),
     "lora_targets": ("--lora-targets", "c_attn"),
     "quant": ("--quant", "nf4"),
+    "reference": ("--reference", "copy"),
+    "whole_softmax": ("--whole-softmax",),
     "offload": ("--offload",),
     "checkpoint_layers": ("--checkpoint-layers", "3"),
     "channels_last": ("--channels-last",),

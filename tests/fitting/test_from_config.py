@@ -243,27 +243,13 @@ def test_defaults_of_a_tool_that_decide_memory_are_used_and_said(
 @pytest.mark.parametrize(
     ("config", "per_example", "said"),
     [
-        (FACTORY_LORA | {"stage": "dpo"}, 2, "DPO is answered as .* on pairs.*: the reference's"),
-        (
-            FACTORY_LORA | {"stage": "dpo", "finetuning_type": "full"},
-            2,
-            "the weights of a frozen reference model and the reference's logits",
-        ),
         (FACTORY_LORA | {"stage": "ppo"}, 1, "PPO is .* too low: generation, and reference"),
-        (AXOLOTL | {"rl": "dpo"}, 2, "DPO is answered"),
         (AXOLOTL | {"rl": "kto"}, 1, "KTO is .* too low"),
-        ({"max_length": 512, "beta": 0.1}, 2, "DPO is answered .* frozen reference model"),
         ({"num_generations": 8, "beta": 0.1}, 1, "GRPO is answered"),
-        (TORCHTUNE | {"loss": {"_component_": "torchtune.rlhf.loss.DPOLoss"}}, 2, "DPO is"),
         (
             {"beta": 0.5, "lmbda": 0.5, "teacher_model_name_or_path": "m/teacher"},
             1,
             "DISTILLATION is .* too low: the teacher's",
-        ),
-        (
-            {"beta": 0.1, "max_prompt_length": 512, "max_completion_length": 512},
-            2,
-            "DPO is answered",
         ),
         ({"max_completion_length": 512, "beta": 0.1, "reward_funcs": "mine"}, 1, "GRPO is"),
         ({"max_completion_length": 512}, 1, "GRPO is answered"),
@@ -285,19 +271,64 @@ def test_pairs_without_a_reference_are_answered_without_a_warning(tmp_path: Path
     assert not read(FACTORY_LORA | {"pref_loss": "sigmoid"}, tmp_path).warnings
 
 
+@pytest.mark.parametrize(
+    ("config", "reference", "is_whole"),
+    [
+        (FACTORY_LORA | {"stage": "dpo"}, "adapter", True),
+        (FACTORY_LORA | {"stage": "dpo", "ref_model": "other"}, "half-copy", True),
+        (
+            FACTORY_LORA | {"stage": "dpo", "finetuning_type": "full", "bf16": True},
+            "half-copy",
+            True,
+        ),
+        (AXOLOTL | {"rl": "ipo"}, "adapter", None),
+        (AXOLOTL | {"rl": "dpo", "rl_adapter_ref_model": True}, "copy", None),
+        ({"max_length": 512, "beta": 0.1}, "copy", None),
+        ({"max_length": 512, "beta": 0.1} | ZERO, "half-copy", None),
+        ({"beta": 0.1, "max_prompt_length": 512, "max_completion_length": 512}, "copy", None),
+        (TORCHTUNE | {"loss": {"_component_": "torchtune.rlhf.loss.DPOLoss"}}, "adapter", True),
+        ({"max_length": 512, "beta": 0.1, "precompute_ref_log_probs": True}, None, None),
+    ],
+)
+def test_reference_of_pairs_is_that_of_the_tool(
+    config: dict[str, Any], reference: str | None, is_whole: bool | None, tmp_path: Path
+) -> None:
+    found = read(config, tmp_path)
+    assert found.values.get("reference") == reference
+    assert found.values.get("whole_softmax") is is_whole
+    assert found.per_example == (1 if reference else 2)
+    assert not [each for each in found.warnings if "reference" in each]
+    said = "as reference; a batch counts pairs" if reference else "the reference is computed before"
+    assert said in found.notes[-1] or said in found.notes[0]
+
+
+@pytest.mark.parametrize(("more", "n_pairs"), [((), "1 pair"), (("--batch", "3"), "3 pairs")])
+def test_dpo_is_answered_by_formula_without_pytorch(
+    more: tuple[str, ...], n_pairs: str, cli: Callable[..., Done], tmp_path: Path
+) -> None:
+    file = tmp_path / "axolotl.json"
+    file.write_text(json.dumps({"base_model": "gpt2", "rl": "dpo", "sequence_len": 512}))
+    words = ("fit", "--gpu", "RTX 4090", "--config", str(file), "--json")
+    answer = json.loads(cli(*words, *more).out)
+    assert answer["engine"] == "formula"
+    assert f"of gpt2, batch {n_pairs} x 512 tokens" in answer["program"]
+    assert answer["breakdown"]["reference model"] == 2 * 124_439_808
+    assert any("no law for reference 'copy'" in note for note in answer["notes"])
+
+
 @pytest.mark.parametrize(("more", "n_sequences"), [((), 2), (("--batch", "3"), 6)])
 def test_batch_counts_pairs_wherever_it_is_from(
     more: tuple[str, ...], n_sequences: int, cli: Callable[..., Done], tmp_path: Path
 ) -> None:
     file = tmp_path / "axolotl.json"
     for batch in ({}, {"micro_batch_size": 1}):
-        file.write_text(json.dumps({"base_model": "gpt2", "rl": "dpo"} | batch))
+        file.write_text(json.dumps({"base_model": "gpt2", "rl": "simpo"} | batch))
         words = ("fit", "gpt2", "--gpu", "RTX 4090", "--engine", "laws", "--config", str(file))
         answer = json.loads(cli(*words, *more, "--json").out)
         assert f"of gpt2, batch {n_sequences} x 1,024 tokens" in answer["program"]
-        assert (
-            "on pairs (--batch counts pairs, --find batch sequences), which is too low"
-            in answer["notes"][0]
+        assert any(
+            "on pairs (--batch counts pairs, --find batch sequences)" in note
+            for note in answer["notes"]
         )
 
 

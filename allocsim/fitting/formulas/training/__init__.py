@@ -1,9 +1,11 @@
 """Formulas for the memory of parallel training: sums over the tensors on each rank."""
 
 from allocsim.fitting.formulas.training.kept import (
+    BY_SEQUENCE,
     EAGER,
     FUSED,
     MIXED,
+    WHOLE_SOFTMAX,
     Precision,
     Rank,
     RankPart,
@@ -18,6 +20,7 @@ from allocsim.fitting.formulas.training.layout import (
 from allocsim.fitting.formulas.training.rank import Training
 
 __all__ = [
-    "EAGER", "FUSED", "MIXED", "ParallelLayout", "Precision", "Rank", "RankPart", "Training",
-    "TransformerShape", "kept_of_layer", "refuse_impossible", "shape_for",
+    "BY_SEQUENCE", "EAGER", "FUSED", "MIXED", "ParallelLayout", "Precision", "Rank", "RankPart",
+    "Training", "TransformerShape", "WHOLE_SOFTMAX", "kept_of_layer", "refuse_impossible",
+    "shape_for",
 ]  # fmt: skip

@@ -26,6 +26,7 @@ class Precision:
     compute: bytes per element of activations.
     quantised: (stored bytes of all weights, bytes of the largest quantised tensor after conversion
         to 16 bits); None if no weights are quantised.
+    reference: bytes per parameter of a frozen reference model; 0 without one.
     """
 
     weights: int = 2
@@ -33,6 +34,7 @@ class Precision:
     optimizer: float = 12
     compute: int = 2
     quantised: tuple[int, int] | None = None
+    reference: int = 0
 
 
 MIXED = Precision()
@@ -73,6 +75,28 @@ class Rank:
         return sum(part.size for part in self.parts)
 
 
+@dataclass(frozen=True, slots=True)
+class PairLogits:
+    """Bytes per logit in a training on pairs of sequences with a reference, such as DPO.
+
+    The logits of both passes are converted to 32 bits.
+
+    kept: bytes that the pass of the trained model leaves for its backward.
+    most: bytes at most, after the pass of the reference.
+    chunk: tokens whose logits exist in further copies, `most` bytes each.
+    """
+
+    kept: int
+    most: int
+    chunk: int
+
+
+BY_SEQUENCE = PairLogits(kept=4, most=12, chunk=128)
+"""TRL: logits of both passes, and a copy for the entropy, which is computed in chunks."""
+WHOLE_SOFTMAX = PairLogits(kept=8, most=20, chunk=0)
+"""LLaMA-Factory, torchtune: logits and log-softmax of both passes, and a contiguous copy."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Practice:
     """Properties of training software, such as Megatron, that decide which tensors exist.
@@ -91,6 +115,7 @@ class Practice:
         the backward pass computes them.
     casts: True if hidden states have 32 bits and each linear layer saves its own 16-bit copy
         (autocast); this is counted only for models with an encoder.
+    pairs: memory of logits in a training on pairs with a reference (DPO); None in other trainings.
     """
 
     name: str
@@ -103,6 +128,7 @@ class Practice:
     foreach: bool
     keeps_gradients: bool
     casts: bool = False
+    pairs: PairLogits | None = None
 
 
 FUSED = Practice(
@@ -134,6 +160,27 @@ RMSNorm computes in 32 bits.  SiLU and its product with the up projection are se
 and so are the terms of GPT-2's GELU.  The loss needs 32-bit tensors of the logits' shape: the
 log-softmax, two gradients and, with `loss_parallel` of torch.distributed, another temporary tensor.
 """
+
+
+def logits_of_pairs(
+    shape: TransformerShape, tokens: int, pairs: PairLogits, precision: Precision
+) -> RankPart:
+    """Return the peak memory of the logits of a training on pairs with a reference.
+
+    The peak is in the pass of the reference or after it.
+    """
+    item, vocabulary = precision.compute, shape.vocabulary
+    # Autocast converts a frozen weight of 32 bits whenever it is used.
+    frozen = precision.reference or precision.weights
+    converted = shape.embedding * item * (item < frozen)
+    during = tokens * vocabulary * (pairs.kept + item) + converted
+    rows = tokens + pairs.chunk
+    after = rows * vocabulary * pairs.most
+    how = f"{rows:,} tokens x {vocabulary:,} x {pairs.most} bytes"
+    if during > after:
+        how = f"{tokens:,} tokens x {vocabulary:,} x {pairs.kept + item} bytes, "
+        how += f"and {converted:,} bytes of the reference's output layer, converted"
+    return RankPart("logits of both models", max(during, after), how)
 
 
 def kept_of_layer(

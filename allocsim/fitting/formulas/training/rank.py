@@ -19,6 +19,7 @@ from allocsim.fitting.formulas.training.kept import (
     Rank,
     RankPart,
     kept_of_layer,
+    logits_of_pairs,
     operations_kept,
 )
 from allocsim.fitting.formulas.training.layout import (
@@ -37,11 +38,7 @@ _ADAPTER = 4
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Parallel training run: a model, its division over ranks, precision and software.
-
-    precision: bytes per parameter and per element of activations.
-    practice: properties of the training software.
-    """
+    """Parallel training run: a model, its division over ranks, precision and software."""
 
     name: str
     shape: TransformerShape
@@ -180,6 +177,10 @@ class _Account:
             yield RankPart("a dequantised weight", largest, "16 bits per element of the largest")
         else:
             yield self._state("weights", precision.weights, zero >= _ALL)
+        if precision.reference:
+            yield self._state("reference model", precision.reference, zero >= _ALL)
+            if zero == _ALL and self.layout.shards > 1:  # no backward pass frees them
+                yield self._gathered(self.edges, "reference's embeddings, gathered")
         if self.shape.lora:
             yield from self._adapter_states()
         else:
@@ -187,13 +188,12 @@ class _Account:
             yield self._state("optimizer", precision.optimizer, zero >= 1)
         if precision.compute < precision.weights and zero < _ALL:
             count = self.dense + self.experts
-            is_split = self.shape.lora or self.shape.encoder is not None
+            is_split = self.shape.lora or self.shape.encoder is not None or self.practice.pairs
             if is_split and self.layout.recompute == "full":
                 # Autocast keeps no copies of weights whose operations save nothing; backward does,
                 # of what it computes.
                 count = self.shape.embedding + self.largest_layer
-            size = count * precision.compute
-            yield RankPart(_COPIES, size, f"{count:,} x {precision.compute} bytes")
+            yield self._gathered(count, _COPIES)
         is_whole = zero < 2 and not self.shape.lora and not self.practice.keeps_gradients
         if is_whole and self.layout.shards > 1:
             count, each = self.dense + self.experts, precision.gradients
@@ -276,14 +276,16 @@ class _Account:
 
     def at_loss(self) -> Iterator[RankPart]:
         shape, layout, item = self.shape, self.layout, self.precision.compute
-        ends = 2 * layout.tokens * shape.width * item / layout.split
-        yield RankPart("last norm and output layer's input", round(ends), "2 x tokens x width")
-        practice = self.practice
-        each = (practice.logits if layout.tensor == 1 else practice.split_logits) or item
-        logits = layout.tokens * shape.vocabulary * each / layout.tensor
-        among = f" / {layout.tensor}" * (layout.tensor > 1)
-        how = f"{layout.tokens:,} tokens x {shape.vocabulary:,} x {each} bytes{among}"
-        yield RankPart("logits and loss", round(logits), how)
+        ends = round(2 * layout.tokens * shape.width * item / layout.split)
+        yield RankPart("last norm and output layer's input", ends, "2 x tokens x width")
+        if (practice := self.practice).pairs is not None:
+            yield logits_of_pairs(shape, layout.tokens, practice.pairs, self.precision)
+        else:
+            each = (practice.logits if layout.tensor == 1 else practice.split_logits) or item
+            logits = layout.tokens * shape.vocabulary * each / layout.tensor
+            how = f"{layout.tokens:,} tokens x {shape.vocabulary:,} x {each} bytes"
+            how += f" / {layout.tensor}" * (layout.tensor > 1)
+            yield RankPart("logits and loss", round(logits), how)
         yield self._gathered_input("output layer's input, and its gradient", 2)
         yield from self._weight_gradient_placeholders()
         head = shape.embedding // layout.tensor
@@ -393,7 +395,6 @@ class _Account:
             return
         layout = self.layout
         each = _ADAPTER if self.shape.lora else self.precision.weights
-        among = layout.shards if layout.zero == _ALL else 1
-        count = self.trained // among
+        count = self.trained // (layout.shards if layout.zero == _ALL else 1)
         how = f"{count:,} x {each} bytes: every operation on all parameters at once"
         yield RankPart("a copy for the step", count * each, how)
