@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""C arrays that replace the lists and the dictionary of the plain core.
+"""C arrays that replace the lists and the dictionary of the core if it is compiled.
 
-Each behaves like the built-in type that it replaces.
+Each class behaves like the built-in type that it replaces.
 """
 
 from bisect import bisect_left
@@ -19,7 +19,7 @@ cdef enum:
 
 
 cdef void* with_room(void* words, Py_ssize_t room) except NULL:
-    """Reallocate words to `room` items."""
+    """Reallocate the array `words`, so that it has room for `room` items."""
     words = realloc(words, room * WORD)
     if not words:
         raise MemoryError
@@ -27,7 +27,7 @@ cdef void* with_room(void* words, Py_ssize_t room) except NULL:
 
 
 cdef class Column:
-    """Signed 64-bit numbers; replaces a list."""
+    """Array of signed 64-bit numbers; replaces a list."""
 
     def __cinit__(self):
         self.grow(64)
@@ -90,10 +90,10 @@ cdef class Column:
 
 
 cdef class Words:
-    """64-bit words with room on both sides, so that an insertion moves the shorter side.
+    """Array of 64-bit words with room on both sides; an insertion moves the words on one side.
 
-    With 2,000 free and 40,000 allocated blocks that is 230 words on average; moving the words behind
-    would be 810.
+    It moves the shorter side: with 2,000 free and 40,000 allocated blocks 230 words on average,
+    instead of the 810 words behind the new one.
     """
 
     def __cinit__(self):
@@ -103,7 +103,7 @@ cdef class Words:
         free(self.begin)
 
     cdef int spread(self) except -1:
-        """Center the words, with at least a quarter of the memory free on either side."""
+        """Center the words, so that at least a quarter of the memory is free on each side."""
         cdef Py_ssize_t n_before
         if 2 * self.n >= self.room:
             self.room = max(32, 2 * self.room)
@@ -115,7 +115,7 @@ cdef class Words:
         return 0
 
     cdef Py_ssize_t checked(self, Py_ssize_t at) except -1:
-        """Return the index of a word, counted from the end if negative, or raise IndexError."""
+        """Return index `at`, counted from the end if negative; or raise IndexError."""
         if at < 0:
             at += self.n
         if not 0 <= at < self.n:
@@ -127,7 +127,7 @@ cdef class Words:
 
 
 cdef class Keys(Words):
-    """Ascending unsigned numbers; replaces a list."""
+    """Array of unsigned 64-bit numbers in ascending order; replaces a list."""
 
     def insert(self, Py_ssize_t at, uint64_t key):
         put(self, min(at, self.n), key)
@@ -202,7 +202,7 @@ cdef int drop_all(object blocks) except -1:
 
 
 cdef class Names:
-    """Blocks by a 64-bit number, in no defined order; replaces a dictionary."""
+    """Map from a 64-bit number to a block, in no defined order; replaces a dictionary."""
 
     def __cinit__(self):
         self.grow()
@@ -282,7 +282,10 @@ cdef class Names:
 
 
 def find(keys, key, Py_ssize_t low=0, Py_ssize_t high=-1):
-    """Return the first index in [low, high) whose key is not below `key`; high: -1 for the end."""
+    """Return the index of the first of the ascending `keys` that is at least `key`.
+
+    low, high: range [low, high) of indices to search; -1 as `high` for the end.
+    """
     if isinstance(keys, Keys):
         if key > <uint64_t> -1:
             return (<Keys> keys).n if high < 0 else high
@@ -291,7 +294,7 @@ def find(keys, key, Py_ssize_t low=0, Py_ssize_t high=-1):
 
 
 def column_of(values):
-    """Return `values` as a column."""
+    """Return `values` as a `Column`, without a copy if they are one already."""
     cdef Column column
     if isinstance(values, Column):
         return values
@@ -302,7 +305,10 @@ def column_of(values):
 
 
 def block_columns(list blocks):
-    """Return blocks as columns; see columns.py."""
+    """Return address, size, requested bytes and state of blocks as columns, and a list of heads.
+
+    A head is the first block of a segment, or of a mapped range in an expandable segment.
+    """
     cdef Column ptr = Column(), size = Column(), requested = Column(), allocated = Column()
     cdef list heads = []
     cdef Block block
@@ -320,7 +326,7 @@ cdef int64_t NO_SIZE = <int64_t> 1 << 62
 
 
 cdef class StepRows:
-    """Iterator over steps, from columns or from any iterable of rows."""
+    """Iterator over the steps of a replay, from columns or from any iterable of rows."""
 
     def __init__(
         self, rows=None, const unsigned char[::1] kinds=None, const uint64_t[::1] names=None,
@@ -338,12 +344,12 @@ cdef class StepRows:
             return False
         self.row = row
         self.kind, self.name, size, self.stream = row
-        # The loop declines this size, as any that is not a request it can serve.
+        # The loop stops at this size, because it is larger than any request that the loop serves.
         self.size = size if size < NO_SIZE else NO_SIZE
         return True
 
     cdef tuple current(self):
-        """Return the current row."""
+        """Return the current step as (kind, name, size, stream)."""
         if self.rows is not None:
             return self.row
         return self.kind, self.name, self.size, self.stream

@@ -70,7 +70,10 @@ _NO_FREE_BLOCKS = new_free_blocks(KeyLayout())
 
 
 def play(heap, private, pending, steps, dict waiting, moved_list, places_list=None):
-    """See fast_path.py.  `moved_list` and `places_list` may be lists or columns."""
+    """Replay steps until a step needs more than free blocks; return that step, or None at the end.
+
+    The parameters are those of `play` in fast_path.py.  The last two may be lists or columns.
+    """
     cdef StepRows rows = steps if isinstance(steps, StepRows) else StepRows(steps)
     cdef Column moved = moved_list if isinstance(moved_list, Column) else Column()
     cdef Column places = Column() if isinstance(places_list, list) else places_list

@@ -213,7 +213,7 @@ class CachingAllocator:
         if block.stream_uses is None:
             block.stream_uses = HashOrder(self._stream_hash)
         block.stream_uses[stream] = None
-        # From 2.4 to 2.12, streams recorded during a capture are ignored after it (5.5).
+        # PyTorch 2.4 to 2.12 ignores streams recorded during a capture after it (section 5.5).
         if self.private_pools.in_capture and self.release.forgets_captured_streams:
             if block.capture_uses is None:
                 block.capture_uses = set()
@@ -356,7 +356,7 @@ class CachingAllocator:
         """
         if not 0.0 <= fraction <= 1.0:
             raise ValueError(f"memory fraction {fraction} is out of range; expected 0 to 1")
-        # From 2.10 on, a fraction of 1 removes the limit.
+        # From PyTorch 2.10 on, a fraction of 1 removes the limit.
         if fraction == 1.0 and not self.release.full_fraction_is_limit:
             self.heap.limit = None
             return

@@ -112,7 +112,7 @@ class Attempts:
         # A rejection ends the request only here, at its first attempt (1.12).
         if block is not None or params.is_rejected:
             return block
-        # Attempt 4; before 2.11 it comes last.
+        # Attempt 4; before PyTorch 2.11 it comes last.
         if release.overflow is Overflow.FIRST and (block := self._try_mempool_fallback(params)):
             return block
         # Attempt 5.
@@ -233,7 +233,7 @@ def oom_text(figures: OomFigures, config: AllocatorConfig) -> str:
     memory is read after the caches were released.  Source: semantics 7.2, 7.3, 12.4, 12.5.
     """
     release = config.release
-    # From 2.4 on, the text counts free blocks of private pools as allocated.
+    # From PyTorch 2.4 on, the text counts free blocks of private pools as allocated.
     private = figures.private if release.oom_counts_private_pools else 0
     text = release.oom_text.format(
         tried=format_size(figures.tried),

@@ -80,7 +80,7 @@ class AllocatorConfig:
         Source: semantics 1.2.
         """
         divisions = self.divisions_of(size)  # 0 if the option is not set
-        # Up to 2.3 one division leaves a size unrounded; later it has no effect.
+        # Up to PyTorch 2.3 one division leaves a size unrounded; later it has no effect.
         is_effective = divisions > (0 if self.release.one_division_keeps_size else 1)
         if is_effective and size > MIN_BLOCK_SIZE * divisions:
             return _power2_step(size, divisions)

@@ -201,7 +201,7 @@ def new_expandable(
 
 def _new_segment(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
     segment = new_expandable(heap, pool, stream)
-    # Before 2.15, a request larger than the segment asserts when the segment is full.
+    # Before PyTorch 2.15, a request larger than the segment asserts when the segment is full.
     if segment.size < size and heap.release.short_segment_is_destroyed:
         segment.destroy()
         return None

@@ -140,7 +140,7 @@ class Heap:
     # -- blocks and their identity -------------------------------------------------------
 
     def new_block(self, ptr: int, size: int, pool: BlockPool, stream: int, rank: int) -> Block:
-        # In 2.12 the creation number of the block replaces the rank of its segment.
+        # In PyTorch 2.12 the creation number of the block replaces the rank of its segment.
         if self.numbers_objects:
             rank = self.next_rank()
         return Block(ptr, size, stream, pool, rank)
@@ -319,7 +319,7 @@ class Heap:
         Mirrors: try_merge_blocks
         """
         # Rule 2.2 (also in fast_path.py): merge with both neighbours.
-        # The object of the freed block survives; in 2.12 the age of objects decides ties (1.5).
+        # The object of the freed block survives: in PyTorch 2.12 its age decides ties (1.5).
         splits = 0
         split_bytes = 0
         pool = block.pool

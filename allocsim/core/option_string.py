@@ -291,8 +291,8 @@ def _read_division_list(parser: _Parser, key: str) -> None:
     """
     last = 0
     is_first = True
-    # Up to 2.9 the conf may end inside a list, after the bracket or a comma.  From 2.10 on the list
-    # must be closed; `value` raises at the end of the conf.
+    # Up to PyTorch 2.9 the conf may end inside a list, after the bracket or a comma.  From 2.10 on
+    # the list must be closed; `value` raises at the end of the conf.
     while parser.at < len(parser.words) or not parser.release.separators_checked:
         name = parser.value(key)
         if name == "]":

@@ -57,7 +57,7 @@ class PrivatePools:
             raise UpstreamAssertionError(
                 f"pool {pool_id} is begun while a scope of it is open; its use count has grown"
             )
-        # Up to 2.2, a graph capture sends only the requests of the capturing stream to the pool.
+        # Up to PyTorch 2.2, a capture sends only requests of the capturing stream to the pool.
         by_stream = self._heap.release.scope_by_stream
         self.scopes.append(Scope(pool_id, (stream or 0) if by_stream else None))
 
@@ -101,7 +101,7 @@ class PrivatePools:
         accepting = [s for s in self.scopes if s.stream is None or s.stream == stream]
         if not accepting:
             return None
-        # Up to 2.9 the oldest open scope decides, later the newest.
+        # Up to PyTorch 2.9 the oldest open scope decides, later the newest.
         chosen = accepting[-1 if self._heap.release.newest_scope_wins else 0].id
         if chosen not in self.pools:
             raise UpstreamAssertionError(f"the scope of pool {chosen} outlived the pool")

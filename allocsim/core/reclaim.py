@@ -101,7 +101,7 @@ def release_available_cached_blocks(heap: Heap, pool: BlockPool, stream: int, si
 def _may_release(heap: Heap, block: Block) -> bool:
     if block.expandable is None:
         return True
-    # Up to 2.4, releasing an expandable block here asserts.
+    # Up to PyTorch 2.4, releasing an expandable block here asserts.
     if not heap.release.release_skips_expandable:
         raise UpstreamAssertionError(
             f"releasing an oversize expandable block of {block.size} bytes asserts in release "

@@ -333,9 +333,9 @@ def _is_baseline_too(prepared: Prepared, setting: Setting, device_memory: int | 
 
 
 def _addresses_cannot_matter(prepared: Prepared) -> bool:
-    # From 2.13 on, free blocks of equal size are ordered by the age of their segment, and only
-    # expandable segments are filled in the order of addresses.  Earlier, the policy of the what-if
-    # must place every segment at its recorded address.
+    # From PyTorch 2.13 on, free blocks of equal size are ordered by the age of their segment, and
+    # only expandable segments are filled in the order of addresses.  Before, the policy of the
+    # what-if must place every segment at its recorded address.
     trace, found = prepared.trace, prepared.addresses
     expands = any_of(trace.action, (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)).any()
     if expands or any(segment.is_expandable for segment in prepared.start):
