@@ -1,3 +1,3 @@
-"""Analyses of recordings: one package for each command; the packages are independent."""
+"""Analyses of recordings; each module or package is for one command and imports no other."""
 
 __all__ = []

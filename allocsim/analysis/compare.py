@@ -1,10 +1,11 @@
 """Compare two recordings A and B, or one recording under two settings A and B.
 
-Memory is compared by owner (line of code, stack, module, …), at one moment of each run.  The
-differences of all owners add up exactly to the difference in allocated memory.  To separate grown
-blocks from new ones, a block of A is paired with a block of B that has the same owner and the same
-stack, apart from line numbers.  Blocks with equal stacks are paired in order of allocation; if A
-and B have different numbers of such blocks, blocks of equal size are paired first.
+Memory is compared at one moment of each run, for each owner: the line of code, stack, module, …
+that allocated it.  The differences of all owners add up exactly to the difference in allocated
+memory.  To separate grown blocks from new ones, a block of A is paired with a block of B that has
+the same owner and the same stack, apart from line numbers.  Blocks with equal stacks are paired in
+order of allocation; if A and B have different numbers of such blocks, blocks of equal size are
+paired first.
 """
 
 from __future__ import annotations
@@ -63,10 +64,12 @@ class Parts:
 class Side:
     """One of two compared runs.
 
-    reserved: parts of peak reserved memory, or of reserved memory if there are no entries.
-    at, held: moment at which owners are compared, and the blocks allocated then.
+    conf: PYTORCH_CUDA_ALLOC_CONF of the replay; "" if the recording has no history entries.
+    reserved: parts of peak reserved memory; without entries, of the recorded reserved memory.
+    at, held: compared moment of the run, and the blocks allocated at this moment.
     retries, ooms, driver_calls: num_alloc_retries, num_ooms and num_device_alloc of the whole run;
         None if the recording has no entries, or if the PyTorch release does not count them.
+    notes: sentences about limits of the comparison, such as an inexact replay.
     outline: curve of memory over the run, for a small chart; None if the recording has no entries.
     """
 
@@ -142,7 +145,7 @@ def _parts(scene: Scene, entry: int, reserved: int) -> Parts:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Change of the memory of one owner from A to B.
+    """Change from A to B of the memory of one owner, such as a line of code or a stack.
 
     owner: name of the owner in B; name in A if it holds no memory in B.
     was: name of the owner in A; it differs from `owner` if only the line number changed.
@@ -251,9 +254,10 @@ _SHOWN = 10  # number of rows in the table of a notebook
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Shown):
-    """Memory of the runs A and B, and the differences by owner.
+    """Memory of the runs A and B, and the differences for each owner of memory.
 
-    by: grouping of owners: "line", "stack", "module", "category", "stream" or "pool".
+    by: kind of owner: "line", "stack", "module", "category", "stream" or "pool".
+    changes: difference for each owner, the largest first.
     """
 
     a: Side
@@ -310,10 +314,10 @@ def compare(
 ) -> Comparison:
     """Compare two recordings, each replayed under its recorded settings.
 
-    at: moment of both recordings at which owners are compared: "peak" for peak allocated memory,
-        "oom" for the last out-of-memory error, "end", or an entry number.  None means "peak".  A
+    at: moment of both recordings that is compared: "peak" for peak allocated memory, "oom" for the
+        last out-of-memory error, "end", or an index of a history entry.  None means "peak".  A
         recording without entries has only "end".
-    by: grouping of owners: "line", "stack", "module", "category", "stream" or "pool".
+    by: kind of owner of a block: "line", "stack", "module", "category", "stream" or "pool".
     device: device number in both; None if only one device is recorded.
     torch_version: PyTorch release to model; None to choose it from each recording.
     progress: callback for the progress of the replays.
@@ -343,7 +347,7 @@ def compare_settings(
     """Replay one recording under two settings A and B, and compare the replays.
 
     confs: PYTORCH_CUDA_ALLOC_CONF of A and of B; None for the recorded value.
-    at, by: moment to compare, and grouping of owners; the values are those of `compare`.
+    at, by: compared moment and kind of owner, with the values that `compare` accepts.
     device: device number; None if only one device is recorded.
     torch_version: PyTorch release to model; None to choose it from the recording.
     progress: callback for the progress of the replays.

@@ -38,7 +38,9 @@ _NUMBER = re.compile(r"\d+")
 
 
 def found_in(names: Iterable[str]) -> dict[str, int | None]:
-    """Return a dictionary from the path of each recording to its rank; None for an unknown rank.
+    """Return a dictionary from the path of each recording to its rank, or None if unknown.
+
+    A rank is the number of a process of the job.
 
     names: paths of recordings, and of folders with recordings.
     Raises RecordingError for a folder without recordings.
@@ -81,17 +83,19 @@ def _by_difference(paths: Sequence[str]) -> list[int | None] | None:
 
 @dataclass(frozen=True, slots=True)
 class RankRun:
-    """Results of replaying the recording of one rank.
+    """Results of replaying the recording of one rank (process of a job).
 
-    If the recording is only a state (a snapshot without entries), sizes are read from the snapshot,
-    and results that need a replay are None.
+    If the recording is a snapshot without history entries, sizes are read from it, and results
+    that need a replay are None.
 
-    reserved_bytes, allocated_bytes: peaks in bytes; for a state, the bytes at that moment.
+    torch_version: PyTorch release of the replay.
+    entries: number of recorded history entries.
+    reserved_bytes, allocated_bytes: peaks in bytes; without entries, the bytes in the snapshot.
     is_as_recorded: True if the replay equals the recorded run in every entry; None if they cannot
         be compared, for example because the settings are not the recorded ones.
     outline: curve of memory over the run, for a small chart.
     smallest_device: bytes of the smallest device on which every request succeeds; None if this size
-        was not searched, or if no device suffices.
+        was not searched, or if a request fails on a device of any size.
     recorded_release: PyTorch release that the file names; "" if it names none.
     times_us: times of the first and last entry in microseconds since 1970; None if not recorded.
     """
@@ -123,7 +127,7 @@ class RankRun:
 def run_of(
     path: str, conf: str | None = None, torch_version: str | None = None, *, smallest: bool = False
 ) -> RankRun:
-    """Load a recording and replay its device with the most entries.
+    """Load a recording, replay its device with the most entries, and return the results.
 
     conf: PYTORCH_CUDA_ALLOC_CONF; None for the recorded value.
     torch_version: PyTorch release to model; None to choose it from the recording.
@@ -191,7 +195,7 @@ class Refused:
 class Ranks(Shown):
     """Results of replaying all ranks (processes) of a distributed job.
 
-    runs: result for each rank, in order of rank.
+    runs: results of each rank, in order of rank.
     refused: files that could not be replayed.
     conf: PYTORCH_CUDA_ALLOC_CONF of all ranks; None for the recorded value of each rank.
     notes: sentences about what was inferred, not recorded.
@@ -232,12 +236,12 @@ class Ranks(Shown):
 
     @property
     def failed(self) -> tuple[RankRun, ...]:
-        """Ranks that ran out of memory."""
+        """Ranks whose replay ran out of memory."""
         return tuple(run for run in self.runs if run.ooms)
 
     @property
     def smallest_device(self) -> int | None:
-        """Bytes of the smallest device on which every rank can run; None if unknown."""
+        """Bytes of the smallest device that is large enough for every rank; None if unknown."""
         sizes = [run.smallest_device for run in self.runs]
         return None if None in sizes else max(size or 0 for size in sizes)
 
@@ -281,7 +285,7 @@ def ranks(
     jobs: number of worker processes; None for one per core.
     executor: executor that runs the replays instead of worker processes; its workers must be able
         to read the files.
-    watch: callback for the number of finished files and the number of all files.
+    watch: callback that is given the number of finished files and the number of all files.
     Raises RecordingError if no file can be read, if two files have the same rank, or if the files
     are of several jobs and `mixed` is False.
     """

@@ -49,6 +49,7 @@ _SPANS = 12
 class HeadroomPoint:
     """Memory after a request for which the driver provided memory.
 
+    entry: index of the recorded history entry of the request.
     free_bytes: free device memory, or the part of it that a memory fraction still allows.
     returnable_bytes: memory that PyTorch could return to the driver.
     idle_bytes: memory in free blocks.
@@ -68,7 +69,7 @@ class HeadroomPoint:
 
 
 class HeadroomWatch(Observer):
-    """Observer that measures headroom after each request for which the driver provided memory."""
+    """Observer of a replay; it measures headroom after each request that needed driver memory."""
 
     def __init__(self, largest: tuple[int, int]) -> None:
         self.points: list[HeadroomPoint] = []
@@ -99,7 +100,7 @@ class HeadroomWatch(Observer):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Entries `first` to `last`, with the peaks of allocated and reserved bytes among them."""
+    """Range of history entries, `first` to `last`, and the peaks of memory in this range."""
 
     first: int
     last: int
@@ -108,7 +109,10 @@ class Span:
 
 
 def spans_of(timeline: Timeline, count: int) -> tuple[Span, ...]:
-    """Divide a timeline into up to `count` spans with about equally many changes of memory."""
+    """Divide a run into at most `count` spans with about equally many changes of memory.
+
+    timeline: memory after each allocator call of a replay.
+    """
     rows = len(timeline.entry)
     edges = np.unique(np.linspace(0, rows, count + 1).astype(np.int64))
     return tuple(
@@ -131,7 +135,8 @@ def largest_entry(trace: Trace) -> int | None:
 class Need:
     """Smallest device on which every request succeeds under one setting.
 
-    capacity: the device and its size, proved by a replay; None if no device suffices.
+    conf: the setting, a value of PYTORCH_CUDA_ALLOC_CONF.
+    capacity: size of the device, proved by a replay; None if a request fails on any device.
     """
 
     conf: str
@@ -142,12 +147,13 @@ class Need:
 class Risk(Shown):
     """Risk that one device of a recording runs out of memory.
 
+    prepared: device of the recording, ready for further replays.
     run, device_run: replay with the given device memory, and its result for the device.
     spans: peaks of memory in successive parts of the recording.
     points: headroom after each request for which the driver provided memory.
     tightest: first point with the least headroom; None if there are no points.
     code: line and stack of the request at `tightest`; None if unknown.
-    largest_entry, largest_bytes: entry number and size of the largest request.
+    largest_entry, largest_bytes: index of the history entry of the largest request, and its size.
     needs: smallest sufficient device for each setting.
     measures: numbers that describe fragmentation.
     recommendation: recommended setting for the given device memory.
@@ -210,7 +216,8 @@ def risk_of(
     device: device number; None if only one device is recorded.
     confs: further settings for which to find the smallest device; None for the usual settings.
     progress: callback for the progress of the first replay.
-    watch: function from a setting that is tried to a progress callback for its replay, or None.
+    watch: function that is called with the conf of each further replay; it returns a progress
+        callback for this replay, or None for no progress.
     """
     (prepared,) = prepare(recording, recording.only_device(device).device, torch_version)
     if not len(prepared.trace):

@@ -23,7 +23,9 @@ from allocsim.units import format_size
 class DeviceSummary:
     """Contents of a recording for one device; sizes are bytes.
 
-    actions: number of entries of each action, by PyTorch's name ("alloc", "free_requested", …).
+    entries: number of history entries.
+    actions: dictionary from PyTorch's name of an action ("alloc", "free_requested", …) to the
+        number of entries with this action.
     begins: memory before the first entry: "empty" if none is held, "mid_run" if some is held;
         "unsound" if the entries contradict the recorded segments; "state" if there are no entries;
         "requests" if the file contains only requests and frees.
@@ -32,7 +34,8 @@ class DeviceSummary:
     first_us, last_us: times of the first and last entry in microseconds; None if not recorded.
     peak_reserved_bytes, peak_requested_bytes: peaks of reserved memory and of live requests; None
         if the entries are missing or contradict the recorded segments.
-    segments, reserved_bytes, allocated_bytes, active_bytes: state at the end.
+    segments, reserved_bytes, allocated_bytes, active_bytes: number of segments, and bytes, after
+        the last entry.
     requested_bytes: bytes of the active blocks at the end, before rounding.
     blocks: number of allocated blocks at the end.
     streams, pools: number of distinct streams and pools.

@@ -21,8 +21,9 @@ _Look = tuple[int, int]  # size and modification time of a file
 class Arrival:
     """New or changed recording in the folder.
 
-    rank: rank of the process, as text; "" if not recorded.
+    rank: number of the process in its distributed job, as text; "" if not recorded.
     captured: reason why `allocsim.capture` wrote the file; "" if unknown.
+    entries: number of history entries of all devices.
     reserved_bytes, allocated_bytes: sums over all devices at the end of the recording.
     ooms: number of recorded out-of-memory errors.
     oom_text: text of the out-of-memory error that ended the program; "" if there is none.
@@ -63,7 +64,7 @@ class Arrivals:
         self._read: dict[Path, _Look] = {}
 
     def scan(self, now: float) -> Iterator[Arrival | Unreadable]:
-        """Yield new and changed recordings, sorted by path.
+        """Yield recordings that are new or changed since the last scan, sorted by path.
 
         now: time in seconds since 1970.
         """

@@ -21,13 +21,14 @@ from allocsim.simulation import Setting
 from allocsim.units import MIB
 
 _MANY_CALLS = 2
-"""A setting thrashes only if it makes more than this many times the baseline's driver calls."""
+"""Ratio of a setting's driver calls to those of the present setting, above which it may thrash."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
     """Candidate setting with its replay on each device.
 
+    setting: option string and memory fraction.
     trials: results of the replays, one for each device.
     is_fitted: True if a value of the setting is derived from the recorded sizes.
     churns: True if a replay spends more time on releasing memory and obtaining it again than on
@@ -83,16 +84,16 @@ def dominates(better: Point, worse: Point) -> bool:
 Bar = tuple[tuple[Point, bool], ...]
 """Results of finished replays that a running replay must beat.
 
-Items are (memory, driver calls and retries of a finished replay; True if it also beats a replay
-with equal numbers).
+An item is (peak reserved bytes, driver calls and retries of a finished replay; True if the running
+replay also loses with equal numbers).
 """
 
 
 def is_hopeless(bar: Bar, so_far: Point) -> bool:
-    """Return True if a finished replay already beats a running replay, whose numbers only grow.
+    """Return True if a running replay has already lost against a finished one.
 
-    bar: memory, driver calls and retries of each finished replay.
-    so_far: memory, driver calls and retries of the running replay until now.
+    bar: peak reserved bytes, driver calls and retries of each finished replay.
+    so_far: the same numbers of the running replay until now; they never decrease.
     """
     return any(dominates(p, so_far) or (loses and p == so_far) for p, loses in bar)
 
@@ -100,7 +101,8 @@ def is_hopeless(bar: Bar, so_far: Point) -> bool:
 def front(points: Iterable[Point]) -> tuple[Point, ...]:
     """Return the points that no other point beats (the Pareto front), in order of memory.
 
-    Equal points are returned once.
+    points: peak reserved bytes, driver calls and retries of each setting.  Equal points are
+        returned once.
     """
     distinct = sorted(set(points))
     return tuple(p for p in distinct if not any(dominates(other, p) for other in distinct))
@@ -114,6 +116,7 @@ Points = tuple[tuple[int, float], ...]
 class DriverTimes:
     """Times of driver calls on one card.
 
+    card, driver: name of the card, and version of its driver.
     malloc, free: times of cuMemAlloc and cuMemFree by size, with nothing else allocated.
     fresh: additional microseconds of cuMemAlloc if other allocations exist, so that it needs a new
         address range.
@@ -121,8 +124,8 @@ class DriverTimes:
     create, map, access: times of cuMemCreate and cuMemMap for one handle, and of cuMemSetAccess for
         one range.
     unmap, release: times of cuMemUnmap and cuMemRelease for one handle.
-    low, high: first and third quartile of the ratio of real to estimated time on the card.  A ratio
-        is the median for one recording and one kind of call (`python -m benchmarks.driver_times`).
+    low, high: first and third quartile of measured ratios of real to estimated time.  Each ratio is
+        the median for one recording and one kind of call (`python -m benchmarks.driver_times`).
     """
 
     card: str

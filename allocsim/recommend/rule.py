@@ -63,12 +63,12 @@ class Recommendation:
     baseline: present setting (recorded, or given by the user), with its replays.
     best: recommended setting, with its replays; None if no setting is recommended.
     why_not: reason why `best` is None.
-    offers: settings that were replayed and that PyTorch accepts.
+    offers: candidates that PyTorch accepts, with their replays.
     needs: PyTorch releases that give the best setting the replayed meaning, such as "PyTorch 2.11
         or later"; None if every release that may have written the recording does.
     since: oldest PyTorch release that supports the best setting; "" if `best` is None.
-    is_by_size: True if the recording has requests only, so that the baseline could not be compared
-        with recorded addresses.
+    is_by_size: True if the recording has only requests and frees, without addresses with which the
+        replay could be compared.
     """
 
     baseline: Offer
@@ -101,8 +101,8 @@ class Recommendation:
 class Case:
     """Device for which a setting is recommended.
 
-    trials: cache of replays of the device under other settings.
-    device_run: replay under the present settings.
+    trials: replays of the device under other settings; each result is kept.
+    device_run: replay under the present setting (recorded, or given by the user).
     """
 
     trials: Trials
@@ -124,8 +124,10 @@ def recommend(
     """Replay candidate settings on all devices of a program, and recommend one of them or none.
 
     setting: present setting, under which `Case.device_run` of each case was replayed.
-    confs: candidates.  None for `proposals`, followed by `rescues` if every proposal fails.
-    insists: True to replay candidates even if the baseline differs from the recording.
+    confs: candidates.  None for the usual settings (`proposals`); if all of them fail, settings
+        that may avoid the error (`rescues`) follow.
+    insists: True to replay candidates even if the replay under `setting` differs from the
+        recording.
     in_full: False to end replays that can no longer win.  The recommendation is the same, but
         `offers` then contains incomplete replays.
     """
@@ -258,7 +260,7 @@ def choose(
     offers: candidates, with their replays.
     late: function from a setting to its peak reserved bytes in the second half of the recording.
     release: PyTorch release of the replays.
-    possible: PyTorch releases that may have written the recording.
+    possible: names of the PyTorch releases that may have written the recording.
     """
     tried, late = tuple(offers), cache(late)  # each call of `late` is a replay
     good = [offer for offer in tried if helps(baseline, offer)]

@@ -40,7 +40,7 @@ UNTRIED: dict[str, str] = {
     "expandable_segments_reserve": "reserves addresses, not memory",
     "graph_capture_record_stream_reuse": "a recording does not show which blocks a capture reuses",
 }
-"""Dictionary from each option that affects device memory and is not varied to the reason.
+"""Options that affect device memory and are never varied: dictionary from an option to the reason.
 
 docs/commands/tune.md lists them.
 """
@@ -65,7 +65,9 @@ def candidates(
     """Return the settings to try in the PyTorch release of `recorded`, simplest first.
 
     sizes: sizes of the recorded requests, from which values of options are derived.
+    recorded: allocator settings of the recorded run.
     device_memory: bytes of the device.  None if unknown; then no memory fraction is tried.
+    expandable: False to leave out settings with expandable segments.
     limits: False to try no memory fraction and no garbage collection.
     """
     grid = _Grid(sizes, recorded.release)
@@ -227,21 +229,21 @@ _USUAL = (
     "roundup_power2_divisions:8",
 )
 _BESIDE = ("large_segment_size_mb:64", "expandable_segments:True,large_segment_size_mb:64")
-"""Further settings from which a recommendation is chosen.
+"""Settings that `proposals` adds to `_USUAL`.
 
 On several recordings in traces/, they help and no setting in `_USUAL` does.
 """
 
 _PARTS = (1, 2)
-"""Numbers of segments among which the peak of the requests of 1 to 10 MiB is divided.
+"""Divisors of the peak memory of requests from 1 to 10 MiB, which share segments.
 
-These requests share segments.  The size of a segment, for each number, is a value to try for
-large_segment_size_mb.
+Each quotient is a value to try for large_segment_size_mb, so that one or two segments hold the
+peak.
 """
 
 
 def usual_settings(recorded: AllocatorConfig, *, expandable: bool = True) -> tuple[Setting, ...]:
-    """Return the usual settings that PyTorch accepts and that differ from the recorded settings."""
+    """Return the settings in `_USUAL` that PyTorch accepts, without the recorded settings."""
     return tuple(_accepted(_USUAL, recorded, expandable=expandable))
 
 
@@ -253,7 +255,9 @@ def proposals(
     They are `usual_settings`, and a few settings whose values are derived from the requests in the
     first half of the recording.
 
-    parts: devices of the program.
+    parts: recorded devices of the program.
+    recorded: allocator settings of the recorded run.
+    expandable: False to leave out settings with expandable segments.
     """
     may_expand = expandable and all(allows_expandable(part) for part in parts)
     options = (*_USUAL, *_BESIDE, *_fitted_confs(parts))
@@ -264,7 +268,7 @@ def proposals(
 def rescues(
     parts: Sequence[Prepared], recorded: AllocatorConfig, *, expandable: bool = True
 ) -> tuple[Setting, ...]:
-    """Return settings that may avoid an out-of-memory error if all `proposals` fail."""
+    """Return further settings, which may avoid an out-of-memory error if all `proposals` fail."""
     may_expand = expandable and all(allows_expandable(part) for part in parts)
     sizes = merged(tuple(sizes_of(part) for part in parts))
     found = candidates(sizes, recorded, expandable=may_expand, limits=False)
@@ -295,7 +299,7 @@ def is_fitted(setting: Setting, base: Setting, release: Release) -> bool:
     """Return True if `setting` seems to have a value that was derived from recorded sizes.
 
     Such values are lists, fractions, thresholds, and sizes that are not powers of two.
-    base: present setting; a value that it has too does not count.
+    base: present setting; values that are equal in both settings do not count.
     """
     config, own = setting.config(release), base.config(release)
     sizes = (
@@ -351,7 +355,7 @@ def _shared_peak(prepared: Prepared) -> int:
 class Overflow:
     """Peak of live memory that exceeds the memory of a device.
 
-    entry: entry at which the peak is reached.
+    entry: index of the history entry at which the peak is reached.
     live_bytes: bytes of the live blocks at `entry`, and of the failed request if there is one.
     room_bytes: memory of the device without the CUDA context.
     """
@@ -362,9 +366,9 @@ class Overflow:
 
 
 def overflow_of(prepared: Prepared, memory: int | None) -> Overflow | None:
-    """Return the peak of live blocks and failed requests; None if it fits a device of `memory`.
+    """Return the peak of live blocks and failed requests if it exceeds `memory`, else None.
 
-    memory: bytes of the device; None if unknown, and then the result is None.
+    memory: bytes of the device; None if unknown, which counts as unlimited.
     """
     if memory is None:
         return None
@@ -375,15 +379,16 @@ def overflow_of(prepared: Prepared, memory: int | None) -> Overflow | None:
 
 
 def entries_left(prepared: Prepared) -> int | None:
-    """Return the number of entries after the last recorded error; None if none is recorded."""
+    """Return the number of entries after the last recorded `oom` entry; None if there is none."""
     ooms = np.flatnonzero(prepared.trace.action == Action.OOM)
     return len(prepared.trace) - 1 - int(ooms[-1]) if len(ooms) else None
 
 
 def was_refused(prepared: Prepared, oom_entry: int | None) -> bool:
-    """Return True if the recorded request at `oom_entry` failed although the device had room.
+    """Return True if a recorded request failed although the device had room.
 
-    Something outside the allocator's settings then refused it.
+    Then no allocator setting can help, since something else refused the request.
+    oom_entry: index of the recorded entry of the request; the result for None is False.
     """
     if oom_entry is None:
         return False

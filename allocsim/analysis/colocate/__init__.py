@@ -33,12 +33,15 @@ __all__ = ["Colocation", "Failure", "PhaseRun", "Program", "Way", "colocate"]
 _EXPANDABLE = "expandable_segments:True"
 
 Watch = Callable[[str], Progress | None]
-"""Function from the name of a group of replays to a progress callback for them, or None."""
+"""Function that is given the name of a group of replays before they begin, such as "as given".
+
+It returns a progress callback for these replays, or None for no progress.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Variant of the run, for example with expandable segments, and the memory that it needs.
+    """Variant of the replay, for example with expandable segments, and the memory that it needs.
 
     name: "as given", or the change made to all programs, such as "expandable_segments:True".
     peak: largest use of an unlimited card, in bytes; None if a request fails even there.
@@ -57,9 +60,10 @@ class Colocation(Shown):
     threads: True if the programs are threads of one process with one allocator.
     by_time: True if the programs run at the same time.  Their requests are then in the order of the
         recorded times, and each program has one phase.
+    phases: parts of the programs, in the order of execution.
     run: replay on the given card.
-    ways: the run as given, followed by variants that may need less memory; empty if the smallest
-        card was not searched.
+    ways: needed memory of this replay, followed by variants that may need less; empty if the
+        smallest card was not searched.
     any_order: sum of the peaks of the separate programs, in bytes.  On a card of this size, the
         requests succeed in every order.  None for threads.
     """
@@ -124,9 +128,10 @@ def colocate(
     context: bytes of each CUDA context; None for the recorded sizes.
     torch_version: PyTorch release to model; None for the recorded release.
     device: device number in each recording; None if only one device is recorded.
-    smallest: find the smallest card for the run as given, with an empty_cache after each phase, and
-        with expandable segments.
-    watch: function from the name of a group of replays to a progress callback for them, or None.
+    smallest: find the smallest card for the programs as given, for an empty_cache after each phase,
+        and for expandable segments.
+    watch: function from the name of a group of replays to a progress callback for them; None to
+        report no progress.
     Raises RecordingError for files that cannot be replayed, and ConfigError for wrong options.
     """
     programs = programs_in(

@@ -48,8 +48,9 @@ class Failure:
     """Lack of memory at a request, or when a program starts or wakes up; sizes are in bytes.
 
     phase: index of the phase that failed.
-    entry: entry of the failed request in the program's recording; None for a start or wake-up.
+    entry: index of the request's entry in the program's recording; None for a start or wake-up.
     wanted: size of the failed request, or memory that the start or wake-up needs.
+    free: unused memory of the card.
     held: memory of the card that each process uses.
     needed: size of the smallest card on which the request, start or wake-up would succeed.
     """
@@ -75,7 +76,7 @@ class CardRun:
     own_peaks: largest use of the card by each process.
     lower_bound: memory below which a card cannot be sufficient.
     failure: lack of memory that ended the replay; None if every request succeeded.
-    steps: number of requests, frees and other calls that were replayed.
+    steps: number of replayed allocator calls (requests, frees and others).
     """
 
     memory: int | None

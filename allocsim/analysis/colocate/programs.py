@@ -59,9 +59,9 @@ class Program:
 
     @cached_property
     def times(self) -> NDArray[np.int64]:
-        """Time of each step of the plan, in microseconds; it never decreases.
+        """Time of each allocator call to replay, in microseconds; it never decreases.
 
-        The time of a step is the latest recorded time among the entries up to it.
+        The time of a call is the latest recorded time among the history entries up to it.
         Raises RecordingError if the entries have no times.
         """
         times = self.prepared.trace.time_us
@@ -154,6 +154,7 @@ class Sleep(StrEnum):
 class Phase:
     """Part of a program.  It runs without interruption, unless all programs run at once.
 
+    name: name for the report, such as "rollout".
     program: index of the program.
     first, end: range of steps in the program's plan (its requests, frees and other calls to
         replay); `end` is the step after the last.
@@ -169,10 +170,10 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Steps of a phase that run without interruption by another program.
+    """Allocator calls of a phase that run without interruption by another program.
 
     phase: index of the phase.
-    first, end: range of steps in the program's plan; `end` is the step after the last.
+    first, end: range of calls in the program's plan (all calls to replay); `end` is after the last.
     """
 
     phase: int
@@ -266,8 +267,8 @@ def merged(
 ) -> tuple[Plan, tuple[int, ...]]:
     """Merge the requests, frees and other calls of threads into one plan for their allocator.
 
-    turns: ranges of the programs' plans, in order of execution.
-    Returns the merged plan, and for each turn the index of the step after it in this plan.
+    turns: ranges of the programs' calls, in order of execution.
+    Returns the merged plan, and for each turn the index in it of the first call after the turn.
     Raises ConfigError if the programs have different PyTorch releases or settings.
     """
     first = programs[0]
@@ -335,10 +336,12 @@ class _Renamed:
         self._scopes = _scopes(self.steps)
 
     def entering(self, step: int) -> Steps:
-        """Return the steps to insert in the merged plan before the program continues at `step`.
+        """Return the calls to insert in the merged plan before the program continues at `step`.
 
-        They select the pool that the program was using.  At the program's first step, they also
+        They select the pool that the program was using.  At the program's first call, they also
         allocate the blocks that were in use before the recording.
+
+        step: index of a call in the program's own plan.
         """
         at = bisect_right(self._scopes, step - 1, key=lambda each: each[0]) - 1
         pool, stream = self._scopes[at][1:] if at >= 0 else (-1, 0)

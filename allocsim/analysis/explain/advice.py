@@ -22,7 +22,7 @@ _SHARED_SEGMENTS = {
     "cannot serve it.",
     20 * MIB: "20.00 MiB is the segment of a request between 1 and 10 MiB.",
 }
-"""Text on each segment size that PyTorch uses for requests of several sizes; keys are bytes."""
+"""Dictionary from the bytes of a segment that several requests share to a text on this size."""
 
 _SHAPE = (
     "First look at the line that made the request: this size is usually a wrong shape, a wrong "
@@ -61,7 +61,7 @@ _BARE = (
     "of PyTorch before 1.0. Paste the line with 'Tried to allocate', if there is one."
 )
 OF_PROGRAMS = frozenset((_SMALLER, _SHAPE, *_MODEL, _REUSE, _RECORD))
-"""Advice for a program that the user wrote, which a serving engine is not."""
+"""Advice that is for the user's own program only; it is left out for a serving engine."""
 
 
 def _impossible(situation: Situation) -> list[str]:
@@ -376,4 +376,4 @@ BY_CAUSE: dict[str, Callable[[Situation], list[str]]] = {
     "host_memory": _on_host_memory,
     "no_figures": _without_figures,
 }
-"""Function that returns the advice on an error, by the error's cause."""
+"""Dictionary from the cause of an error to the function that returns the advice."""

@@ -103,7 +103,7 @@ class Figures:
         return limit if limit is not None and (total is None or limit < total) else None
 
     def doubt(self, *values: int | None) -> float:
-        """Return the largest rounding error of the sum of `values` in bytes; 0 for exact sizes."""
+        """Return the largest rounding error, in bytes, of the sum of some sizes; 0 if exact."""
         return sum(rounding_of(value) for value in values if value) if self.printed else 0
 
 
@@ -124,7 +124,10 @@ MESSAGE_CAUSES = (
     "host_memory",
     "no_figures",
 )
-"""Causes that sizes alone can prove, tested in this order; "no_figures" if none is proved."""
+"""Names of the causes of an error in a text.
+
+All but the last two are tested by comparing sizes, in this order; "no_figures" if no test holds.
+"""
 
 
 def cause_of(figures: Figures) -> str:

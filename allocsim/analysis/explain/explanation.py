@@ -90,7 +90,7 @@ def _entries_after(device_run: DeviceRun, ooms: Sequence[SimulatedOom]) -> int |
 
 
 _BY_FIGURES = ("impossible", "host_fallback", "fraction_limit", "free_above_request", "full")
-"""Causes for which advice is derived from the sizes, without a replay."""
+"""Causes of an error for which the advice follows from its sizes, without a replay."""
 
 _SHOWN = 5  # number of errors in the table of a notebook
 
@@ -178,7 +178,8 @@ def explain_recording(
     """Replay `recording` and explain every out-of-memory error of each device.
 
     Return the replay, and one explanation for each device.
-    watch: function from a setting that is tried to a progress callback for its replay, or None.
+    watch: function that is called with the conf of each further replay; it returns a progress
+        callback for this replay, or None for no progress.
     The other parameters are the same as in `replay`.
     """
     devices = prepare(recording, device, torch_version, hints=hints)

@@ -281,6 +281,8 @@ def _best_reading(raw: str) -> tuple[str, Reading]:
 class Situation:
     """Out-of-memory error with everything known about it, as the basis of the advice.
 
+    message, figures: the error, and the sizes known about it.
+    cause: name of the cause, one of `MESSAGE_CAUSES`.
     config: allocator settings that the user gave; None if none are given.
     release: PyTorch release given by the user, or recognised from the words of the error; None if
         unknown.

@@ -113,9 +113,9 @@ OPENINGS: tuple[tuple[str, bool], ...] = (
     ),
     (r"OutOfMemoryError|ErrorMemoryAllocation", False),
 )
-"""Pairs (regular expression for words that begin an error, flag).
+"""Pairs (regular expression for words that begin an error, True if they always begin one).
 
-The flag is False for words that may also occur inside an error, before its requested size.
+The second item is False for words that may also be inside an error, before its requested size.
 """
 
 STATED: tuple[tuple[str, str], ...] = (

@@ -28,7 +28,10 @@ from allocsim.units import format_size
 class Refusal:
     """Explanation of a request that fails.
 
+    rounded_bytes: size of the request after rounding.
     tried_bytes: size of the segment that the request needs from the driver.
+    cause, figures: cause of the failure, and the sizes that decide it.
+    findings: uses of the device's memory.
     blockers: live blocks to free so that the request succeeds, largest first, each with the code
         that requested it.
     """

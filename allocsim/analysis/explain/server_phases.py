@@ -20,8 +20,8 @@ from allocsim.analysis.explain.cause import Figures
 class _Engine:
     """Names of an engine and of its options.
 
-    fraction: share of the card that weights and KV cache may take.
-    cards: number of cards that share each layer.
+    fraction: option for the share of the card that weights and KV cache may take.
+    cards: option for the number of cards that share each layer.
     shorter: options that let a smaller KV cache hold as many requests.
     frame: expression for the beginning of a traceback's line, up to the name of the function.
     """
@@ -52,7 +52,7 @@ _SGLANG = _Engine(
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Phase of a serving engine.
+    """Phase of a serving engine, such as loading the weights.
 
     what: clause on the work of the engine in this phase.
     helps: sentences on the options that help, with names in braces for `advice`.
@@ -71,7 +71,10 @@ class Phase:
         return f"{self.lines}|{self.engine.frame}(?:{self.functions})"
 
     def advice(self, figures: Figures) -> list[str]:
-        """Return the reason of an error in this phase, and the options that help."""
+        """Return sentences on the reason for an error in this phase, and the options that help.
+
+        figures: sizes of the error.
+        """
         engine = self.engine
         names = {
             "fraction": engine.fraction,

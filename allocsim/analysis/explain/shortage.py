@@ -58,7 +58,7 @@ class Findings:
 
 
 class OomWatch(Observer):
-    """Observer that examines the blocks at each out-of-memory error of a replay.
+    """Observer of a replay; it examines the blocks at each out-of-memory error.
 
     findings: dictionary from (device number, entry of the error) to the results for that error.
     """
@@ -98,6 +98,8 @@ class Blocker:
 class Shortage:
     """One out-of-memory error of a recording.
 
+    oom: the error as the replay met it.
+    cause, figures: name of the cause, and the sizes that decide it.
     findings: uses of memory at the error; None if no `OomWatch` observed the replay.
     blockers: live blocks to free so that the request succeeds, largest first.
     code: code of the failed request; None if unknown.
@@ -195,7 +197,10 @@ def _shortage(
 
 
 def too_small(over: Overflow, entry: int) -> str:
-    """Return a sentence on live memory that is too much for a device, for an error at `entry`."""
+    """Return a sentence that more memory is in use than a device has.
+
+    entry: index of the history entry of the error.
+    """
     when = "later" if over.entry > entry else "earlier"
     return (
         f"The device is too small for the whole recording: {when}, at entry {over.entry:,}, "

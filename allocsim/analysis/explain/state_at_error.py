@@ -3,8 +3,8 @@
 `blockers_of` finds the cheapest set of live blocks that must be freed for the request to succeed.
 There are two ways:
 
-1. "run": adjacent blocks of a segment are freed and merge into one free block that the request
-   accepts.  A scan with two pointers finds every minimal group of blocks.
+1. "run" (of blocks): adjacent blocks of a segment are freed and merge into one free block that the
+   request accepts.  A scan with two pointers finds every minimal group of blocks.
 2. "driver": segments, or handles (mapped pages) of expandable segments, become empty and return to
    the driver.  This is a knapsack problem, solved exactly over pages of 2 MiB; if its table would
    exceed `LARGEST_TABLE` cells, segments and handles are chosen by cost per page.

@@ -47,7 +47,7 @@ class Verdict(Shown):
 
     @property
     def outside(self) -> str:
-        """Clause on other processes or libraries whose memory caused the error; "" if none."""
+        """Clause on other processes or libraries whose memory caused the error; "" if none did."""
         return outside_of(self.message, self.figures)
 
     def headline(self) -> str:

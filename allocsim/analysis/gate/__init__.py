@@ -127,8 +127,9 @@ _NO_END = 1 << 60
 class Measured(Baseline):
     """Measured memory of a part of a recording: the contents of a baseline file, and more.
 
-    first: entry at which the measured part begins.
-    entry: entry of peak allocated memory.
+    device: number of the device.
+    first: index of the history entry at which the measured part begins.
+    entry: index of the history entry of peak allocated memory.
     held: memory that is live when the measured part begins.
     """
 
@@ -229,8 +230,8 @@ def _notes(drive: Drive, body: Body) -> tuple[str, ...]:
 class LineGrowth:
     """Change since the baseline of the memory that one line of code holds at the peak.
 
-    Sizes are requested bytes.
     owner, was: name of the line now, and in the baseline; "" if it holds no memory there.
+    before, now: requested bytes in the baseline, and now.
     """
 
     owner: str

@@ -46,9 +46,9 @@ class HeldBefore:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Body:
-    """Part of a recording to measure, with its plan and start state for a replay.
+    """Part of a recording to measure, ready for a replay.
 
-    first: entry of the recording at which the part begins.
+    first: index of the history entry at which the part begins.
     trace: entries of the part.
     plan: requests, frees and other calls to replay.
     start: blocks to allocate before the part, because they are live until its last request.

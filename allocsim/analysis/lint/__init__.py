@@ -31,7 +31,7 @@ __all__ = ["CHECKS", "Finding", "Lint", "lint", "lint_conf"]
 
 _SEVERITIES = (ERROR, WARNING, NOTE)
 _OF_TWO_RUNS = ("overlap", "free_without_allocation", "history")
-"""Names of the checks that fail if a file contains the entries of two runs, one after the other."""
+"""Checks that fail if a file has the entries of two runs of a program, one after the other."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -41,9 +41,10 @@ class Finding:
 
     check: name of the check, a key of `CHECKS`.
     severity: "error" if a replay is impossible, or PyTorch refuses the settings; "warning" if a
-        replay may mislead, or the settings do harm; "note" if there is no such consequence.
+        replay may mislead, or the settings do harm; else "note".
+    text: the problem, as a sentence.
     meaning: consequence for a replay, as a clause.
-    device, entry: device number and entry of the problem; None if it has no particular place.
+    device, entry: device number, and index of a history entry; None if the problem is not there.
     value: entry, setting or other value that has the problem, as text; "" if there is none.
     """
 

@@ -51,9 +51,11 @@ __all__ = [
 class Picture(Shown):
     """Replay of one device, with the data for charts and HTML pages.
 
+    run: the replay.
+    trace: recorded history entries of the device.
     lives: lifetimes of all blocks and segments.
     curve: memory after every entry.
-    others: numbers of the recording's other devices.
+    others: device numbers of the recording's other devices.
     """
 
     run: Run
@@ -124,8 +126,8 @@ def picture_prepared(
     """Replay a device of a recording and collect the data for charts and HTML pages.
 
     setting, device_memory: None for the recorded values.
-    observers: further observers of the replay.
-    others: numbers of the recording's other devices, which the charts mention.
+    observers: objects that are notified of events of the replay.
+    others: device numbers of the recording's other devices, which the charts mention.
     Raises RecordingError for a device without entries.
     """
     trace = prepared.trace
@@ -195,8 +197,7 @@ class WhatIf:
     """Replay under one setting, for a chart.
 
     trial: results of the replay.
-    reserved: lowest and highest reserved bytes in each group of consecutive entries; a group is one
-        point of the curve.
+    reserved: curve; each point has the lowest and highest reserved bytes in a range of entries.
     """
 
     trial: Trial
@@ -206,8 +207,8 @@ class WhatIf:
 def what_if(trials: Trials, run: Run, settings: Iterable[Setting] = ()) -> tuple[WhatIf, ...]:
     """Replay one device under several settings, for a chart that compares them.
 
-    trials: cache of replays of the device.
-    run: finished replay; the first result is for this replay.
+    trials: replays of the device; each result is kept.
+    run: finished replay, which becomes the first result.
     settings: settings to replay; if empty, the candidates for a recommendation (`proposals`).
     """
     device_run, release = run.devices[0], trials.prepared.release

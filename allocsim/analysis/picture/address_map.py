@@ -1,4 +1,4 @@
-"""Address map of memory: a picture with entries from left to right and addresses upwards.
+"""Address map of memory: a picture with history entries from left to right and addresses upwards.
 
 A pixel is a rectangle of several entries and several addresses.  Its values are the share of this
 rectangle that was reserved, and the share that each layer covers.  A layer is the set of blocks
@@ -103,7 +103,7 @@ _Shares = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AddressMap:
-    """Picture of memory, with entries from left to right and addresses upwards.
+    """Picture of memory, with history entries from left to right and addresses upwards.
 
     Row 0 has the lowest addresses and column 0 the first entries.
     reserved: share of each pixel's area that was reserved, from 0 to 1.
@@ -136,7 +136,8 @@ def address_map(
 ) -> AddressMap:
     """Return the address map of a replay: a picture of the memory in use, by entry and address.
 
-    table: frame table of the recording, for the names of owners.
+    lives: lifetimes of the blocks and segments in the replay.
+    table: frame table of the recording, which gives the names of owners (lines of code).
     colouring: property by which blocks are divided into layers: "state", "size" or "owner".
     shape: (rows, columns) of the picture, in pixels.
     """

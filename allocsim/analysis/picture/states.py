@@ -61,7 +61,7 @@ class SegmentLives:
 class Lives:
     """Lifetimes of the blocks and segments of one device.
 
-    n_entries: number of replayed entries.
+    n_entries: number of replayed history entries.
     pools: ids of the private pools; blocks and segments refer to them by index.
     """
 
@@ -322,7 +322,8 @@ class Still(Shown):
     """State of one device, read from a snapshot without entries.
 
     instant: segments and blocks of the device.
-    others: numbers of the snapshot's other devices.
+    trace: recorded segments of the device.
+    others: device numbers of the snapshot's other devices.
     """
 
     path: str

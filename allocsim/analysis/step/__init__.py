@@ -203,7 +203,7 @@ def walk_on(walk: Walk) -> tuple[int, Decision] | None:
     """Send the next request of a recording to the allocator of `walk` and explain the decision.
 
     walk: replay of a recording that advances one request at a time.
-    Returns the request's entry and the allocator's decision; None at the end of the recording.
+    Returns (index of the request's history entry, decision); None at the end of the recording.
     """
     upcoming = walk.upcoming()
     if upcoming is None:

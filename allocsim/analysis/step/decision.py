@@ -95,6 +95,7 @@ class Decision(Shown):
     address: address that a malloc returned; None for other requests and after an error.
     error: text of the out-of-memory error; None if there was none.
     candidates: free blocks that the search considered, smallest first.
+    rules: rules that the allocator applied, in order.
     entries: entries that the request added to the history.
     moved: statistics that the request changed.
     before, after: states of the changed segments before and after the request.
@@ -125,6 +126,7 @@ class Decision(Shown):
 class Observed:
     """Changes that one request made to the allocator.
 
+    error: out-of-memory error of the request; None if there was none.
     written: entries that the request added to the history, with the cause of each.
     before, after: states of all segments before and after the request.
     """
@@ -160,9 +162,9 @@ EXPLAINED: dict[str, str] = {
     "expandable_segments_reserve": EXPANDABLE,
     "graph_capture_record_stream_reuse": "",
 }
-"""Dictionary from an option to a heading in docs/concepts/allocator.md; "" if it has none.
+"""Dictionary from an allocator option to its heading in docs/concepts/allocator.md.
 
-An option without a heading has no effect that can be observed here.
+The heading is "" for an option whose effect a single request cannot show.
 """
 
 _AGAIN = "wait for every pending free, release all wholly free segments, and call the driver again"

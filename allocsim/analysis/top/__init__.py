@@ -1,4 +1,4 @@
-"""Memory of a device by owner: line, stack, module, category, stream or pool.
+"""Memory of a device by owner: line of code, stack, module, category, stream or pool.
 
 The bytes of all owners add up exactly to the allocated bytes of the replay.  The modules for flame
 graphs and pinned host memory are imported on first use.
@@ -108,6 +108,7 @@ def answers_of_run(
 ) -> StackAnswers:
     """Return the owners of memory at a moment of a finished replay, for several kinds of owner.
 
+    prepared, device_run: device of the recording, and its replay.
     at: "peak", "oom", "end" or an entry number; None for "oom" if there is an error, else "peak".
     bys: kinds of owner, such as "line" and "category"; the results have the same order.
     frames: number of stack frames in the name of an owner; None for the default of `top`.
@@ -284,11 +285,11 @@ def top_of_replay(devices: Sequence[Prepared], run: Run) -> Top | None:
 def top_of_spill(
     devices: Sequence[Prepared], runs: Sequence[DeviceRun], by: str = "line"
 ) -> Top | None:
-    """Return the owners of the memory that did not fit the card, when most of it was on the host.
+    """Return the owners of the blocks requested since the driver began to use host memory.
 
-    The driver moved memory to the host because the card was full.  The owners are those of blocks
-    requested since the first move.
-    Return None if nothing was moved, or if most was moved before the first entry.
+    The driver moves memory to the host when the card is full.  The owners are for the moment with
+    the most memory on the host.
+    Return None if nothing was moved, or if this moment is before the first entry.
     """
     pairs = [
         (device_run.spill.most_bytes, prepared, device_run, device_run.spill)

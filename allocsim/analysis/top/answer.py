@@ -112,7 +112,7 @@ class Top(Shown):
     pending_bytes, pending_blocks: freed memory that waits for other streams; it has no owner.
     rows: owners, largest first.
     categories: bytes of each category, largest first.
-    holdings: the same memory, grouped by stack and category.
+    holdings: the same memory, grouped by stack and category together.
     notes: sentences about what was inferred, not recorded.
     savings: changes of the program that would reduce memory; only at an out-of-memory error.
     """

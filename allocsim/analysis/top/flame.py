@@ -9,7 +9,7 @@ from allocsim.analysis.top.answer import Holding, Top
 from allocsim.ownership import NO_STACK, is_plumbing, line_of
 
 _LEAST_SHARE = 1 / 400
-"""Least share of all memory with which a frame gets its own box; smaller frames share a box."""
+"""Least share of all memory for which a stack frame has its own box; smaller ones share a box."""
 _MOST_ROWS = 48
 _MOSTLY = 0.9  # a box has the category of at least this share of its memory
 
