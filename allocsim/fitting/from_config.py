@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.config_file import parsed_file
-from allocsim.fitting.config_keys import (
+from allocsim.fitting.config_file import (
     ALONE,
     ATTENTION,
     AUTO,
@@ -34,6 +33,7 @@ from allocsim.fitting.config_keys import (
     TYPES,
     UNCOUNTED,
     WHOLE,
+    parsed_file,
 )
 from allocsim.fitting.model import flattened
 
