@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from allocsim.cli import fit_formulas
 from allocsim.cli.fit_options import Way, add_pairs, gpus_of, refuse_ineffective, task_of, way_of
-from allocsim.cli.fit_parallel import add_parallel, run_by_formula
-from allocsim.cli.fit_served import add_serving, refuse_out, run_served, run_started, set_server
 from allocsim.cli.options import (
     OUT_OF_MEMORY,
     Commands,
@@ -111,7 +110,7 @@ def add_to(commands: Commands) -> None:
     add("--decode", metavar="N", type=count, help="serving: tokens to generate (default: 64)")
     add("--requests", metavar="N", type=count,
         help="serving: requests, one after another (default: 2), or at once")  # fmt: skip
-    add_serving(parser)
+    fit_formulas.add_serving(parser)
     add("--start", choices=_STARTS, help="clean: weights are loaded in place; made: they are "
         "created on the device, which adds to the peak (default: clean)")  # fmt: skip
     shared = parser.add_mutually_exclusive_group()
@@ -145,7 +144,7 @@ def add_to(commands: Commands) -> None:
     add("--no-values", action="store_true", default=None,
         help="do not compute the program's integers and booleans; all are zero")  # fmt: skip
     _add_outputs(parser)
-    add_parallel(parser)
+    fit_formulas.add_parallel(parser)
     parser.set_defaults(host_spill=None)
 
 
@@ -206,7 +205,7 @@ def _apply_config(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    set_server(arguments)
+    fit_formulas.set_server(arguments)
     way = way_of(arguments)
     refuse_ineffective(arguments, way)
     if way is not Way.ENGINE and set(arguments.find or ()) & set(_OF_SERVERS):
@@ -218,16 +217,16 @@ def run(arguments: argparse.Namespace) -> int:
     if way is Way.LIST:
         return _print_names(arguments)
     if way in (Way.SERVER, Way.TRANSFORMERS, Way.GGML):
-        return run_served(arguments, gpus_of(arguments))
+        return fit_formulas.run_served(arguments, gpus_of(arguments))
     if way in (Way.LAYOUT, Way.PLAN):
-        return run_by_formula(arguments, gpus_of(arguments))
+        return fit_formulas.run_by_formula(arguments, gpus_of(arguments))
     from allocsim.cli import import_numpy
 
     import_numpy()  # formulas need no arrays
     if way is Way.PAGE:
         return _write_page(arguments)
     if way is Way.ENGINE:
-        return run_started(arguments, gpus_of(arguments))
+        return fit_formulas.run_started(arguments, gpus_of(arguments))
     return _run_by_task(arguments, way)
 
 
@@ -244,7 +243,7 @@ def _run_by_task(arguments: argparse.Namespace, way: Way) -> int:
         return 0
     gpus = gpus_of(arguments)
     if arguments.out is not None:
-        refuse_out(arguments.out)
+        fit_formulas.refuse_out(arguments.out)
     if task is not None and way is not Way.ONE:
         for sentence in arguments.config_notes:
             say(f"allocsim: {sentence}\n")
