@@ -92,8 +92,15 @@ def test_a_traceback_of_vllm_shows_the_phase(functions: tuple[str, ...], when: s
     assert verdict.advice[0].startswith(f"vLLM ran out of memory while it {when}")
 
 
-def test_a_traceback_of_sglang_shows_the_phase() -> None:
-    text = frames("event_loop_overlap", "run_batch", file="sglang/srt/managers/scheduler") + OUT
+@pytest.mark.parametrize(
+    ("file", "functions"),
+    [
+        ("scheduler", ("event_loop_overlap", "run_batch")),
+        ("tp_worker_overlap_thread", ("forward_thread_func", "forward_thread_func_")),
+    ],
+)
+def test_a_traceback_of_sglang_shows_the_phase(file: str, functions: tuple[str, ...]) -> None:
+    text = frames(*functions, file=f"sglang/srt/managers/{file}") + OUT
     assert last(text).advice[0].startswith("SGLang ran out of memory while it served requests")
 
 

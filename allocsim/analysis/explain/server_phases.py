@@ -194,7 +194,7 @@ _PHASES = (
             "{requests}",
         ),
         r"max_total_num_tokens=\d|server is fired up|Prefill batch|Decode batch",
-        r"event_loop_\w",
+        r"event_loop_\w|forward_thread_func",
     ),
 )
 _SERVING = 5
