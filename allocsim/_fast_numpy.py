@@ -16,13 +16,16 @@ from numpy.typing import NDArray
 _Number = TypeVar("_Number", np.int32, np.int64, np.uint64)
 
 _WIDEST_TABLE = 4
-"""Largest ratio of table rows to numbers in `stable_order`; with more rows, a sort is faster."""
+"""Largest ratio of the numbers' range to their count for which `stable_order` uses a table.
+
+With a wider range, a sort is faster.
+"""
 
 _DIGIT = 16
 """Bits of the widest integers for which NumPy's stable sort is the fast radix sort."""
 
 _MOST_DIGITS = 2
-"""Largest number of 16-bit digits for which sorting digit by digit is faster than one sort."""
+"""Largest number of 16-bit digits of a value for which a radix sort is faster than one sort."""
 
 
 def any_of(codes: NDArray[np.uint8], wanted: Iterable[int]) -> NDArray[np.bool_]:

@@ -12,7 +12,7 @@ _LONGEST_LINE = 300
 
 
 class Shown(ABC):
-    """Base class of results, shown by `headline` at a prompt and as a table in a notebook."""
+    """Base class of results: a prompt shows one line (`headline`), and a notebook shows a table."""
 
     __slots__ = ()
 

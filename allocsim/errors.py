@@ -8,7 +8,7 @@
         UpstreamAssertionError  internal assertion of PyTorch
         DriverRefusalError      refusal of a call by the CUDA driver; also a RuntimeError
       UndefinedBehaviorError    undefined behavior in PyTorch, which the model does not guess
-      InvariantError            bug in allocsim, with rule number and dump; please report it
+      InvariantError            bug in allocsim, with violated rule and state; please report it
       PhantomError              error of real PyTorch on a phantom GPU, or of its preparation
         ScriptError             invalid op script (a list of allocator calls); also a ValueError
         UnavailableError        missing requirement: a wheel, a compiler, PyTorch or Linux
@@ -110,4 +110,4 @@ class UnavailableError(PhantomError):
 
 
 class RefusedError(PhantomError):
-    """Allocator settings that real PyTorch refused, or an op script during which it ended."""
+    """Allocator settings that real PyTorch refused, or allocator calls that ended its process."""

@@ -51,7 +51,7 @@ class History:
     """History that a replay of one device wrote, as columns with one row for each entry.
 
     action: codes of `Action`.
-    entry: number of the recorded entry that caused the row.
+    entry: index of the recorded entry that caused the row.
     block_size: bytes of the block of an `alloc` row, including slack; 0 in other rows.  A request
         that failed in the recording and succeeds in the replay also has 0, since its block is freed
         at once.
@@ -71,7 +71,7 @@ class History:
 
 
 class HistoryWatch(Observer):
-    """Observer that keeps one device's allocator and the complete history of its replay."""
+    """Observer of a replay; it keeps the device's allocator and the complete history."""
 
     keeps_history = True
     allocator: CachingAllocator
@@ -98,7 +98,10 @@ class HistoryWatch(Observer):
         return [self._pools.get(pool, -1) for pool in pools]
 
     def of(self, trace: Trace, device_run: DeviceRun) -> History:
-        """Return the history of the finished replay `device_run` of `trace`."""
+        """Return the history of a finished replay.
+
+        trace, device_run: recorded entries of the device, and their replay.
+        """
         chunks = zip(columns_of([], _DTYPES), *self._chunks, strict=True)
         action, address, size, stream, pool = map(np.concatenate, chunks)
         held = sum(segment.allocated_size for segment in self._start)
@@ -167,7 +170,7 @@ def _filled(entry: _Column) -> _Column:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Simulated:
-    """Replay of a recording, and the recording that PyTorch would have written of it.
+    """Replay of a recording, and the recording that PyTorch would have written of the replayed run.
 
     runs: replay of each device.
     recording: recording that PyTorch would have written.
@@ -218,8 +221,9 @@ def simulate_prepared(
     command: str = "",
     progress: Progress | None = None,
 ) -> Simulated:
-    """Replay prepared devices of `recording`; return the recording that PyTorch would have written.
+    """Replay devices of `recording`, and return the recording that PyTorch would have written.
 
+    devices: devices of `recording`, ready for replays.
     setting: None for the recorded setting.
     memory: device memory in bytes; None for the recorded memory.
     command: command line to store in the result.

@@ -42,7 +42,7 @@ _Ints = NDArray[np.int64]
 class Compared:
     """Recorded history entries that are compared with a replay, as columns.
 
-    entry: index of each entry in the recording.
+    entry: index of each entry in the recording, where entries that are not compared count too.
     """
 
     entry: NDArray[np.intp]
@@ -88,7 +88,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """Recorded entries of each step of a plan; a step is an allocator call that a replay makes.
+    """Recorded entries of each step of a plan (allocator call that a replay makes).
 
     A step is plain if its entries can be derived from the step and the address of its block.  If a
     replay gives the block of a plain step its recorded address, the entries of the step equal the
@@ -96,7 +96,7 @@ class Expected:
 
     count: number of entries of each step.
     end: index in `compared` after the last entry of each step.
-    is_recorded: True for a plain step whose entries are in the recording; False for other steps.
+    is_recorded: True for a plain step whose entries are in the recording.
     address: recorded address of each step's block.
     n_allocs: number of `alloc` entries before each index of `compared`.
     allocs: addresses of all `alloc` entries.
@@ -364,7 +364,7 @@ def _difference(replayed: _Segment | None, other: _Segment | None) -> str:
 
 
 def ends_alike(trace: Trace, allocator: ReplayAllocator) -> bool:
-    """Return True if `allocator` has the final segments of `trace` with the same blocks.
+    """Return True if `allocator` has the recorded final segments, with the same blocks.
 
     This is faster than a comparison block by block, but does not show the difference.  Requested
     sizes of inactive blocks are not compared.

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from allocsim.analysis.gate import Budget, Gate
 
 _OUTCOME = "ALLOCSIM_PYTEST_OUTCOME"
-"""Environment variable with the file where a test on a phantom GPU writes its outcome."""
+"""Environment variable with the path of the file for the outcome of a test on a phantom GPU."""
 _MOST_ENTRIES = 2_000_000
 _LOST = "older"
-"""Word in the text `Provenance.captured` that shows that the oldest entries are missing."""
+"""Word in the recorder's note (`Provenance.captured`) if the oldest entries are missing."""
 _SIZES = ("max_reserved", "max_allocated", "max_requested")
 _OTHERS = ("max_driver_calls", "max_fragmentation")
 _KNOWN = (*_SIZES, *_OTHERS, "gpu")
@@ -74,7 +74,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Write the outcome of a test on a phantom GPU to a file for the first interpreter."""
+    """Write the outcome of a test on a phantom GPU to a file.
+
+    The interpreter that the user started reads this file and reports the outcome.
+    """
     report = yield
     if _OUTCOME in os.environ and _is_marked(item):
         text = report.longreprtext

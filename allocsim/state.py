@@ -39,7 +39,7 @@ class BlockState:
 
     requested_size: bytes of the request; meaningless if the block is inactive.
     state: `ALLOCATED`, `PENDING` (freed, but still used by a stream) or `INACTIVE` (free).
-    frames: index of the stack that allocated the block; -1 if unknown.
+    frames: index, in the recording's table, of the stack that allocated the block; -1 if unknown.
     is_least: True if the size is unknown, and `size` is the least possible size.
 
     Mirrors: BlockInfo
@@ -65,11 +65,11 @@ class BlockState:
 class SegmentState:
     """Segment from cudaMalloc, or one mapped range of an expandable segment, at one moment.
 
-    stream: raw handle of the segment's stream.
+    stream: raw handle (cudaStream_t) of the segment's stream.
     is_small: True if the segment is in the small pool.
     pool_id: `DEFAULT_POOL`, or the private pool that owns the segment.
     blocks: blocks in address order, without gaps.
-    frames: index of the stack that allocated the segment; -1 if unknown.
+    frames: index, in the recording's table, of the stack that allocated the segment; -1 if unknown.
 
     Mirrors: SegmentInfo
     """

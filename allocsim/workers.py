@@ -76,9 +76,9 @@ class Crew:
     def beside(self, act: Callable[[_Job], _Found], job: _Job) -> Callable[[], _Found]:
         """Run `act(job)` in the background; return a function that waits for its result.
 
-        A worker gets the job after the jobs of the next `run_all`, or when the returned function is
-        called.  Without worker processes, or if the worker died, the returned function runs the job
-        in this process.
+        A worker process gets the job when the next `run_all` has handed out its own jobs, or when
+        the returned function is called.  Without worker processes, or if the worker died, the
+        returned function runs the job in this process.
         """
         each = _BackgroundJob(self, lambda: self.submit(act, job), lambda: act(job))
         self._waiting.append(each)
@@ -93,8 +93,8 @@ class Crew:
     ) -> None:
         """Run `act(job)` for every job, and call `done` with each job and its result.
 
-        lost: function that is given a job that did not finish and its error, and that returns the
-            result of the job.  The error is `WorkerDiedError` if the job killed its process.
+        lost: function from a job that failed, and its error, to a result of this job for `done`.
+            The error is `WorkerDiedError` if the job killed its process.
         """
         if self.is_alone:
             for job in jobs:

@@ -30,10 +30,10 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class EditedDevice(Prepared):
-    """Device of a recording with an edited program, ready for replays.
+    """Device of a recording with a changed program, ready for replays.
 
-    Every replay is a what-if replay, even under the recorded settings, and gives one peak, not a
-    range of possible peaks.
+    Each replay counts as a what-if replay (not comparable with the recording), even under the
+    recorded settings, and gives one peak, not a range of possible peaks.
     edits: changes that were made to the recorded program.
     baseline: replay of the unchanged program under the recorded settings.
     program: the changed program.
@@ -57,9 +57,9 @@ class EditedDevice(Prepared):
 
     @cached_property
     def proofs(self) -> list[Parting | None]:
-        """First difference of the baseline from the recording, or None if equal; in a list of one.
+        """List with one item: how the replay of the unchanged program differs from the recording.
 
-        The baseline is the replay of the unchanged program.
+        The item is the first difference; None if they are equal.
         """
         return [self.baseline.parting]
 
@@ -73,7 +73,7 @@ class EditedDevice(Prepared):
 
 
 def as_recorded(device: Prepared) -> EditedDevice:
-    """Return a device as an `EditedDevice` without edits; it is replayed once as the baseline."""
+    """Return a device as an `EditedDevice` without edits, with a replay under recorded settings."""
     (baseline,) = replay_prepared((device,)).devices
     values = {each.name: getattr(device, each.name) for each in fields(device)}
     return EditedDevice(**values, baseline=baseline, program=program_of(device, baseline))
@@ -99,7 +99,10 @@ def edited_recording(
 def edit_devices(
     devices: Sequence[Prepared], edits: Sequence[str | Edit]
 ) -> tuple[EditedDevice, ...]:
-    """Apply edits to the program of each device, in their order, and return the edited devices."""
+    """Change the program of each device, and return the changed devices.
+
+    edits: texts such as "empty-cache after step 2", applied in order.
+    """
     parsed = [each if isinstance(each, Edit) else parse_edit(each) for each in edits]
     return tuple(as_recorded(device).edited(parsed) for device in devices)
 
@@ -165,7 +168,10 @@ class EditTrial:
 def try_edits(
     devices: Sequence[Prepared], setting: Setting | None = None, device_memory: int | None = None
 ) -> tuple[EditTrial, ...]:
-    """Replay every usual edit that the recording allows; return the results, lowest peak first.
+    """Replay the program with each of a few edits; return the results, lowest peak first.
+
+    The edits are added calls of empty_cache, memory allocated at the start, another order of the
+    training steps, and earlier frees.  An edit that the recording does not allow is left out.
 
     setting, device_memory: setting and bytes of the device; None for the recorded values.
     """
@@ -214,11 +220,11 @@ _CHECKPOINTED = (0.6, 0.85)
 In six models, it saves 61 to 84 % (tests/editing/test_savings.py).
 """
 _EIGHT_BITS = (0.48, 0.74)
-"""Shares of the optimizer state that 8-bit state with scales saves: of 16-bit, of 32-bit state."""
+"""Share of optimizer state that 8-bit state with scales saves: 0.48 of 16-bit, 0.74 of 32-bit."""
 _ADAPTED = (0.9, 1.0)
 """Lowest and highest share of gradients and optimizer state that usual LoRA adapters save."""
 _QUANTISED = (0.45, 0.75)
-"""Shares of 16-bit weights that 8-bit linear layers and 4-bit linear layers save."""
+"""Shares of 16-bit weights that are saved: by 8-bit linear layers, and by 4-bit linear layers."""
 _LEAST_SHARE = 0.05
 _MOST = 4
 
@@ -246,10 +252,10 @@ class Saving:
 def savings_at(
     prepared: Prepared, setting: Setting, device_memory: int | None, entry: int, missing: int
 ) -> tuple[Saving, ...]:
-    """Return changes of a program with which it may fit the device, which is full at `entry`.
+    """Return changes of a program with which it may fit a device that is too small for it.
 
     setting, device_memory: setting, and bytes of the device, of the replay that failed.
-    entry: entry at which memory is missing.
+    entry: index of the history entry at which memory is missing.
     missing: bytes that the device lacks.
     """
     recorded = as_recorded(prepared)

@@ -17,7 +17,7 @@ from allocsim.units import format_size, parse_size
 _SAME_REQUESTS = "all other requests stay the same"
 _SAME_STEPS = "each step requests the same as in its recorded place"
 _NAME = 1 << 61
-"""Address in the plan of the block that "preallocate" adds; all recorded addresses are smaller."""
+"""Number that identifies the block of the edit "preallocate"; recorded addresses are smaller."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ UNKNOWN, OUTSIDE = -2, -1
 class Loop:
     """Function that contains the training loop.
 
-    functions: calls from the outermost function to this function.
+    functions: chain of calls from the outermost function to this function.
     lines: for each stack of the recording, the line number in this function; `UNKNOWN` for a stack
         of another thread, `OUTSIDE` for a stack without the function.
     """
@@ -48,7 +48,10 @@ class Loop:
         return self.lines[stack] if stack >= 0 else UNKNOWN
 
     def length_of_step(self, trace: Trace, entries: Sequence[int]) -> int | None:
-        """Return the number of `entries` before the next training step; None if none begins."""
+        """Return the number of `entries` before the next training step; None if none begins.
+
+        entries: indices of history entries, from the beginning of a training step.
+        """
         before = 0
         for number, entry in enumerate(entries):
             line = self.line_at(trace, entry)
@@ -112,8 +115,8 @@ class Program:
     steps: plan steps, which are the calls that a replay makes, in order.
     starts: index of the first plan step of each training step, ascending.
     numbers: number of each training step, as used in the text of an edit.
-    phases: dictionary from "forward", "backward" and "optimizer" to the entries where the phase
-        begins: the first request of each occurrence.
+    phases: dictionary from "forward", "backward" and "optimizer" to the history entries at which
+        the phase begins: the first request of each occurrence.
     frames: index of the stack of each entry of the recording; -1 without a stack.
     loop: function that contains the training loop; None if unknown.
     """
@@ -211,7 +214,7 @@ class Program:
 
 
 def program_of(prepared: Prepared, baseline: DeviceRun) -> Program:
-    """Return the recorded program of a prepared device, divided into training steps.
+    """Return the recorded program of a device, divided into training steps.
 
     The program may have marked its training steps.  If not, they are found from the stacks, and
     without stacks from repeated requests.

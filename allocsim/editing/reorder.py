@@ -27,7 +27,7 @@ from allocsim.errors import ConfigError
 from allocsim.simulation import StepKind, Steps
 
 LEAST_STEPS = 3
-"""Least number of training steps that a recording needs to show the roles of its blocks."""
+"""Least number of training steps that show if a block is local, carried or lasting."""
 
 FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
 _FIRST_NAME = 1 << 62
@@ -49,9 +49,10 @@ class _Life:
 def reorder(
     steps: Steps, starts: Sequence[int], order: Sequence[int], stacks: Sequence[int]
 ) -> tuple[Steps, tuple[int, ...]]:
-    """Run the training steps of a plan in another order.
+    """Put the training steps of a program in another order.
 
-    Returns the new plan steps, and the index of the first plan step of each training step.
+    Returns the new plan steps (allocator calls), and the index of the first plan step of each
+    training step.
 
     steps: recorded plan steps, which are the calls that a replay makes.
     starts: index of the first plan step of each recorded training step, ascending.

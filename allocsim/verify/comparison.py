@@ -1,4 +1,4 @@
-"""Run one script on the model and on real PyTorch, and compare the results.
+"""Run one script on allocsim's model and on real PyTorch, and compare the results.
 
 A script is a list of allocator calls, named ops (`script.py`).  All results must be equal:
 addresses, entries, segments, error texts and statistics.
@@ -63,7 +63,10 @@ def first_difference(
 
 
 def list_difference(field: str, ours: Sequence[Any], expected: Sequence[Any]) -> Difference | None:
-    """Return the first item that differs between two lists; None if the lists are equal."""
+    """Return the first item that differs between two lists; None if the lists are equal.
+
+    field: name of the lists in the results, such as "addresses".
+    """
     for at, (one, other) in enumerate(zip(ours, expected, strict=False)):
         if one != other:
             return Difference(field, at, one, other)
@@ -92,7 +95,7 @@ class Divergence:
     release: PyTorch release of both.
     difference: first difference of the results.
     expected: results of real PyTorch in the field that differs.
-    arguments: keyword arguments of `play` with which the model ran the script.
+    arguments: keyword arguments of `player.play` with which the model ran the script.
     """
 
     release: str
@@ -155,7 +158,10 @@ def minimised(found: Divergence, judge: Judge) -> Divergence:
 
 
 def shortest(script: Script, still_holds: Callable[[Script], bool]) -> Script:
-    """Return a script with ops removed until `still_holds` is False for every further removal."""
+    """Remove ops until every further removal would make `still_holds` False; return the script.
+
+    still_holds: function that returns True for a script that still shows the difference.
+    """
     ops = list(script.ops)
     piece = max(1, len(ops) // 2)
     while piece:
@@ -200,7 +206,7 @@ class Real(Protocol):
 class Judgement:
     """Result of comparing the model with real PyTorch on one script.
 
-    script: the part of the script that was compared.
+    script: the compared ops (allocator calls), which may be only the first of the script.
     addresses: address that the model returned for each request; None for a failed request.
     end: result as text, such as "equal" or "settings refused by both".
     divergence: script with its first difference; None if all results are equal.

@@ -162,7 +162,7 @@ def _marks(op: Op) -> Iterator[str]:
 
 
 _BATCH = 10
-"""Number of scripts that a worker process runs as one job, in about a second."""
+"""Number of scripts in one job of a worker process, which takes about a second."""
 
 Progress = Callable[[int, int], None]
 

@@ -25,7 +25,7 @@ from allocsim.verify.script import Op, Script
 
 _LARGE_SEGMENT = 20
 _SHARE = 0.3
-"""Probability that a conf has a given option; it is half of this for large_segment_size_mb."""
+"""Probability that a random conf contains an option; for large_segment_size_mb, half of it."""
 
 
 class RandomSettings:
@@ -107,7 +107,7 @@ _INERT: dict[str, tuple[object, ...]] = {
     "pinned_max_round_threshold_mb": (1, 64),
     "pinned_max_cached_size_mb": (1, 1024),
 }
-"""Dictionary from each option without effect on device memory to the values to choose from."""
+"""Dictionary from each option that must not affect device memory to values to choose from."""
 
 
 _FEW = ([0], [0], [0, 1], [0, 1, 2], [0, 3, 7, 9, 21, 40])
@@ -119,14 +119,14 @@ _ALIGNMENT = 16
 _GOLDEN = 11400714819323198485
 _SLOTS = 16
 _CROWDED_SLOTS = (2, 3, 3, 4, _SLOTS)
-"""Choices for the number of adjacent hash slots, of 16, that a script's stream handles use."""
+"""Choices for the number of hash slots, out of 16, into which all streams of a script fall."""
 
 
 @dataclass(frozen=True, slots=True)
 class RandomStreams:
     """Streams of a random script.
 
-    numbers: number of each stream in the script; 0 is the default stream.
+    numbers: small numbers that name the streams in the script; 0 is the default stream.
     handles: dictionary from a stream number to a `cudaStream_t` value; a stream without a key has
         the value number * 4096.
     """
@@ -159,7 +159,7 @@ _DEVICES = (
 )
 _ABSURD = (1 << 40, (1 << 60) - 512, (1 << 60) - 1, 1 << 60, (1 << 63) + 1)
 _LARGEST = (1 << 64) - 1
-"""Largest value of the allocator's size type."""
+"""Largest value of `size_t`, the allocator's type of sizes."""
 _LENGTHS = (15, 40, 100, 250, 250, 1000)
 
 
@@ -179,7 +179,7 @@ def make_script(
     with_marks: allow pools with no_split and use_on_oom, pools emptied separately, and pools
         deleted as a MemPool, if the release has these calls.
     largest: upper limit of a requested size, in bytes.
-    length_factor: factor on the number of ops, for real allocators that take long to start.
+    length_factor: factor on the number of ops, more than 1 for a real allocator that starts slowly.
     """
     rng = random.Random(f"{seed} {release.version}")
     memory = rng.choice(_DEVICES)

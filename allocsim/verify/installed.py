@@ -114,13 +114,13 @@ _WITHOUT_ADDRESS = ("oom", "snapshot")
 _LARGEST = (1 << 63) - 1
 _LAST_BYTES = 4096
 _AHEAD = 2
-"""Number of processes that create a CUDA context on a real GPU before their script arrives."""
+"""Number of processes that wait for a script with a CUDA context created on the real GPU."""
 _LONGER = 4
 """Factor on the number of ops on a real GPU, because each script needs a new CUDA context."""
 
 
 class InstalledTorch:
-    """PyTorch of the interpreter `python`, which runs scripts on a real or phantom GPU."""
+    """Process of an interpreter with PyTorch, which runs scripts on a real or phantom GPU."""
 
     def __init__(self, python: str, *, is_phantom: bool = True) -> None:
         install = find_torch(python)
@@ -148,7 +148,7 @@ class InstalledTorch:
     def run(self, script: Script) -> RealAnswer:
         """Run a script and return its results.
 
-        On a real GPU, `RealAnswer.conditions` has the decisions of the driver.
+        On a real GPU, `RealAnswer.conditions` has its stream handles, used memory and history.
         """
         answer = self._execute(script)
         if script.is_host:
@@ -258,7 +258,11 @@ def _conditions(
 
 @cache
 def opened(python: str, is_phantom: bool) -> InstalledTorch:
-    """Return the `InstalledTorch` of an interpreter; equal calls share one process."""
+    """Return an `InstalledTorch`; equal calls share one process.
+
+    python: path of the interpreter.
+    is_phantom: True to run on the phantom GPU (stubs of the CUDA libraries).
+    """
     return InstalledTorch(python, is_phantom=is_phantom)
 
 

@@ -1,5 +1,6 @@
-"""Run op scripts on the model, with results in the form of the golden cases (tests/golden).
+"""Run op scripts (lists of allocator calls) on the model.
 
+The results have the form of the golden cases, stored results of real PyTorch in tests/golden.
 A script continues after an out-of-memory error or a refusal by the driver; any other error ends it.
 For a script that ran on a real GPU, the model is given the segment addresses and the free memory in
 the history of real PyTorch.
@@ -144,7 +145,7 @@ class DriverTrace:
         self._entries = entries
 
     def dictate(self, allocator: CachingAllocator) -> None:
-        """Make the simulated driver place the next new segment at its recorded address."""
+        """Make the simulated driver place the next new segment where the real driver placed it."""
         if not self._entries:
             return
         done = len(allocator.history)
@@ -156,7 +157,10 @@ class DriverTrace:
                 return
 
     def correct(self, trace: Sequence[list[Any]], messages: list[str]) -> None:
-        """Copy the recorded free memory into the model's `oom` entries and error texts."""
+        """Copy the GPU's real free memory into the model's `oom` entries and error texts.
+
+        trace, messages: history entries and error texts of the model.
+        """
         texts = _naming_free_memory(messages)
         for ours, expected in zip(trace, self._entries, strict=False):
             if ours[0] != "oom":
@@ -178,7 +182,7 @@ def _naming_free_memory(messages: Sequence[str]) -> Iterator[int]:
 
 
 _ONE = 0
-"""Id of the block when `ReplayAllocator.play` runs a single malloc or free."""
+"""Id of the only block, for calls of `ReplayAllocator.play` with a single malloc or free."""
 
 
 def play(

@@ -1,4 +1,6 @@
-"""Op scripts for allocators, and their results in the form of the golden cases (tests/golden).
+"""Op scripts: lists of allocator calls that the model and real PyTorch both run.
+
+Results have the form of the golden cases, which are stored results of real PyTorch (tests/golden).
 
 Ops are lists that begin with a letter:
     ["a", id, bytes, stream]     allocate              ["f", id]       free
@@ -40,7 +42,7 @@ HANDLE = 4096
 """Default raw handle of stream 1; stream n has n * HANDLE."""
 ADDRESS_POLICIES = ("bump", "firstfit")
 _POOL_LETTERS = {"b": "b", "e": "x", "r": "d", "v": "v", "l": "l"}
-"""Letter of each pool op in the input of driver.cpp."""
+"""Dictionary from the letter of a pool op in a script to its letter in the input of driver.cpp."""
 _MAX_STREAM = 50_000  # keeps the stub's table of streams sparse
 _MAX_BYTES = (1 << 64) - 1
 _MAX_POOL = (1 << 31) - 1
@@ -48,7 +50,7 @@ _MAX_POOL = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Op script, with the conf and the device that it runs on.
+    """Op script (list of allocator calls), with the conf and the device that it runs on.
 
     address_policy: placement of segments: "bump" (no address is reused) or "firstfit" (the lowest
         free range that is large enough).
@@ -90,7 +92,8 @@ class RealAnswer:
     trace: entries [action, address, bytes, stream number] of the history.
     stopped: (index of the op, error text) if an error of another kind ended the script, else None.
         The other fields then report the state at that point.
-    conditions: decisions of a real GPU's driver, as keyword arguments of `play`.
+    conditions: stream handles, used memory and history of a real GPU, as keyword arguments of
+        `player.play`.
     """
 
     torch: str
@@ -239,7 +242,7 @@ def golden_stats(flat: Mapping[str, int]) -> dict[str, Any]:
 def golden_segment(segment: Mapping[str, Any], number: Numbers) -> dict[str, Any]:
     """Convert a segment of torch.cuda.memory._snapshot() to the form of golden cases.
 
-    number: function from a raw stream handle to the number of the stream.
+    number: function from a raw stream handle to the number that names the stream in the script.
     """
     return {
         **{key: segment[key] for key in _AS_THEY_ARE},
@@ -251,9 +254,10 @@ def golden_segment(segment: Mapping[str, Any], number: Numbers) -> dict[str, Any
 
 
 def stream_numbers(handles: Mapping[int, int]) -> Numbers:
-    """Return a function from a raw stream handle to the number of the stream.
+    """Return a function from a raw stream handle to the stream's number in a script.
 
-    handles: dictionary from a number to a raw handle.  The function raises KeyError for others.
+    handles: dictionary from a number to a raw handle.  For other handles, the function raises
+        KeyError.
     """
     known = {handle: number for number, handle in handles.items()}
     return known.__getitem__

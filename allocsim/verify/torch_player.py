@@ -43,11 +43,11 @@ REFUSED = 3
 
 
 NO_CONTEXT = 4
-"""Exit code of a fork whose CUDA context the driver could not create."""
+"""Exit code of a fork for which the driver could not create a CUDA context."""
 
 
 class PhantomWork:
-    """Streams of one op script on a phantom GPU; work completes when `finish` is called."""
+    """Streams of one op script on a phantom GPU; their work completes when `finish` is called."""
 
     def __init__(self, torch: Any, script: dict[str, Any]) -> None:
         self._torch = torch
@@ -131,14 +131,14 @@ class Player:
         return None
 
     def played(self, count: int) -> None:
-        """Do nothing; a subclass may override this call, which follows each op.
+        """Do nothing; this method is called after each op, and a subclass may override it.
 
         count: number of ops that have run.
         """
 
 
 class DevicePlayer(Player):
-    """Player of a script of device memory."""
+    """Player of a script that allocates device memory."""
 
     def __init__(self, torch: Any, work: Any, ops: list[list[Any]]) -> None:
         numbers = {0} | {op[-1] for op in ops if op[0] in "ars"}
@@ -218,7 +218,7 @@ def play(torch: Any, script: dict[str, Any]) -> dict[str, Any]:
 
 
 class HostPlayer(Player):
-    """Player of a script of pinned host memory.
+    """Player of a script that allocates pinned host memory.
 
     stats: dictionary from "NUMBER.NAME" to the value of the statistic NAME after the first NUMBER
         ops; statistics of time are left out.
