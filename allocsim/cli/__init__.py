@@ -138,7 +138,7 @@ _COMMANDS = (
 """Names of the commands, most needed first; each is a module of this package."""
 _SHELLS = ("bash", "zsh", "fish", "tcsh")
 _FILES = ("FILE", "FILE|KIND", "TEXT|FILE|-")
-"""Metavars of the arguments that take a file name."""
+"""Placeholders (argparse's metavars) of the arguments that take a file name."""
 
 
 class _Help(argparse.HelpFormatter):

@@ -25,7 +25,7 @@ FORMAT_NAMES = (
     *("snapshot", "columns", "perfetto", "speedscope", "minimalloc", "csv", "jsonl", "parquet"),
 )
 _OF_A_RUN = ("snapshot", "perfetto")
-"""Formats that need addresses and segments, which a file of requests does not have."""
+"""Formats that need addresses and segments, which a file with only requests does not have."""
 _SUMMARY = "write a recording, or a what-if replay of it, in another format"
 _DESCRIPTION = """\
 Writes FILE as OUT, in the format that OUT's name selects: .pickle (PyTorch's

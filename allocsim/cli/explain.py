@@ -38,7 +38,10 @@ _FILE_NAME = re.compile(
 )
 
 _SIMILAR_WORD, _SIMILAR_SENTENCE = 0.6, 0.85
-"""Least similarity, as of difflib, of an argument without and with blanks to a file's name."""
+"""Least similarity (difflib's ratio) of an argument to the name of a file that the user may mean.
+
+The first is for an argument without blanks, the second for an argument with blanks.
+"""
 
 
 def add_to(commands: Commands) -> None:

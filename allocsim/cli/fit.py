@@ -58,7 +58,7 @@ _PARALLEL = {"fsdp": "FSDP2, sharding each layer", "ddp": "DistributedDataParall
 _SIZES = ("batch", "seq", "image", "prompt", "decode", "accumulate", "lora", "gpus")
 _OF_SERVERS = ("max-model-len", "max-num-seqs", "gpu-memory-utilization")
 _PAGE_MODEL, _PAGE_CARD = "Llama-3.2-1B", "RTX 4090"
-"""Model and card that the page of --html shows first by default."""
+"""Model and card that the HTML calculator (--html) shows first by default."""
 _USUAL = {"engine": "auto", "multiple_of": 1, "host_spill": 0}
 """Defaults applied after parsing; until then None marks an option that was not given."""
 

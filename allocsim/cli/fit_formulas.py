@@ -60,7 +60,7 @@ def add_serving(parser: Parser) -> None:
 
 
 def set_server(arguments: argparse.Namespace) -> None:
-    """Choose the server by the suffix of a weights file, unless the user chose one."""
+    """Set `arguments.server` from the suffix of a weights file, unless the user chose an engine."""
     words = arguments.words
     if arguments.server is None and len(words) == 1:
         endings = {".gguf": "llama.cpp", ".safetensors": "transformers"}
@@ -212,7 +212,10 @@ def _parameters(text: str) -> int:
 
 
 def run_by_formula(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
-    """Answer `allocsim fit` by formulas, for one card or several; return the exit code."""
+    """Answer `allocsim fit` by formulas, for cards of one kind; return the exit code.
+
+    gpus: kinds of cards that the user gave; several are refused.
+    """
     if len(gpus) > 1:
         raise UsageError("formulas are for one kind of card; expected one --gpu")
     from allocsim.fitting import find_layouts, shard, unused_words

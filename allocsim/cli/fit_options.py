@@ -120,7 +120,7 @@ ENGINES_OF: dict[Way, tuple[str, ...]] = {
     **dict.fromkeys(_RUNS, ("auto", "program", "laws")),
     Way.LIST: ("auto", "program", "laws", "formula"),
 }
-"""Values of --engine that are allowed for each kind of answer."""
+"""Dictionary from a kind of answer to the allowed values of --engine."""
 
 _OPTIONS = {
     **{"gpus": "gpu", "compiles": "compile", "others": "with", "cards": "gpus"},
@@ -140,7 +140,7 @@ _BELONGS = {
 }
 """Dictionary from an option to its error text where it has no effect.
 
-For options without a key, the error text is the value of the `Way`.
+For options without a key, the error text is the value of the kind of answer (`Way`).
 """
 _BETWEEN_SERVERS = {
     "gpu_layers": "has an effect with llama.cpp and ollama only",
@@ -257,7 +257,7 @@ _OF_THE_TASK = (
 
 
 def task_of(arguments: argparse.Namespace) -> Task | None:
-    """Return the model and the work that the options describe; None for a user's program."""
+    """Return the model and its training or serving from the options; None for a user's program."""
     from allocsim.fitting import GENERATORS, Task, lengths_of, model_of, usual_lengths
 
     words = arguments.words

@@ -153,7 +153,7 @@ def positive(text: str) -> int:
 
 
 def moment(text: str) -> str | int:
-    """Parse a point of a recording: "peak", "oom", "end", or the number of an entry."""
+    """Parse a moment of a recording: "peak", "oom", "end", or the index of a history entry."""
     if text in _MOMENTS:
         return text
     if text.isascii() and text.isdecimal():
@@ -199,7 +199,7 @@ def _share(text: str) -> float:
 
 
 def change(text: str) -> tuple[int, str]:
-    """Parse "ENTRY:CONF", e.g. "1200:max_split_size_mb:64"; return the entry and the conf."""
+    """Parse "ENTRY:CONF", e.g. "1200:max_split_size_mb:64"; return (index of the entry, conf)."""
     entry, colon, conf = text.partition(":")
     if not colon:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is not ENTRY:CONF")
@@ -314,7 +314,11 @@ def add_command(
     run: Callable[[argparse.Namespace], int],
     **more: str,
 ) -> Parser:
-    """Add a command that calls `run`, and return its parser, which has no arguments yet."""
+    """Add a command that calls `run`, and return its parser, which has no arguments yet.
+
+    summary, description: help texts of one line and of the command's own --help.
+    more: further keyword arguments of argparse's `add_parser`.
+    """
     about: dict[str, Any] = {"help": summary, "description": description, **more}
     parser = commands.add_parser(name, formatter_class=_Help, allow_abbrev=False, **about)
     parser.set_defaults(run=run)
@@ -329,7 +333,10 @@ def add_shared(parser: Parser, *names: str, text: str | None = None) -> None:
 
 
 def dask_executor(address: str, stack: ExitStack) -> Executor:
-    """Return an executor that runs calls on the workers of the Dask scheduler at `address`."""
+    """Return an executor that runs calls on the workers of the Dask scheduler at `address`.
+
+    stack: context that closes the connection at its end.
+    """
     from importlib import import_module
 
     try:

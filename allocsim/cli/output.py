@@ -230,11 +230,11 @@ def refuse_input(output: str, read: str) -> None:
 
 
 _PATIENCE = 0.5
-"""Seconds of work before the bar appears."""
+"""Seconds of work before the progress bar appears."""
 
 
 class ProgressBar:
-    """Progress bar on one line of a terminal, with the name of the stage; a context manager."""
+    """Progress bar on one line of a terminal, with the name of the work; a context manager."""
 
     def __init__(self) -> None:
         self._is_wanted = sys.stderr.isatty()
@@ -249,7 +249,10 @@ class ProgressBar:
         self._resources.close()
 
     def stage(self, name: str) -> Callable[[int, int], None] | None:
-        """Return a function of (done, total) that shows progress; None if stderr is no terminal."""
+        """Return a callback for (done, total) that shows progress; None if stderr is no terminal.
+
+        name: name of the work, shown before the bar.
+        """
         if not self._is_wanted:
             return None
 
@@ -265,7 +268,7 @@ class ProgressBar:
         return self.stage(f"trying {conf[:32] or 'the defaults'}{more}")
 
     def counted(self, describe: Callable[[int, int, float], str]) -> Callable[[int, int], None]:
-        """Return a function of (done, total) that shows a text.
+        """Return a callback for (done, total) that shows progress with a text.
 
         describe: function from (done, total, items per second) to the text.
         """

@@ -1,8 +1,8 @@
-"""First screen of `replay`, `explain`, `tune` and `risk`, and the setting that they recommend.
+"""Short answer of `replay`, `explain`, `tune` and `risk`, with the setting that they recommend.
 
-The screen has at most 22 lines of 80 columns.  It shows, in this order, the verdict, the cause, the
-setting to paste and the code that holds the memory.  Parts that do not fit are left out, the least
-important first.  Every command describes the setting in the same words.
+The answer, a screen, has at most 22 lines of 80 columns.  It shows, in this order, the verdict, the
+cause, the setting to paste and the code that holds the memory.  Parts that do not fit are left out,
+the least important first.  Every command describes the setting in the same words.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ _SHOWN_DEVICES = 3
 _MORE = "-v: everything else; --json: the same for programs"
 _OWNERS, _CATEGORIES, _INDENT = 3, 4, 4
 _LEAST_WORDS = 12
-"""Least number of free columns in an owner's line for which its category is shown."""
+"""Least number of free columns in the line of a memory owner for which its category is added."""
 
 
 class Tone(StrEnum):
@@ -228,8 +228,9 @@ class Tone(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Lines of a screen that are shown or left out together.
+    """Lines of a screen (short answer) that are shown or left out together.
 
+    tone: visual style of the lines.
     rank: parts with the highest number are left out first; a part with 0 is always shown.
     starts: True for an empty line before the part, if the screen has room.
     """
@@ -242,7 +243,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Lines that a command prints first, each with its visual style."""
+    """Short answer of a command: lines, each with its visual style."""
 
     lines: tuple[tuple[str, Tone], ...]
 
@@ -276,7 +277,10 @@ def _height(parts: Sequence[Part]) -> int:
 
 
 def owners_part(top: Top | None, rank: int = 0) -> Part:
-    """Return lines with the three largest owners of memory in `top`, and the largest categories."""
+    """Return lines with the three largest owners of memory in `top`, and the largest categories.
+
+    rank: `Part.rank` of the result: the higher, the earlier it is left out.
+    """
     if top is None or not top.rows:
         return Part(())
     when = "at the error" if top.at.what == "oom" else f"at the {top.at.what}"

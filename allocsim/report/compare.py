@@ -27,7 +27,7 @@ _ROWS = 9
 _FIGURES = "{:>12} {:>11} {:>11}  "
 _BELOW = 8
 _LONG = ("stack", "module")
-"""Kinds of owners whose names need a separate line."""
+"""Kinds of memory owners with long names, which are printed on a separate line."""
 PARTS = {"requested": "requested", "rounding": "rounding", "unused": "reserved but not allocated"}
 """Dictionary from a field of `Parts` (of peak reserved memory) to words for it."""
 _CHANGE = "owner was status bytes requested rounding resized more a_bytes b_bytes a_blocks b_blocks"
@@ -36,7 +36,10 @@ COUNTS = {"driver_calls": "calls for memory", "retries": "retries", "ooms": "out
 
 
 def text(found: Comparison, count: int | None = None) -> str:
-    """Return the text of `allocsim compare` with `count` rows; 0 for all, None for one screen."""
+    """Return the text of `allocsim compare`.
+
+    count: number of owners to list; 0 for all, None for as many as fit one screen.
+    """
     a, b = found.a, found.b
     lines = [*_names(a, b), *_reserved(found), *_allocated(found), *_counts(a, b), ""]
     lines.append(_FIGURES.format("change", "A", "B") + found.by)

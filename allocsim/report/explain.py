@@ -70,7 +70,7 @@ CAUSES = {
     "pending_free": "a large enough block was freed too late",
     "private_pool": "a private pool holds enough memory for the request",
 }
-"""Meaning of each cause, in a few words."""
+"""Dictionary from the cause of an out-of-memory error to its meaning in a few words."""
 
 _SHOWN_OOMS = 3
 _SHOWN_BLOCKERS = 12

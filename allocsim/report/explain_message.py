@@ -38,7 +38,7 @@ _SIZES = {
     "idle": "reserved but unallocated",
     "largest": "the most that one allocation may have",
 }
-"""Words for each size of a text, by its name in `Figures` without "_bytes"."""
+"""Dictionary from a kind of size, as in `Figures.tried_bytes`, to words that follow the size."""
 _SHOWN_FIGURES = 18
 _SHOWN_REFUSALS = 3
 _INSTEAD = "figures instead of assumptions"
@@ -50,7 +50,7 @@ _USES = {
     "llama.cpp": "allocsim fit MODEL.gguf --server llama.cpp --gpu NAME --log FILE uses the "
     "compute buffer instead of an assumption",
 }
-"""Advice on how to use the sizes in a log or table, by its kind."""
+"""Dictionary from the kind of a log or table to advice on how to use its sizes."""
 
 
 def repeats_of(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
@@ -59,7 +59,10 @@ def repeats_of(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
 
 
 def text(found: Sequence[Verdict] | LogFigures) -> str:
-    """Return the output of `allocsim explain -v` for a text with errors, or for a log."""
+    """Return the output of `allocsim explain -v` for a text with errors, or for a log.
+
+    found: explanation of each error, or the sizes in a log without an error.
+    """
     if not isinstance(found, Sequence):
         lines = _log_rows(found, found.figures)
         lines += row("Read", "of each size the last line about its device, as the log prints it")

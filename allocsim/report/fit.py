@@ -20,7 +20,7 @@ _BAR = WIDTH - LABEL - 26
 _VISIBLE = 100
 """Divisor: parts below 1/100 of the memory are not shown."""
 _READ = "; ignored "
-"""Text of the note on ignored configuration keys; a note with this text is always shown."""
+"""Words of a note on ignored configuration keys; a note with these words is always shown."""
 _MOST_READ = 8
 """Largest number of lines shown of the note on ignored configuration keys; JSON has all."""
 _RELEASE = "transformers "
@@ -123,7 +123,7 @@ def _estimated(found: Estimate) -> list[Part]:
 
 
 def note_rows(notes: Sequence[str], *, is_warning: bool = False) -> list[str]:
-    """Return report lines for some of the notes.
+    """Return report lines for the warnings among `notes`, or for all other notes.
 
     is_warning: True for the notes that are warnings, False for all others.
     """

@@ -52,7 +52,8 @@ def document(
 def text(training: Training, gpu: Gpu, found: Sharded | GpuCount, assumed: str = "") -> str:
     """Return the text of training on many cards.
 
-    found: memory of one layout, or the layouts that `allocsim fit --plan` tried.
+    training: model, and how it is trained.
+    found: memory of one layout (distribution over cards), or the layouts that --plan tried.
     assumed: sentence on assumed values that differ from the defaults of a run of the program; "" if
         there are none.
     """

@@ -28,7 +28,7 @@ COMMANDS = {
     "sglang": "python -m sglang.launch_server --model-path {} ",
     "llama.cpp": "llama-server {} ",
 }
-"""Command that starts each engine; {} is the model, and options follow."""
+"""Dictionary from a serving engine to its command; {} is the model, and options follow."""
 
 
 def text(answers: Sequence[Served]) -> str:
@@ -86,7 +86,7 @@ def _parts(found: Served) -> list[Part]:
 
 
 def _source(found: Served) -> str:
-    """Return the model in the words of the engine's command."""
+    """Return the model as the engine's command line names it, such as "-m MODEL.gguf"."""
     address, weights, file = found.held.address, found.held.weights.name, found.work.logged.file
     if found.needs.engine != "llama.cpp":
         return address

@@ -31,7 +31,10 @@ _NAMES = {"driver_calls": "driver calls"}
 
 
 def text(found: Gate, count: int | None = None) -> str:
-    """Return the text of `allocsim gate` with `count` rows; 0 for all, None for one screen."""
+    """Return the text of `allocsim gate`.
+
+    count: number of lines of code to list; 0 for all, None for as many as fit one screen.
+    """
     measured = found.measured
     lines = row("Verdict", _verdict(found))
     lines += row("Recording", f"{measured.path}, {_part(measured)}")

@@ -1,4 +1,4 @@
-"""Growth of pinned host memory, as text and as JSON."""
+"""Reasons why pinned host memory grew during a recording, as text and as JSON."""
 
 from __future__ import annotations
 

@@ -63,11 +63,12 @@ def fields(value: object, keys: str) -> dict[str, Any]:
 
 
 def unproved(parting: Parting | None, entry: int | None = None) -> str:
-    """Return "unproved: " for a statement that a difference from the recording affects, else "".
+    """Return "unproved: " as the beginning of a sentence that the recording does not confirm.
+
+    Return "" if the replay equals the recording up to `entry`.
 
     parting: first difference between replay and recording; None if they are equal.
-    entry: entry that the statement is about, so that only earlier differences affect it; None for
-        a statement about the whole run.
+    entry: index of the history entry that the sentence is about; None for the whole run.
     """
     if parting is None or (entry is not None and not parting.is_before(entry)):
         return ""
@@ -94,7 +95,7 @@ def card_document(card: CardMemory | None) -> dict[str, Any] | None:
 
 
 def shown_of(picture: Picture | Still) -> tuple[str, ...]:
-    """Return warnings for a chart: that the replay is a what-if, or that other devices exist."""
+    """Return warnings for a chart: that its settings are not the recorded, or of other devices."""
     return (*picture.warnings, *others_text(picture.trace.device, picture.others))
 
 
@@ -105,7 +106,10 @@ def when(instant: Instant) -> str:
 
 
 def others_text(device: int, others: Sequence[int]) -> tuple[str, ...]:
-    """Return a note that only `device` is shown, with the numbers of the other recorded devices."""
+    """Return a note that only one recorded device is shown; () if there are no others.
+
+    device, others: device numbers of the shown device and of the others.
+    """
     if not others:
         return ()
     noun = "devices" if len(others) > 1 else "device"

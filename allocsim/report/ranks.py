@@ -23,7 +23,10 @@ _APART = 1.02
 
 
 def text(found: Ranks, count: int | None = None) -> str:
-    """Return the text of `allocsim ranks` with `count` rows; 0 for all, None for one screen."""
+    """Return the text of `allocsim ranks`.
+
+    count: number of ranks to list; 0 for all, None for as many as fit one screen.
+    """
     lines = [*_verdict(found), *_imbalance_rows(found), ""]
     lines.append(f"{_FIGURES.format(*_HEADS)}file")
     runs = sorted(found.runs, key=lambda run: (-run.reserved_bytes, run.rank or 0))

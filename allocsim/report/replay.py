@@ -67,7 +67,7 @@ _PEAK = (
 )
 
 Found = tuple[Recommendation, tuple[Cure, ...]]
-"""Recommended setting, and the settings tried on each device."""
+"""Recommended setting, and for each device the replays under the settings that were tried."""
 
 
 def text(

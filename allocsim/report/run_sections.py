@@ -90,7 +90,10 @@ def driver_note(costs: Costs) -> str:
 
 
 def driver_rows(run: DeviceRun, is_expandable: bool) -> list[str]:
-    """Return lines with the number of driver calls and retries in a replay, and their time."""
+    """Return lines with the number of driver calls and retries in a replay, and their time.
+
+    is_expandable: True to call driver calls mappings, as for expandable segments.
+    """
     stats, costs = run.stats, Costs()
     retries = plural(stats["num_alloc_retries"], "retry", "retries")
     calls = [f"{retries} after cached memory was released to the driver"]

@@ -74,10 +74,10 @@ def spill_document(device: DeviceRun, spill: Spill, top: Top | None) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """Simulated card whose driver lends host memory when the card is full.
+    """Simulated card whose driver uses host memory when the card is full.
 
     card: bytes of the card.
-    lent: maximum bytes that the driver lends.
+    lent: largest number of bytes of host memory that the driver uses.
     """
 
     card: int

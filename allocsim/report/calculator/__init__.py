@@ -44,8 +44,9 @@ _PER_ROW = ("kind", "group", "number", "by_copy", "by_copies")
 
 @dataclass(frozen=True, slots=True)
 class PackedLaws:
-    """Compressed laws (formulas of requests) of the model family `name`.
+    """Compressed laws (formulas of requests) of a model family, such as "llama".
 
+    name: transformers' model_type of the family.
     about: description of the columns, for JSON.
     text: columns of numbers, compressed; `about["columns"]` has the place of each.
     programs: names of the parts of each program, such as the optimizer step.
@@ -65,7 +66,7 @@ def packed_laws(laws: PageLaws) -> PackedLaws:
     """Return the compressed laws (formulas of requests) of a model family.
 
     Raises ConfigError for a PyTorch release that prefers the oldest of equal free blocks, since the
-    page cannot simulate it.
+    scripts of the calculator cannot simulate it.
     """
     release = ".".join(laws.torch_version.split(".")[:2])
     if find_release(release).free_block_order is FreeBlockOrder.CREATION:
@@ -139,7 +140,7 @@ _ENGINE = (
     *("html/columns.js", "calculator/variables.js", "calculator/allocator.js"),
     *("calculator/law.js", "calculator/engine.js"),
 )
-"""Scripts of the simulation, which run in the page and in its web worker."""
+"""Scripts of the simulation, which run in the HTML page and in its web worker."""
 _PAGE = ("calculator/question.js", "calculator/answer.js", "calculator/page.js")
 
 
@@ -149,8 +150,11 @@ def calculator_page(
     cards: Mapping[str, Gpu],
     opening: Opening,
 ) -> str:
-    """Return the calculator page as HTML.
+    """Return the calculator, an HTML page.
 
+    laws: formulas of each family of models.
+    models: models to choose from.
+    cards: dictionary from the name of a card to its properties.
     opening: model, card and sizes that the page shows first.
     """
     about = {

@@ -35,7 +35,7 @@ _ALIGNMENT = 8
 
 
 def embedded(picture: Picture, answers: StackAnswers | None = None) -> tuple[dict[str, Any], str]:
-    """Return the history of a device for a page, as (description for JSON, compressed columns).
+    """Return the history of a device for an HTML page: (description for JSON, compressed columns).
 
     answers: categories of blocks, and training steps and phases of the run; None if unknown.
     """

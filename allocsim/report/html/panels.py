@@ -1,4 +1,4 @@
-"""Panels of a report: verdict and setting to paste, tables of memory owners, flame graph.
+"""Panels of an HTML report: verdict and setting to paste, tables of memory owners, flame graph.
 
 All rows and boxes are in the HTML; scripts only sort, hide and move them.
 """

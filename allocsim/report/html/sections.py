@@ -1,4 +1,4 @@
-"""Sections of a report that need no JavaScript: the contents of its charts as words and tables."""
+"""Sections of an HTML report without scripts: the contents of its charts as words and tables."""
 
 from __future__ import annotations
 
