@@ -1,7 +1,7 @@
 """Predictions of `allocsim fit`: whether a model's training or serving fits on a GPU.
 
-Submodules are imported on first use, so a quick estimate loads neither the replay nor the laws
-(formulas for every request of a program).
+Submodules are imported on first use.  A quick estimate then loads neither the code for replays nor
+the laws (formulas for every allocator request of a program).
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,9 @@
-"""Changes of a task, such as a smaller batch, with which it fits a GPU.
+"""Changes of a task (a model and its work), such as a smaller batch, with which it fits a GPU.
 
-Each change is tried: by running the program, by its law (formulas for its requests) or by a
-formula.  It is proposed only if the changed task also completes with the largest CUDA context
-expected on the GPU.  The changes that alter the training run least come first.
+Each change is tried by the method that answered for the unchanged task: a run of the program, its
+law (formulas for its requests) or an estimate by formula.  A change is proposed only if the changed
+task also completes with the largest CUDA context expected on the GPU.  The changes that alter the
+training least come first.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from allocsim.fitting.task import Task, usual_attention
 from allocsim.phantom import CARDS, Gpu, context_range
 
 _HOPELESS = 0.9
-"""Ratio of a training run's memory to the lower end of its estimate; no observed run was below it.
+"""Part of the lower end of its estimate by formula that every observed training needed.
 
-A change is not tried if the lower end of its estimate, times this ratio, exceeds the memory."""
+A change is not tried if this part of its estimate's lower end already exceeds the GPU's memory."""
 _LORA = 16
 _UNIT = 64
 """Distance between the sequence lengths (in tokens) and image sides (in pixels) to try."""
@@ -49,8 +50,8 @@ class Change:
     options: command-line options that make the change, such as "--checkpointing".
     effect: consequence for the training run, in words.
     task, gpu: changed task, and the card on which it was tried.
-    spare_bytes: bytes of the card not used at the peak, with the largest expected CUDA context.
-    engine: method by which the change was tried: "program", "laws" or "formula".
+    spare_bytes: bytes of the card that are free at the peak with the largest expected CUDA context.
+    engine: method of the trial: "program" (a run), "laws" (computed requests) or "formula".
     """
 
     options: str
@@ -69,7 +70,7 @@ class Advice:
 
     stored: tensors that the task keeps in GPU memory, and their precision, as text.
     alternative: result for the task in another common precision; None if it has the same verdict.
-    changes: changes with which the task fits; empty if it surely fits already.
+    changes: changes with which the task fits; empty if it surely fits already, or if none helps.
     """
 
     stored: str
@@ -123,7 +124,8 @@ def fewest_checkpointed(
 
     gpus: a sequence of one card.  Raises ConfigError for several.
     watch: function that receives a text before each trial, to show progress.
-    engine, how: arguments of `fit`.
+    engine: method of `fit`, such as "laws"; "auto" stands for "program", a run.
+    how: further arguments of `fit`.
     """
     if len(gpus) > 1:
         raise ConfigError("the fewest layers to checkpoint are those of one card; expected one")

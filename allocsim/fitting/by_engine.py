@@ -52,7 +52,7 @@ AT_ONCE = 2
 
 
 class RunOptions(TypedDict, total=False):
-    """Arguments of `fit` that choose the engine and configure a run."""
+    """Arguments of `fit` that choose the engine (method of the answer) and configure a run."""
 
     engine: str
     conf: str | None
@@ -62,10 +62,10 @@ class RunOptions(TypedDict, total=False):
 
 
 def missing_package(engine: str, python: str | None, task: Task) -> Missing | None:
-    """Return the missing package that the program of `task` needs to run; None if it can run.
+    """Return the package that the interpreter `python` lacks to run the program of `task`.
 
-    Return None also if `engine` is not "auto", or if the task generates images. Raises
-    UnavailableError if the interpreter `python` was requested and has no PyTorch.
+    Return None if none is missing or needed: `engine`, the requested method, is not "auto", or the
+    task generates images. Raises UnavailableError if `python` is given and has no PyTorch.
     """
     if engine != "auto" or task.generates:
         return None
@@ -89,11 +89,11 @@ def engine_for(
     gpu: Gpu,
     by_law: RunsByLaw | None = None,
 ) -> tuple[str, str]:
-    """Return the engine to use for `task` on `gpu`, and text on why earlier ones cannot answer.
+    """Return the engine that answers for `task` on `gpu`, and text on why no better one can.
 
-    engine: requested engine ("program", "laws" or "formula", tried in this order), or "auto".
+    engine: requested engine; "auto" tries "program" (a run), "laws" and "formula", in this order.
     missing: package without which the program cannot run; None if it can.
-    by_law: replays of the task's requests by law, for reuse; None if there are none yet.
+    by_law: requests of the task that were already computed; None to compute them.
     """
     if engine != "auto":
         return engine, ""
@@ -116,7 +116,7 @@ def engine_for(
 def runner_for(
     task: Task, gpu: Gpu, **how: Unpack[RunOptions]
 ) -> Callable[[Task, Gpu], Ran | Estimate]:
-    """Return a function that runs a task on a GPU, by the engine chosen for `task` and `gpu`."""
+    """Return a function that runs a task on a GPU, by the engine that answers for these two."""
     engine = how.pop("engine", "auto")
     missing = missing_package(engine, how.get("python"), task)
     engine, reason = engine_for(engine, missing, task, gpu)
@@ -128,8 +128,10 @@ def runner_for(
 def run_exactly(
     engine: str, task: Task, gpu: Gpu, /, *, transformers: str | None = None, **how: Any
 ) -> Ran:
-    """Run `task` on a phantom `gpu` ("program"), or replay requests given by formulas ("laws").
+    """Run the program of `task` on a simulated `gpu`, or replay the requests that formulas give.
 
+    engine: "program" for a run, "laws" for the formulas.
+    transformers: release that the formulas are meant for; ConfigError if it is given with a run.
     how: arguments of `run_program`; with "laws", all but `conf` and `keep` are ignored.
     """
     if engine == "laws":
@@ -158,15 +160,15 @@ def fit(
     """Report whether `task` fits `gpu`, with the margin and the memory that it needs.
 
     gpu: a card or its name, such as "RTX 4090".
-    engine: "program" runs the task on real PyTorch over a phantom GPU; "laws" computes the same
-        requests without PyTorch; "formula" estimates a range. "auto" chooses the first of them
-        that can answer.
+    engine: "program" runs the task on real PyTorch with a phantom (simulated) GPU; "laws" computes
+        the same requests without PyTorch; "formula" estimates a range. "auto" chooses the first of
+        them that can answer.
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
     python: interpreter with a CUDA build of PyTorch; default: this one, or the one on the PATH.
     torch_version: intended release of PyTorch; a note reports if another release ran.
     transformers: intended release of transformers; with "laws", a note reports if the laws are for
         another. Default: the installed release.
-    keep: file to which the recording is written.
+    keep: file to which the recording of the requests is written; None to write none.
     host_spill: bytes of host memory that the driver lends to the GPU.
     values: True to compute values of small integer and boolean tensors; others have no values.
 
@@ -245,7 +247,7 @@ class _Setup:
 
     run: function that runs the program on a card. It takes these arguments of `run_program`: `keep`
         (file for the recording), `work` (time at which a stream completes its work: "when-waited"
-        or "at-once") and `routing` (distribution of tokens over experts).
+        or "at-once") and `routing` (distribution of tokens over experts, such as "skewed").
     how: arguments of `fit` that configure the run.
     keep, host_spill, values: arguments of `fit`.
     is_one_of_many: True if several cards are compared.

@@ -46,14 +46,14 @@ At least the scores and the masked scores exist (2). At most the softmax in 32 b
 two, and its 16-bit copy exist too (5).
 """
 _BESIDE, _QUANTISED = 0.01, 0.04
-"""Fractions added to the simulated reserved memory of images, without and with quantised weights.
+"""Fractions by which reserved memory may exceed that of the simulated generation of images.
 
-Real runs of diffusers were at most 0.5 % above the simulation. Published figures with quantised
-weights were at most 3.2 % above it."""
+The first is for plain weights: real runs of diffusers were at most 0.5 % above the simulation. The
+second is for quantised weights: published figures were at most 3.2 % above it."""
 _SMALL = 128 * MIB
 """Bytes added to the simulated reserved memory of images; they matter only for small models."""
 _FEWER, _SEVERAL = 0.99, 0.84
-"""Lowest ratios of real to simulated bytes of activations, with one image and with several.
+"""Lowest ratios of real to simulated bytes of activations, for one generated image and several.
 
 With several images, cuDNN may convert fewer convolutions to channels-last."""
 
@@ -63,7 +63,7 @@ class Estimate(Shown):
     """Memory that a task needs on a GPU, as a range computed by formulas.
 
     parts: all uses of the card's memory at the peak, such as weights, each with a range of bytes.
-    source: origin of the formula.
+    source: documents or code from which the formula is.
     reason: sentence on why no exact method could answer; "" if a formula was requested.
     notes: limits of the answer, one sentence each.
     """
@@ -173,7 +173,10 @@ def _generated(task: Task, gpu: Gpu) -> _Parts:
 
 
 def drawn_on(task: Task, gpu: Gpu, memory: int) -> Drawn:
-    """Simulate the task on a card like `gpu` with `memory` bytes for PyTorch's allocator."""
+    """Simulate the generation of images on a card like `gpu`, and return its peaks of memory.
+
+    memory: bytes of the card that are available to PyTorch's allocator.
+    """
     from allocsim.fitting.formulas.diffusion import DrawingWork, draw  # noqa: PLC0415  (slow)
 
     assert isinstance(task.model, Generator)

@@ -1,4 +1,4 @@
-"""Replay of a task's allocator requests, computed by formulas (its law) without PyTorch.
+"""Replay of a task's allocator requests, which formulas (its law) give without PyTorch.
 
 A law holds for the program whose recordings it was derived from, and for the sizes at which the
 same kernels run (its regime).  A task without a law is refused with a sentence that says why.
@@ -218,9 +218,10 @@ def _without_law(task: Task) -> Iterator[str]:
 
 
 def nearest_law(name: str) -> str | None:
-    """Return the name, most similar to `name`, of a program with laws, or None.
+    """Return the most similar name to `name` of a program that has laws (formulas for requests).
 
-    A training program is compared only with training programs, and serving with serving.
+    A training program is compared only with training programs, and serving with serving. Return
+    None if there is no program to compare with.
     """
     alike = [each for each in known_laws() if _serves(each) == _serves(name)]
     family = f"{name.partition('_')[0]}_"
@@ -352,8 +353,8 @@ def peak_by_law(
 
     Return the bytes, and True if the task runs out of memory.
 
-    needs_peak: False to skip the replay if the requests in use at one time exceed the memory of
-        `gpu`; the bytes in use are then returned instead of the peak.
+    needs_peak: False to skip the replay if the blocks in use at one time exceed the memory of
+        `gpu`; their bytes are then returned instead of the peak.
     known: earlier run of the task on a card with unlimited memory. Its peak is returned if that
         card is otherwise like `gpu` and the run fits `gpu`.
     """

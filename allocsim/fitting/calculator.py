@@ -1,7 +1,7 @@
-"""Data of the calculator, a web page that answers `fit` questions with formulas for requests.
+"""Data of the calculator, an HTML page that answers `fit` questions with formulas for requests.
 
-The data are models, GPUs, the question that the page shows first, the formulas for the requests of
-each program (its laws), and the purpose of each request, such as "gradients".
+The data are models, GPUs, the question that the page shows first, the formulas for the allocator
+requests of each program (its laws), and the purpose of each request, such as "gradients".
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class LawModel:
 
     family: transformers' model_type.
     is_tied: True if the output layer shares the embedding's weights.
-    sizes: dimensions in the configuration, keyed by names in `SIZES`.
+    sizes: dimensions in the configuration, keyed by names such as "hidden".
     sees: True if the model classifies images.
     scaling: scaling of rotary position embeddings, such as "default" or "llama3".
     has_law: True if any program of the model has a law.
@@ -102,7 +102,7 @@ class Opening:
 _Purposes = dict[str, tuple[Law, NDArray[np.int64]]]
 """Dictionary from a law's name to the law and the purpose of each request.
 
-A purpose is an index into `CATEGORIES`.
+A purpose, such as "gradients", is an index into `CATEGORIES` of allocsim.ownership.
 """
 
 
@@ -111,9 +111,9 @@ class PageLaws:
     """Formulas for the requests of a model family (its laws) on the calculator page.
 
     torch_version, transformers: releases of PyTorch and transformers that made the requests.
-    parts: laws of each group, such as those of the optimizer, keyed by the group's name; each law
-        has the purpose of each request.
-    programs: dictionary from the name of each program to its groups in `parts`.
+    parts: dictionary from the name of each group of laws, such as the optimizer's, to its laws and
+        the purposes of their requests.
+    programs: dictionary from the name of each program to the names of its groups in `parts`.
     """
 
     family: str
@@ -124,7 +124,7 @@ class PageLaws:
 
 
 def law_programs() -> tuple[ProgramName, ...]:
-    """Return the names of the programs whose laws (formulas for requests) the page has."""
+    """Return the programs on the calculator page, each with laws (formulas for its requests)."""
     return tuple(filter(_is_on_page, known_programs()))
 
 
@@ -218,9 +218,9 @@ _SIZES = {
     "vocabulary": 61_007, "positions": 2048, "batch": 3, "length": 777, "lora": 8, "patch": 14,
 }  # fmt: skip
 _REPETITION = 2
-"""Repetition, counted from 1, of a training step or other part for which purposes are determined.
+"""Number, from 1, of the occurrence of a repeated part whose requests decide the purposes.
 
-It is the second, because it follows an equal part, as all later repetitions do.
+The second training step, for example, follows an equal step, as all later steps do.
 """
 _CARD = Card((8, 0), 108, 2048)
 _WINDOW = "window"

@@ -92,7 +92,7 @@ FILES = {
     "deepspeed_config.deepspeed_config_file": "deepspeed.",
     "fsdp_config": "fsdp_config.",
 }
-"""Dictionary from keys that can name a further file to the prefix of the keys in that file."""
+"""Dictionary from keys that can name a further file to the prefix that this file's keys get."""
 DOUBLE = ("bnb_4bit_use_double_quant", "use_bnb_nested_quant", "double_quantization")
 OFFLOADS = (
     *("zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device"),

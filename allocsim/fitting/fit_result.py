@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Range by which the peak under the user's releases may differ from the peak of a law.
+    """Range by which a peak may differ from the peak that a law (formulas for requests) gives.
 
-    A law (formulas for a program's requests) holds for one release of PyTorch and of transformers.
+    A law holds for one release of PyTorch and of transformers, and the user may have others.
     Programs were also run with PyTorch 2.11 and transformers 5.17: all but one had a peak in this
     range (docs/reference/laws.md).
 
-    low, high: ends of the range, in per cent of the law's peak: negative for a lower peak.  `high`
-        decides the verdict if the user's release is known to differ.
-    is_known: True if the user's release is known to differ; False if it is unknown.
+    low, high: ends of the range, in per cent of the law's peak: negative for a lower peak.
+    is_known: True if the user's releases are known to differ from the law's, so that `high` decides
+        the verdict; False if they are unknown.
     """
 
     low: float
@@ -55,14 +55,14 @@ _TRAINING, _SERVING, _EAGER_SERVING = (-2, 6), (-6, 4), (-1, 30)
 def drift_of(
     task: Task, torch_version: str, transformers: str, *, torch: str | None, meant: str | None
 ) -> Drift | None:
-    """Return how much a task's peak under the user's releases may differ from its law's peak.
+    """Return how much a task's peak under the user's releases may differ from that of its law.
 
     Return None if the user's releases of PyTorch and transformers are those of the law.
 
     torch_version, transformers: releases with which the law was recorded.
     torch: the user's release of PyTorch; None for the law's release.
-    meant: the user's release of transformers; None for the installed release, and an unknown
-        release if none is installed.
+    meant: the user's release of transformers; None for the installed release, which is unknown if
+        transformers is not installed.
 
     Raises ConfigError for an invalid release.
     """
@@ -97,14 +97,15 @@ class Fit(Shown):
     task: the task, or None for a user's own program.
     program: text of the generated program, or the user's command line.
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
-    ran: run where the card finishes its work only when the program waits for it.
+    ran: run on the card, which finishes its work as late as possible: when the program waits for
+        it.
     unlimited: run without a memory limit, if the task does not fit; None if it fits, or if the
         unlimited run also fails.
     lent: replay with host memory that the driver lends to the GPU, if the task does not fit; None
         if no memory is lent.
     recommendation: allocator settings under which the task fits, if it does not fit with `conf`.
-    keeping_up: run where the card finishes its work at once; None if no freed block waits for other
-        streams.
+    keeping_up: run where the card finishes its work at once; None if no freed block waits for work
+        of another stream.
     skewed: run where all tokens choose the same experts, if the requests depend on that choice;
         `ran` spreads tokens evenly.
     notes: limits of the answer, one sentence each.
@@ -113,7 +114,7 @@ class Fit(Shown):
     least_room: bytes, without the CUDA context, of the smallest card on which the task fits; None
         if the task fits `gpu`, or if unknown.
     drift: how much the peak may differ from that of the law under the user's releases; None if
-        there is no law, or if the law is of these releases.
+        no law was used, or if the law is of these releases.
     """
 
     task: Task | None

@@ -61,7 +61,7 @@ def notes_of(
 ) -> Iterator[str]:
     """Yield the notes that follow from the task and the card alone, not from the run.
 
-    engine: method of the answer: "program" for a run on PyTorch, "laws" for fitted formulas.
+    engine: method of the answer: "program" for a run on PyTorch, "laws" for computed requests.
     is_computed: True if the run computed the values of small integer and boolean tensors.
     is_routed: True if there was a second run, where all tokens choose the same experts.
     """
@@ -93,7 +93,8 @@ def notes_of_run(task: Task | None, provenance: Provenance | None) -> Iterator[s
 
     Values that the phantom GPU does not compute are read as zero.
 
-    provenance: origin of the run's recording, which lists both; None if unknown.
+    provenance: origin of the run's recording, which lists these values and workspaces; None if
+        unknown.
     """
     if provenance is None:
         return

@@ -1,4 +1,4 @@
-"""Loss of a training on pairs of sequences with a reference (DPO), as text of a program."""
+"""Loss of a training on pairs of sequences with a reference model (DPO), as Python text."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ def has_autocast(task: Task) -> bool:
 
 
 def loss_of_pairs(task: Task) -> Iterator[str]:
-    """Yield the lines of the functions that compute the loss of DPO.
+    """Yield the lines of Python functions that compute the loss of DPO.
 
-    They keep the logits that the tools keep, and compute TRL's entropy, which copies the logits.
+    The functions keep the same tensors of logits as TRL does or, with `task.whole_softmax`, as
+    LLaMA-Factory does.  Those for TRL also compute its entropy, which copies the logits.
     """
     yield from ("", "", "def log_probabilities(model):")
     deep = "    "

@@ -1,8 +1,8 @@
 """Memory of parallel training, by formula: the rank that needs most, and the fewest GPUs.
 
-The bytes of a rank's tensors are one number; allocator overhead, the CUDA context and NCCL are
-given as separate ranges.  `find_layouts` considers every layout (division of the training over
-ranks) in its search space, so it finds the fewest GPUs of that space.
+A rank is the process of one GPU.  The bytes of its tensors are one number; allocator overhead, the
+CUDA context and NCCL are given as separate ranges.  `find_layouts` considers every layout (division
+of the training over ranks) in its search space, so it finds the fewest GPUs of that space.
 """
 
 # The search space: tensor parallelism of 1 to 8; pipelines of any depth; ZeRO 0 to 3, in a pipeline
@@ -154,9 +154,9 @@ def shard(training: Training, gpu: Gpu) -> Sharded:
 def precision_of(dtype: str | None, optimizer: str = "adamw", gradients: int = 2) -> Precision:
     """Return the bytes per parameter of weights, gradients and optimizer state.
 
-    dtype: one of `DTYPES`, or None for mixed precision: 16-bit weights with 32-bit copies in the
-        optimizer.
-    gradients: bytes per gradient in mixed precision.
+    dtype: precision such as "autocast-bf16", one of `DTYPES`; None for mixed precision: 16-bit
+        weights with 32-bit copies in the optimizer.
+    gradients: bytes per gradient, if `dtype` is None.
     """
     if dtype is None:
         return Precision(weights=2, gradients=gradients, optimizer=4 + _state(optimizer, 4))
@@ -183,9 +183,9 @@ _RECOMPUTE_SHARE = 1 / 3
 It repeats the forward pass; a backward pass is twice the work of a forward pass.
 """
 _CARD_FACTORS = (1.25, 1.5, 2, 3, 4, 6, 8)
-"""Multiples of the fewest cards that `find_layouts` also tries, to reduce `Planned.extra`."""
+"""Multiples of the fewest cards that `find_layouts` also tries, to reduce the extra work."""
 _VISIBLE = 0.0005
-"""Smallest difference of `Planned.extra` that is visible in the printed table."""
+"""Smallest difference of extra work (`Planned.extra`) that is visible in the printed table."""
 _PER_STAGE = 4
 """Default number of micro-batches per pipeline stage and step."""
 

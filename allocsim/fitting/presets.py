@@ -1,4 +1,4 @@
-"""Presets (built-in models), found by a name of the Hugging Face hub, of Ollama, or similar text.
+"""Presets (built-in models), found by their name on the Hugging Face hub or Ollama, or similar.
 
 `models.json` has, for each preset, the values of config.json that determine a tensor's shape or a
 kernel.  `images.json` has the configurations of the networks of image generators, under the keys of
@@ -72,7 +72,7 @@ class Generator:
     encoders: configurations of the text encoders, keyed by name.
     said: name that the user typed, if it indicates a quantization; else "".
     sees, hears: True if the model handles images or sound.
-    has_encoder: always False; other classes of models have True for encoder-decoder models.
+    has_encoder: always False: no decoder attends to an encoder (see `Configured.has_encoder`).
     """
 
     name: str

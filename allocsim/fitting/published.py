@@ -37,7 +37,7 @@ _FORMATS: dict[tuple[str, int], str] = {
     **{("w4a16", 4): "gptq-int4", ("w8a16", 8): "gptq-int8", ("w8a8", 8): "int8"},
     **{("int4", 4): "gptq-int4", ("int8", 8): "int8"},
 }
-"""Dictionary from a word of a model's name and the bits per weight to the format of the weights."""
+"""Dictionary from (word in a model's name, bits per weight) to the format of the weights."""
 
 
 @dataclass(frozen=True, slots=True)

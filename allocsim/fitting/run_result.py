@@ -60,7 +60,7 @@ class Failure:
 class Ran:
     """Run of a program on one GPU, with the replay of its requests.
 
-    recording, prepared: recording of the run, and its device prepared for replay.
+    recording, prepared: recording of the run, and its device with the steps that a replay repeats.
     device_run: replay on `gpu`.
     as_recorded: replay on the GPU of the recording, which may have more memory than `gpu`.
     entry: index of the first recorded entry that counts for the peaks: that of the last reset of
@@ -69,7 +69,7 @@ class Ran:
     seconds: duration of the run, including imports.
     engine: "program" if the program ran, "laws" if formulas gave the requests.
     transformers: release of transformers that a law describes; None for a program.
-    lives: lifetimes of the blocks, if a law gave them; else None.
+    lives: lifetimes of the blocks, computed when needed, if formulas gave the requests; else None.
     """
 
     gpu: Gpu
@@ -109,8 +109,8 @@ def find_install(python: str | None = None, torch_version: str | None = None) ->
 
     Raises UnavailableError if there is none.
 
-    python: the only interpreter to search; default: this one, or the one on the PATH.
-    torch_version: preferred release of PyTorch.
+    python: the only interpreter to search; default: the running one and the one on the PATH.
+    torch_version: release of PyTorch that is preferred if several interpreters have one.
     """
     found, wrong = [], []
     for place in begin_to_find_torch(python):
@@ -133,14 +133,15 @@ def run_program(
     model: Model | None = None,
     **options: Any,
 ) -> Ran:
-    """Run a program on a phantom `gpu`, and return its peaks of memory.
+    """Run a program on a phantom (simulated) `gpu`, and return its peaks of memory.
 
     program: a task, whose program is generated; the text of a program; or a command line.
     python: interpreter for the text of a program; default: this one, or the one on the PATH.
     torch_version: preferred release of PyTorch.
     keep: file to which the recording is written.
     model: model to name in error messages; default: the task's model.
-    options: `conf`, `work`, `values` and `routing` of `RecordedProgram`.
+    options: fields of `RecordedProgram`: `conf` (allocator settings), `work` (when streams complete
+        their work), `values` (True to compute small tensors), `routing` (choice of experts).
 
     Raises ConfigError if the program ends with an error other than out of memory.
     """

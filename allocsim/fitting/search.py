@@ -34,7 +34,7 @@ _GROWTH = 4
 _PARTS = 128
 """Number of equal parts of a run; the peak of each part is extrapolated from runs at two sizes."""
 _ALIKE = 0.95
-"""Least ratio of the numbers of allocator calls of two runs from which `full_at` extrapolates."""
+"""Least ratio of two runs' numbers of allocator calls; `full_at` extrapolates only above it."""
 
 
 Watch = Callable[[str], object]
@@ -196,7 +196,8 @@ def full_at(runs: Mapping[int, Ran], room: int) -> int | None:
 
     runs: dictionary from two values of the size to a run with each; their peaks are extrapolated.
 
-    Return None if memory does not grow with the size, or if the runs differ too much in length.
+    Return None if memory does not grow with the size, or if the numbers of allocator calls of both
+    runs differ too much.
     """
     # Memory of each part grows linearly, at its own rate; the first line to reach the limit
     # decides. At a small batch the fullest part is the optimizer; at a large one usually another.

@@ -111,17 +111,20 @@ class Served(Shown):
 
     @property
     def fits(self) -> bool:
-        """True if the upper end of the memory fits the card, without a doubt or a failed start."""
+        """True if the upper end of the memory fits, and nothing else may prevent a start.
+
+        `Needs.doubt`, or the refusal in the log of an earlier start, may prevent it.
+        """
         return self.needs.high <= self.gpu.memory and not self.needs.doubt and not self.refusal
 
     @property
     def may_fit(self) -> bool:
-        """True if the lower end of the memory fits the card, and the log has no failed start."""
+        """True if the lower end of the memory fits, and the engine's log shows no failed start."""
         return self.needs.low <= self.gpu.memory and not self.refusal
 
     @property
     def refusal(self) -> str:
-        """Reason in the log why the engine did not start with the same options; "" without one."""
+        """Reason in a given log why the engine failed to start with these options; else ""."""
         return self.work.logged.refusal
 
     def headline(self) -> str:

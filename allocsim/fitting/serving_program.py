@@ -62,7 +62,7 @@ class Started(Shown):
     arguments: arguments of the engine's command, except for the model.
     cards: number of cards; sizes are of one card.
     phase: last phase that the engine entered.
-    sizes: numbers that the engine printed, keyed by the names of `recording.LogFigures`.
+    sizes: numbers that the engine printed, keyed by names such as "kv_cache_tokens".
     peak_bytes: largest use of one card's memory, with the CUDA context.
     failure: the error that ended the engine; "" if it was ready.
     refusals: reasons that the engine gave for not starting, with what helps.
@@ -73,7 +73,7 @@ class Started(Shown):
         (CUDA graphs with NCCL collectives).
     driver_range: estimated range (low, high) of the bytes that the driver takes for the items in
         `driver`, plus `local_bytes`.
-    charged: likely bytes within `driver_range`; the phantom GPU counted these as used.
+    charged: likely number of these bytes, which the phantom GPU counted as used.
     local_bytes: bytes that the driver adds to the CUDA context for the local memory of all
         threads: as much per thread as the kernel with the most local memory needs.
     tuning_bytes: extra bytes of a first start on a card, for the local memory of kernel variants

@@ -50,10 +50,11 @@ clean: the model is loaded; then unused memory is released and PyTorch's peaks a
 made: the model is built on the device, and the peaks include the memory of the construction.
 """
 REFERENCES = ("copy", "half-copy", "adapter")
-"""References of a training on pairs of sequences (DPO).
+"""Reference models with which a training on pairs of sequences (DPO) compares the trained model.
 
-A frozen copy of the model in the type of the weights, or of torch.autocast, or the model with its
-LoRA adapters disabled.
+copy: frozen copy of the model in the dtype of the weights.
+half-copy: frozen copy in the dtype of torch.autocast.
+adapter: the trained model with its LoRA adapters disabled.
 """
 PARALLEL = ("fsdp", "ddp")
 """Ways to train on several GPUs: FSDP2, with each layer sharded separately, or DDP."""
@@ -93,7 +94,8 @@ class Task:
     """Model and its work, training or serving, whose memory `fit` predicts.
 
     is_training: True for training, False for serving.
-    dtype, optimizer: precision, a key of `DTYPES`, and optimizer, a key of `OPTIMIZERS`.
+    dtype: precision, a key of `DTYPES`.
+    optimizer: a key of `OPTIMIZERS`.
     attention: a key of `ATTENTION`; default: the implementation that transformers chooses.
     batch: sequences, pairs of sequences (with `reference`) or images in a batch of one GPU.
     seq: tokens of a training sequence.
@@ -109,7 +111,7 @@ class Task:
     quant: format of the frozen weights of linear modules, one of `QUANTS`, or "" for `dtype`; for
         an image generator one of `GENERATOR_QUANTS`.
     reference: one of `REFERENCES` for a training on pairs of sequences, such as DPO, or "".
-    whole_softmax: True if such a training computes the log-softmax of all logits at once.
+    whole_softmax: True if that training computes the log-softmax of all logits at once.
     offload: True to keep only the running network of an image generator on the card.
     compiles: True to compile the model.
     channels_last: True for images and weights in the channels-last memory format.
@@ -233,10 +235,7 @@ class Task:
             raise ConfigError(f"{name} has {most:,} positions; {longest:,} tokens are too many")
 
     def at(self, size: str, value: int) -> Task:
-        """Return a copy of the task with another value of one size.
-
-        size: name of the field, such as "batch".
-        """
+        """Return a copy of the task with `value` in the field `size`, such as "batch"."""
         changed: dict[str, Any] = {size: value}
         return replace(self, **changed)
 

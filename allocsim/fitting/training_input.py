@@ -49,7 +49,7 @@ _FOUR_NORMS = ("gemma2", "gemma3_text", "gemma4_text", "glm4")
 _WHOLE_EVERY = 3
 """Period of ModernBERT's layers with full attention and no mask: layers 0, 3, 6 and so on."""
 _NORMS = dict.fromkeys(_FOUR_NORMS, 4) | dict.fromkeys(_PARALLEL, 1)
-"""Number of norms over the hidden size in a layer of each model_type; 2 for other types."""
+"""Number of norms of hidden states in a layer, keyed by model_type; 2 for other types."""
 
 
 def training_of(task: Task) -> Training:

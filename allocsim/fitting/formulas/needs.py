@@ -85,7 +85,10 @@ class ServingWork:
 
 
 def known_or(part: MemoryPart, logged: float | None) -> MemoryPart:
-    """Return `part`, but with exactly `logged` bytes unless `logged` is None."""
+    """Return `part` with the size that an engine's log gives in place of the estimated range.
+
+    logged: bytes in the log; None to return `part` unchanged.
+    """
     if logged is None:
         return part
     return MemoryPart(part.name, round(logged), round(logged), AS_LOGGED)
@@ -167,9 +170,11 @@ def biggest_matrix(weights: Weights) -> int:
 
 
 def doubt_of(work: ServingWork, largest: Largest) -> str:
-    """Return a warning if the user's share of the GPU's memory is above the largest safe share.
+    """Return a warning if the server's option for its share of the memory is above the safe value.
 
-    Return "" otherwise.
+    Return "" if it is not above it, not set, or as in the log of an earlier start.
+
+    largest: largest safe value of the option.
     """
     given = work.options.fraction
     if given in (None, work.logged.options.fraction) or given <= largest.value:

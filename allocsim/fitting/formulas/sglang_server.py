@@ -161,7 +161,9 @@ def sglang(work: ServingWork) -> Needs:
 
 
 def _proved(work: ServingWork, left: int) -> float:
-    """Return the largest mem_fraction_static that, according to the log of a start, is safe; or 0.
+    """Return the largest mem_fraction_static that the log of an earlier start shows to be safe.
+
+    Return 0 without such a log.
 
     left: bytes that SGLang by default leaves for activations and CUDA graphs.
     """

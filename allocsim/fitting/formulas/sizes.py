@@ -212,11 +212,12 @@ class ModelSizes(DecoderSizes):
     linear: sizes and layers of linear attention; None without it.
     whole: sizes of layers with full attention; None if all layers have the same sizes.
     reusing: number of layers at the end that reuse the keys and values of earlier layers.
-    is_wider: True if the MLP of these layers has twice the width.
+    is_wider: True if the MLPs of the layers that `reusing` counts have twice the width.
     bare: indices of layers that have only an MLP or experts, without attention.
     expert_width: number of elements of a token that are the input of experts, after compression; 0
         if the input is the hidden state.
-    per_layer: (rows, elements of a token) of the additional embedding of each layer; None without.
+    per_layer: (rows, elements per row) of the additional embedding that each layer has; None if
+        layers have none.
     shares_keys: True if one projection computes both keys and values.
     encoder: encoder whose layers come first in the model; None for a model without an encoder.
     is_gated: False for a T5 model whose MLP has no gate; True for all other model types.

@@ -191,7 +191,7 @@ _OF_MODULE = re.compile(r"\.(\w+)\.(?:weight|qweight)$")
 
 
 def weights_in(tensors: Iterable[StoredTensor], name: str) -> Weights:
-    """Return the bytes of each tensor of a file of weights.
+    """Return the weights that consist of the tensors of a file, with their roles and bytes.
 
     name: name of the format, such as "bf16".
     """

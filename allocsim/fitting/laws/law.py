@@ -175,11 +175,11 @@ class Law:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Copies:
-    """Rows of a law with the rows of every layer, before the formulas are evaluated.
+    """Allocator calls of a law, with those of every layer, before the formulas are evaluated.
 
-    row, kind, group: columns of `LawRows`.
-    value: column `value` of `LawRows`, without the bytes that formulas give.
-    requests: indices of the rows that are requests.
+    row, kind, group: as in `LawRows`.
+    value: as in `LawRows`, without the bytes that formulas give.
+    requests: indices of the calls that are requests.
     formula: for each request, the index of its formula.
     """
 

@@ -67,7 +67,7 @@ class Steps:
 
 
 _Block = tuple[str, int, int | None]
-"""Block: key of its stack in `OPTIMIZER_STACKS`, index of its request, and of its layer or None."""
+"""Block as (key of its stack in `OPTIMIZER_STACKS`, index of its request, layer or None)."""
 
 
 @dataclass(slots=True)

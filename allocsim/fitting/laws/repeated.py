@@ -26,7 +26,7 @@ MOST_ROWS = 1 << 23
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unrolled:
-    """Allocator calls of a program, including those of every layer: columns with a row per call."""
+    """Allocator calls of a program, with those of every layer, as arrays with one row per call."""
 
     # Index of the row in `Repeated`, where the rows of the layers occur once.
     row: NDArray[np.int64]
@@ -40,7 +40,7 @@ class Unrolled:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeated:
-    """Program as columns with one row per call; calls that repeat in all layers are stored once."""
+    """Program as arrays with one row per allocator call; calls of equal layers are stored once."""
 
     # Each array has one element per row: a request, a free or another allocator call.
     is_request: NDArray[np.bool_]
@@ -76,7 +76,7 @@ class Repeated:
         return Unrolled(row, value, block)
 
     def rows_with(self, copies: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the columns `row` and `value` of `Unrolled`, with `copies` copies of each part.
+        """Return the arrays `row` and `value` of `Unrolled`, with `copies` copies of each part.
 
         The blocks of the frees are not determined.
         """

@@ -214,7 +214,11 @@ def plan_at(law: ScalingLaw, requested: Requested) -> Plan:
 
 
 def drive_at(law: ScalingLaw, plan: Plan, setting: Setting, device_memory: int | None) -> Drive:
-    """Replay `plan`, made by `plan_at` for `law`; return the finished replay."""
+    """Replay the allocator calls in `plan`, a result of `plan_at`; return the finished replay.
+
+    setting: allocator settings and memory fraction of the replay.
+    device_memory: bytes of the device; None for an unlimited device.
+    """
     prepared = law.program.prepared
     return prepared.drive(setting, device_memory, plan=plan, folder=fold_allocated)
 

@@ -77,13 +77,13 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class PairLogits:
-    """Bytes per logit in a training on pairs of sequences with a reference, such as DPO.
+    """Bytes per logit in a training on pairs of sequences with a reference model, such as DPO.
 
-    The logits of both passes are converted to 32 bits.
+    The trained model and the reference each run a forward pass, and both logits get 32 bits.
 
-    kept: bytes that the pass of the trained model leaves for its backward.
-    most: bytes at most, after the pass of the reference.
-    chunk: tokens whose logits exist in further copies, `most` bytes each.
+    kept: bytes that the forward pass of the trained model keeps for its backward pass.
+    most: largest number of bytes after the forward pass of the reference.
+    chunk: number of further tokens to count with `most` bytes per logit, for temporary copies.
     """
 
     kept: int
@@ -92,9 +92,9 @@ class PairLogits:
 
 
 BY_SEQUENCE = PairLogits(kept=4, most=12, chunk=128)
-"""TRL: logits of both passes, and a copy for the entropy, which is computed in chunks."""
+"""TRL: logits of both models, and a copy for the entropy, computed 128 tokens at a time."""
 WHOLE_SOFTMAX = PairLogits(kept=8, most=20, chunk=0)
-"""LLaMA-Factory, torchtune: logits and log-softmax of both passes, and a contiguous copy."""
+"""LLaMA-Factory, torchtune: logits and log-softmax of both models, and a contiguous copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class Practice:
         the backward pass computes them.
     casts: True if hidden states have 32 bits and each linear layer saves its own 16-bit copy
         (autocast); this is counted only for models with an encoder.
-    pairs: memory of logits in a training on pairs with a reference (DPO); None in other trainings.
+    pairs: memory of logits in a training on pairs of sequences (DPO); None in other trainings.
     """
 
     name: str
@@ -165,9 +165,9 @@ log-softmax, two gradients and, with `loss_parallel` of torch.distributed, anoth
 def logits_of_pairs(
     shape: TransformerShape, tokens: int, pairs: PairLogits, precision: Precision
 ) -> RankPart:
-    """Return the peak memory of the logits of a training on pairs with a reference.
+    """Return the peak memory of the logits in a training on pairs with a reference model (DPO).
 
-    The peak is in the pass of the reference or after it.
+    The peak is during the forward pass of the reference or after it.
     """
     item, vocabulary = precision.compute, shape.vocabulary
     # Autocast converts a frozen weight of 32 bits whenever it is used.

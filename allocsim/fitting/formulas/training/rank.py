@@ -61,7 +61,7 @@ class Training:
         return tuple(map(self.rank, range(self.layout.pipeline)))
 
     def least(self) -> int:
-        """Return the bytes that the first pipeline stage needs with full checkpointing."""
+        """Return the first stage's bytes without temporary tensors, with full checkpointing."""
         account = replace(self, layout=replace(self.layout, recompute="full"))._account(0)
         return sum(part.size for part in (*account.before(), *account.kept()))
 
