@@ -185,7 +185,7 @@ class FidelityCheck:
     The method `history` compares a batch of history entries.  The method `steps` compares a batch
     of plan steps, given the addresses of their blocks, and is faster.
 
-    expected: recorded entries of each plan step; None makes `steps` slower.
+    expected: recorded entries of each plan step; None to create and compare every entry (slower).
     """
 
     def __init__(self, trace: Trace, expected: Expected | None = None) -> None:

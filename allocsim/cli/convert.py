@@ -1,4 +1,4 @@
-"""`allocsim convert`: write a recording, or a what-if replay of it, in the format of another tool.
+"""`allocsim convert`: write a recording, or a replay under other settings, in another format.
 
 The names of the formats are repeated here so that --help needs no NumPy.
 """

@@ -1,4 +1,4 @@
-"""`allocsim gate`: check a recording's memory against limits or a baseline."""
+"""`allocsim gate`: check a recording's memory against limits or an earlier measurement."""
 
 from __future__ import annotations
 

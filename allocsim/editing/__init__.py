@@ -1,7 +1,7 @@
-"""Edits of a recorded program, for what-if replays.
+"""Edits of a recorded program, whose effect on memory a replay shows.
 
 An edit changes the recorded program (calls of `empty_cache`, the order of training steps, streams)
-and not the settings of the allocator, unlike other what-if replays.
+and not the settings of the allocator.
 """
 
 from __future__ import annotations

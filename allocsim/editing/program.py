@@ -129,9 +129,9 @@ class Program:
     loop: Loop | None = None
 
     def with_calls(self, places: Sequence[int]) -> Program:
-        """Return the program with a call of empty_cache added before some plan steps.
+        """Return the program with a call of empty_cache added before some allocator calls.
 
-        places: indices of these plan steps.
+        places: indices of these calls in `steps`.
         """
         entries = np.append(self.steps.entry, self.steps.entry[-1:])[list(places)].tolist()
         calls: list[tuple[int, list[Planned]]] = [
@@ -165,7 +165,7 @@ class Program:
         return self.numbers.index(number)
 
     def ends(self) -> list[int]:
-        """Return the index of the plan step after the end of each training step."""
+        """Return the index of the allocator call after the end of each training step."""
         self._refuse_without_steps()
         return [*self.starts[1:], len(self.steps)]
 
@@ -180,7 +180,7 @@ class Program:
         return places
 
     def begins_of(self, phase: str) -> list[int]:
-        """Return the indices of the plan steps where a phase, such as "backward", begins.
+        """Return the indices of the allocator calls where a phase, such as "backward", begins.
 
         Each is the first request of an occurrence of the phase.  Raises ConfigError if the
         recording does not show the phase.

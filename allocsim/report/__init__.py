@@ -1,7 +1,7 @@
 """Results of commands as text, JSON, charts and HTML pages.  This package computes no results.
 
 A module for each command formats its result: `document` as JSON, `text` in full and, for some
-commands, `screen` in at most 22 lines.  Modules and names are imported on first use, so a command
+commands, `screen` as a short answer.  Modules and names are imported on first use, so a command
 loads only the code for its own result.
 """
 

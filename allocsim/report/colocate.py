@@ -1,4 +1,4 @@
-"""Result of `allocsim colocate`, several programs on one card, as first screen, text and JSON."""
+"""Result of `allocsim colocate`, several programs on one card, as short answer, text and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Explanation of out-of-memory errors in a recording: text, JSON and first screen."""
+"""Explanation of out-of-memory errors in a recording: text, JSON and short answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Result of `allocsim replay` (input, proof, memory, verdict): full text, JSON, first screen.
+"""Result of `allocsim replay` (input, proof, memory, verdict): full text, JSON, short answer.
 
 The proof is the comparison of the replay with the recording.
 """

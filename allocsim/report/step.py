@@ -162,7 +162,7 @@ def document(
 ) -> dict[str, Any]:
     """Return the document of `allocsim step --json` for one request.
 
-    entry, device: entry and device number of the request in a recording; None outside one.
+    entry, device: entry and device number of the request; None if it is not from a recording.
     parting: first difference between replay and recording; None if they are equal.
     """
     return {

@@ -1,4 +1,4 @@
-"""Result of `allocsim tune`, the search for the best setting: full text, JSON, first screen.
+"""Result of `allocsim tune`, the search for the best setting: full text, JSON, short answer.
 
 Bytes and calls were counted in replays; times are estimates of a cost model.
 """

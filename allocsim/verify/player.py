@@ -138,7 +138,7 @@ _ENDS_A_REQUEST = ("alloc", "oom")
 class DriverTrace:
     """Decisions of a real GPU's driver, read from the history that PyTorch kept of a script.
 
-    entries: the history, as items [action, address, bytes, number of the stream].
+    entries: the history, as items [action, address, bytes, stream number].
     """
 
     def __init__(self, entries: Sequence[Sequence[Any]]) -> None:

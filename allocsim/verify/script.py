@@ -56,8 +56,8 @@ class Script:
         free range that is large enough).
     base_address: address of the first segment in the results; golden cases have 0.
     handles: dictionary from a stream number to its raw handle; other streams have number * 4096.
-    is_host: True for a script of pinned host memory.  Its results have numbers of blocks in place
-        of addresses; blocks are counted from 0 in the order of their creation.
+    is_host: True for a script of pinned host memory.  Its results have the number of
+        a block, from 0 in the order of creation, in place of its address.
     """
 
     ops: Sequence[Op]
@@ -82,7 +82,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class RealAnswer:
-    """Results of a script in one PyTorch release, in the form of golden cases.
+    """Results of a script in one PyTorch release, in the form of golden cases (tests/golden).
 
     messages: texts of out-of-memory errors and driver refusals, in order.
     addresses: address for each `a` op in order; None if it failed, or for 0 bytes.
@@ -108,7 +108,7 @@ class RealAnswer:
 
 @dataclass(slots=True)
 class ModelAnswer:
-    """Results of a script in the model, in the form of golden cases.
+    """Results of a script in the model, in the form of golden cases (tests/golden).
 
     The fields are those of `RealAnswer`, except that `stopped` is (index of the op, exception) if
     an error ended the script, else None.
@@ -229,7 +229,7 @@ Numbers = Callable[[int], int]
 
 
 def golden_stats(flat: Mapping[str, int]) -> dict[str, Any]:
-    """Convert the result of torch.cuda.memory_stats() to the form of golden cases.
+    """Convert the result of torch.cuda.memory_stats() to the form of golden cases (tests/golden).
 
     It is a dictionary from a statistic to [current, peak, allocated, freed], and from a counter to
     a number.
@@ -240,7 +240,7 @@ def golden_stats(flat: Mapping[str, int]) -> dict[str, Any]:
 
 
 def golden_segment(segment: Mapping[str, Any], number: Numbers) -> dict[str, Any]:
-    """Convert a segment of torch.cuda.memory._snapshot() to the form of golden cases.
+    """Convert a segment of torch.cuda.memory._snapshot() to the form of tests/golden.
 
     number: function from a raw stream handle to the number that names the stream in the script.
     """

@@ -130,8 +130,8 @@ def colocate(
     device: device number in each recording; None if only one device is recorded.
     smallest: find the smallest card for the programs as given, for an empty_cache after each phase,
         and for expandable segments.
-    watch: function from the name of a group of replays to a progress callback for them; None to
-        report no progress.
+    watch: function that is called with the name of each group of replays; it returns a progress
+        callback for them, or None for no progress.
     Raises RecordingError for files that cannot be replayed, and ConfigError for wrong options.
     """
     programs = programs_in(

@@ -301,7 +301,7 @@ class LimitCheck:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Gate(Shown):
-    """Result of comparing measured memory with limits and a baseline.
+    """Result of comparing measured memory with limits and a baseline (an earlier measurement).
 
     tolerance: share by which peaks may exceed the baseline, such as 0.01 for 1 %.
     checks: one for each limit of the budget and each peak of the baseline.
@@ -340,7 +340,7 @@ def gate(
     baseline: Baseline | None = None,
     tolerance: float = 0.01,
 ) -> Gate:
-    """Check measured memory against limits, a baseline, or both.
+    """Check measured memory against limits, a baseline (an earlier measurement), or both.
 
     tolerance: share by which the peaks may exceed the peaks in the baseline.
     Raises ConfigError if there is neither a limit nor a baseline, if the tolerance is negative, and

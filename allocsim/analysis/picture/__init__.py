@@ -75,7 +75,7 @@ class Picture(Shown):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings to print first, such as a note that the replay is a what-if replay."""
+        """Warnings to print first, such as a note that the settings are not the recorded ones."""
         return self.run.warnings
 
     def headline(self) -> str:
@@ -189,7 +189,7 @@ def shown_device(recording: Recording, device: int | None) -> int | None:
 
 
 STRETCHES = 160
-"""Largest number of points in the curve of a what-if replay."""
+"""Largest number of points in the curve of a replay under other settings."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

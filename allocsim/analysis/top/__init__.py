@@ -267,7 +267,7 @@ def top_of_replay(devices: Sequence[Prepared], run: Run) -> Top | None:
     """Return the lines of code that hold memory at the out-of-memory error, or else at the peak.
 
     Of several devices, choose a device with an error, or else the device with the highest peak.
-    Return None for a what-if replay, or if nothing was allocated.
+    Return None if the settings differ from the recorded ones, or if nothing was allocated.
     """
     pairs = [
         (prepared, device_run)

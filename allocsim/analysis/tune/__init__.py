@@ -1,4 +1,4 @@
-"""Search for the best allocator setting for one or more recordings, with what-if replays."""
+"""Search for the best allocator setting for one or more recordings, by replays."""
 
 from __future__ import annotations
 

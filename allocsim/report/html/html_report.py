@@ -55,7 +55,7 @@ class DevicePage:
     shortages: out-of-memory errors, in order.
     explanation: remedies and recommended setting; None if no other settings were tried.
     runs: replays under other settings; empty if none were tried.
-    answers: memory by line of code and by category; None for a what-if replay.
+    answers: memory by line of code and by category; None if the settings are not the recorded ones.
     """
 
     picture: Picture
