@@ -114,7 +114,7 @@ _WITHOUT_ADDRESS = ("oom", "snapshot")
 _LARGEST = (1 << 63) - 1
 _LAST_BYTES = 4096
 _AHEAD = 2
-"""Number of processes that wait for a script with a CUDA context created on the real GPU."""
+"""Number of processes that have created a CUDA context on a real GPU and wait for a script."""
 _LONGER = 4
 """Factor on the number of ops on a real GPU, because each script needs a new CUDA context."""
 

@@ -127,7 +127,7 @@ STATED: tuple[tuple[str, str], ...] = (
 HOST = re.compile(
     r"DefaultCPUAllocator|alloc_cpu\.cpp|killed process \d|invoked oom-killer", re.IGNORECASE
 )
-"""Words of PyTorch's allocator of host memory, and of the kernel's log."""
+"""Words of an error for lack of host memory (RAM), from PyTorch or from the kernel's log."""
 
 KILLED = re.compile(
     r"^(?:[^\n]{0,120}[\s\d])?Killed(?:[ \t\r]*$| {2,}\S)"
@@ -180,7 +180,7 @@ _ENDING = re.compile(
     r"if reserved|see documentation|please use|memory summary|traceback \(|time taken",
     re.IGNORECASE,
 )
-"""Words after the last size of an error; later sizes do not belong to the error."""
+"""Words that end an error's text; sizes after them do not belong to the error."""
 
 _UNSET = 1 << 64  # printed value of an unset limit and of an unknown size
 

@@ -198,9 +198,10 @@ _PHASES = (
     ),
 )
 _SERVING = 5
-"""Index of vLLM's last phase, to which a function of its workers belongs if nothing else is known.
+"""Index of vLLM's last phase, the work on requests.
 
-Workers call the function in their first trial batch too, but then another line precedes it.
+It is assumed for a traceback through `execute_model` without an earlier sign of a phase.  vLLM also
+calls this function in a trial batch at its start, but then a line of the log precedes it.
 """
 _OF_WORKERS = rf"{_VLLM.frame}execute_model\b"
 # Without groups and with a letter at the beginning of each branch, Python's search is 20 times as

@@ -84,7 +84,10 @@ class Search:
         self._run(fresh, len(fresh) + self._done, is_whole=False, drops=False)
 
     def replay_while_hopeful(self, settings: Sequence[Setting]) -> None:
-        """Replay each setting to the end, or until a finished setting is better; store results."""
+        """Replay each setting, and store its results.
+
+        A replay ends early if a finished setting is better in memory, driver calls and retries.
+        """
         fresh = self._distinct(settings)
         if not self.by_device:
             fresh.sort(key=self._order_of_trials)

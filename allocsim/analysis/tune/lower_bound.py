@@ -8,8 +8,8 @@ of requests.  Each group adds the largest of these numbers:
 
 - the bytes that it has reserved so far;
 - its peak of live requests in the whole recording;
-- for a threshold: the peak of its live requests of at least this size, plus its segments that are
-  smaller than the threshold, since a segment cannot serve a larger request.
+- for a threshold (a request size): the peak of its live requests of at least this size, plus its
+  segments that are smaller than the threshold, since a segment cannot serve a larger request.
 
 Garbage collection and empty_cache() release memory, so there is no bound for replays with them.  A
 request that the driver refuses also releases cached memory, but only when reserved memory is within

@@ -44,7 +44,7 @@ _MOST_LINES = 27
 _PLACES = tuple(
     (far * x, far * y) for far in (8, 14, 20) for x, y in ((1, 1), (-1, -1), (1, -1), (-1, 1))
 )
-"""Offsets in points from a marker to its number, in order of preference."""
+"""Offsets in points from a marker of the chart to its label, in order of preference."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 COLUMNS = 1500
-"""Number of columns that the figure can resolve."""
+"""Largest number of pixel columns into which the entries of a run are divided."""
 _FEW_STEPS = 60
 _TINT = 0.2
 _FEW_OOMS = 60

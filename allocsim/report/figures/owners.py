@@ -45,7 +45,7 @@ _MARGIN = 3
 """Margin on both sides of a name, in points."""
 _FEWEST_LETTERS = 4
 _NARROW = 1 / 300
-"""Share of the axis below which a box has no outline, since the outline would hide it."""
+"""Width of a box, as a share of the axis, below which its outline would hide it and is omitted."""
 _MIXED = "several categories"
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _MOST_BARS = 48
 _SMALL_SEGMENT = 2 * MIB
 _NARROW = 1 / 200
-"""Share of the axis below which a block has no gap around it."""
+"""Width of a block, as a share of the axis, below which no gap is drawn around it."""
 _FRAME_HEIGHT, _BAR_HEIGHT = 2.6, 0.35
 """Height in inches of a figure without bars, and of a bar."""
 _STRIP_HEIGHT, _STRIP = 0.2, 0.85

@@ -1,6 +1,6 @@
 """Report of a recording, or of a snapshot without a history, as one HTML file without a server.
 
-Tables repeat the numbers that scripts draw.
+Scripts draw the charts; tables give the same numbers without scripts.
 """
 
 from __future__ import annotations

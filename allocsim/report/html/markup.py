@@ -187,7 +187,7 @@ def state_legend(instant: Instant) -> str:
 
 
 def packed_strip(instant: Instant) -> str:
-    """Return the HTML of a strip for each pool, which shows its segments, name and bytes."""
+    """Return HTML that shows each pool: name, bytes, and a strip with all its segments in a row."""
     return "".join(map(_pool, packed(instant)))
 
 

@@ -49,7 +49,7 @@ def static_page(title: str, verdict: Iterable[str], sections: Iterable[tuple[str
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Common scale of all curves of a page: from 0 to `top` bytes, and over `entries` entries."""
+    """Common scale of all curves of a page: `top` bytes high and `entries` history entries wide."""
 
     top: int
     entries: int
