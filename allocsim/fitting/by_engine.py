@@ -64,8 +64,8 @@ class RunOptions(TypedDict, total=False):
 def missing_package(engine: str, python: str | None, task: Task) -> Missing | None:
     """Return the package that the interpreter `python` lacks to run the program of `task`.
 
-    Return None if none is missing or needed: `engine`, the requested method, is not "auto", or the
-    task generates images. Raises UnavailableError if `python` is given and has no PyTorch.
+    Return None if it lacks none, and if none is needed because `engine` is not "auto" or the task
+    generates images. Raises UnavailableError if `python` is given and has no PyTorch.
     """
     if engine != "auto" or task.generates:
         return None

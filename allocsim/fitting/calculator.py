@@ -188,7 +188,7 @@ def law_models() -> tuple[LawModel, ...]:
 
 
 def law_cards() -> dict[str, Gpu]:
-    """Return the GPUs, keyed by common name, for which formulas (laws) give the requests."""
+    """Return the GPUs with laws (formulas for requests), keyed by names such as "RTX 4090"."""
     return {
         name: gpu
         for name, gpu in CARDS.items()

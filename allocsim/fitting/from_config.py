@@ -38,7 +38,7 @@ from allocsim.fitting.config_file import (
 from allocsim.fitting.model import flattened
 
 WARNING = "warning: "
-"""Prefix of a sentence that is shown before the verdict."""
+"""Prefix of a sentence that warns of a wrong answer; it is shown before the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,9 +351,10 @@ class _Reader:
         return ""
 
     def sequences(self, has_lora: bool) -> int:
-        """Return the number of sequences in each example, and report what is counted.
+        """Return the number of sequences in each example, and note how the training is computed.
 
-        A task counts pairs itself if it has a reference.
+        The result is 2 for pairs of sequences, but 1 if the task has a reference model: then its
+        batch counts pairs.
         """
         method = self.method()
         if not method:

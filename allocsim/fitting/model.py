@@ -134,7 +134,10 @@ class Classifier:
 
 @dataclass(frozen=True, slots=True)
 class UserModel:
-    """Model that a user's function returns, alone or together with a batch of inputs."""
+    """Model that a user's function returns, alone or together with a batch of inputs.
+
+    module, function: names of the Python module and of the function in it.
+    """
 
     name: str
     module: str

@@ -8,7 +8,7 @@ from allocsim.fitting.task import Task
 
 
 def has_autocast(task: Task) -> bool:
-    """Return whether the forward pass runs in torch.autocast; FSDP has a separate policy."""
+    """Return whether the forward pass runs in torch.autocast; FSDP has its own type policy."""
     return task.autocast_dtype is not None and task.parallel != "fsdp"
 
 

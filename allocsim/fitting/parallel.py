@@ -68,7 +68,7 @@ class Sharded(Shown):
 
     @property
     def allocated_bytes(self) -> int:
-        """Bytes of tensors at the worst rank's peak."""
+        """Bytes of tensors on the rank with the highest peak, at that peak."""
         return self.worst.allocated
 
     @property
@@ -78,7 +78,7 @@ class Sharded(Shown):
 
     @property
     def reserved_bytes(self) -> tuple[int, int, int]:
-        """(low, likely, high) estimate of reserved memory at the worst rank's peak, in bytes."""
+        """(low, likely, high) estimate of the highest reserved memory of any rank, in bytes."""
         low, likely, high = RESERVED_SEEN
         is_kept = self.training.layout.recompute == "none"
         if is_kept and any(each.linear for each in self.training.shape.kinds):
@@ -93,7 +93,7 @@ class Sharded(Shown):
 
     @property
     def communicators(self) -> int:
-        """Number of NCCL communicators of a rank: one for each group that it belongs to."""
+        """Number of NCCL communicators of a rank: one for each group of ranks, such as tensor."""
         layout = self.training.layout
         return sum(n > 1 for n in (layout.tensor, layout.pipeline, layout.shards, layout.expert))
 
@@ -129,7 +129,7 @@ class Sharded(Shown):
 
     @property
     def likely_fits(self) -> bool:
-        """True if the worst rank fits the card with its likely reserved memory."""
+        """True if the rank that needs most fits the card with its likely reserved memory."""
         return self.spare_bytes >= 0
 
     def headline(self) -> str:
@@ -235,11 +235,11 @@ class GpuCount:
 def find_layouts(
     training: Training, gpu: Gpu, *, cards: int | None = None, micro_batch: int | None = None
 ) -> GpuCount:
-    """Find the fewest cards of `gpu` on which `training` fits.
+    """Find the fewest cards like `gpu` on which `training` fits.
 
     Tensor and pipeline parallelism, ZeRO, recomputation and the size of micro-batches are searched.
 
-    cards: only number of cards to try; default: all numbers, from the fewest up.
+    cards: the only number of cards to try; default: all numbers, from the fewest up.
     micro_batch: sequences in a micro-batch; default: the largest number that fits.
     """
     search = _Search(training, gpu, micro_batch)

@@ -60,7 +60,7 @@ class Failure:
 class Ran:
     """Run of a program on one GPU, with the replay of its requests.
 
-    recording, prepared: recording of the run, and its device with the steps that a replay repeats.
+    recording, prepared: recording of the run, and the recorded device, prepared for any replay.
     device_run: replay on `gpu`.
     as_recorded: replay on the GPU of the recording, which may have more memory than `gpu`.
     entry: index of the first recorded entry that counts for the peaks: that of the last reset of
@@ -303,7 +303,7 @@ def _with_peaks(ran: Ran) -> Ran:
 
 
 def needed_room(unlimited: Ran, ran: Ran, trials: Trials) -> int | None:
-    """Return the least bytes, without the CUDA context, with which all requests succeed.
+    """Return the least bytes, without the CUDA context, with which all requests of a run succeed.
 
     Return None if no amount suffices, or if the program makes other requests on a limited card.
 

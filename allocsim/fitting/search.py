@@ -1,4 +1,4 @@
-"""Search for the largest batch, sequence, image or prompt of a task that fits a card.
+"""Search for the largest batch, sequence, image or prompt with which a task fits a card.
 
 The task is run at the reported value, where it fits, and at the next larger value, where it does
 not.  The search assumes that a value does not fit if a smaller one does not.

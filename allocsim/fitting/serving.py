@@ -111,9 +111,9 @@ class Served(Shown):
 
     @property
     def fits(self) -> bool:
-        """True if the upper end of the memory fits, and nothing else may prevent a start.
+        """True if the upper end of the memory fits the card, and the start is not in doubt.
 
-        `Needs.doubt`, or the refusal in the log of an earlier start, may prevent it.
+        Reasons for doubt are in `needs.doubt` and in `refusal`.
         """
         return self.needs.high <= self.gpu.memory and not self.needs.doubt and not self.refusal
 
@@ -124,7 +124,7 @@ class Served(Shown):
 
     @property
     def refusal(self) -> str:
-        """Reason in a given log why the engine failed to start with these options; else ""."""
+        """Reason why the engine did not start with these options, from a log; "" without one."""
         return self.work.logged.refusal
 
     def headline(self) -> str:

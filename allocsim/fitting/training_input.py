@@ -192,8 +192,9 @@ _FROZEN_EXPERTS = ("gemma4_text", "gpt_oss", "laguna", "llama4_text", "qwen3_5_m
 def with_adapters(
     shape: TransformerShape, model: Model, rank: int, targets: Sequence[str] = ()
 ) -> TransformerShape:
-    """Add LoRA adapters to `shape`, the model's dimensions for the training formulas.
+    """Return `shape`, a model's dimensions for the training formulas, with LoRA adapters added.
 
+    model: the model of these dimensions.
     rank: rank of the adapters.
     targets: names of the modules with adapters; empty for all linear modules of a layer.
     """

@@ -170,7 +170,7 @@ class Logged:
 
     @property
     def printed_pool(self) -> tuple[int, int] | None:
-        """Range (low, high) of the KV cache's bytes, from a rounded number; None if not logged."""
+        """Range (low, high) of the KV cache's bytes, which the log rounds; None if not logged."""
         if self.cache is None:
             return None
         return round(self.cache - DECIMALS), round(self.cache + DECIMALS)

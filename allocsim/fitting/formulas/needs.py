@@ -203,7 +203,7 @@ def weights_part(work: ServingWork) -> MemoryPart:
 
 
 def cache_part(work: ServingWork, block: int) -> MemoryPart:
-    """Return the memory for the KV cache of one batch.
+    """Return the memory for the KV cache of the sequences of one batch in `work`.
 
     block: number of tokens per block of a paged cache; each sequence takes whole blocks.
     """
@@ -216,7 +216,7 @@ def cache_part(work: ServingWork, block: int) -> MemoryPart:
 
 
 def forward_bytes(work: ServingWork, rows: int) -> tuple[int, int]:
-    """Return the range of the bytes of activations in a forward pass, without logits.
+    """Return the range (low, high) of the bytes of activations in a forward pass, without logits.
 
     rows: number of tokens in the forward pass.
     """

@@ -22,7 +22,7 @@ BLOCK = 16
 _IN_FLIGHT = (1, 2)
 """Number of forward passes in progress, without asynchronous scheduling and with it."""
 _EVEN = 1.5
-"""Ratio that decides how many layers a group has.
+"""Ratio of layer counts that decides how many layers a group (layers that share blocks) has.
 
 There are two kinds of layers, such as with and without a sliding window.  A group has as many
 layers as the rarer kind, or as the more frequent kind if the ratio of both is below this number."""

@@ -62,7 +62,7 @@ When the engine starts for the first time, Triton tries every variant of its ker
 keeps the local memory of the variant that needs most.  The number is for sm_80.
 """
 _KERNELS, _OLD_KERNELS = (20 * MIB, 360 * MIB), (20 * MIB, 1200 * MIB)
-"""Minimum and maximum bytes outside PyTorch that vLLM measures, from 0.7 on and before 0.7."""
+"""Minimum and maximum bytes that vLLM measures outside PyTorch: from vLLM 0.7 on, and before."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,11 +232,11 @@ class _Start:
 
     @property
     def _needs_no_more(self) -> bool:
-        """True if activations and CUDA graphs need no more memory than in the logged start."""
+        """True if activations and CUDA graphs need at most the memory of the start in the log."""
         return all(each <= before for each, before in zip(*self._loads, strict=True))
 
     def with_options(self, **given: float | None) -> _Start:
-        """Return the start with the options of the user, except those in `given`."""
+        """Return the start with the user's options, but with the values in `given` for some."""
         options = replace(self.work.options, **given)  # type: ignore[arg-type]
         return replace(self, options=self._full(options))
 

@@ -337,7 +337,7 @@ def steps_of(
 
     optimizer: one of `OPTIMIZERS`.
     values: value of each name in `VARIABLES`, such as the batch size.
-    stacks: dictionary from names in `OPTIMIZER_STACKS` to indices into the program's table.
+    stacks: dictionary from names in `OPTIMIZER_STACKS` to indices into the program's Python stacks.
     """
     if optimizer not in _MAKERS:
         raise ConfigError(f"there is no law for optimizer {optimizer!r}")

@@ -153,7 +153,7 @@ _PARAMETERS = {
     "autocast-bf16": "float32",
     "autocast-fp16": "float32",
 }
-"""Data type in the name of the laws for creating a model of each precision.
+"""Dictionary from a precision to the data type in the name of the laws for creating a model.
 
 The name is such as "make.bfloat16".  Creation makes the same requests in both 16-bit types."""
 

@@ -100,8 +100,9 @@ def _spatial(net: Network, rows: int, width: int, depth: int, text: _Text) -> in
 
 
 def unet(net: Network, config: Config, batch: int, side: int, context: int) -> None:
-    """Run allocator calls of UNet2DConditionModel on `net` for `batch` latents, `side` x `side`.
+    """Run the allocator calls of a forward pass of UNet2DConditionModel on `net`.
 
+    batch, side: number of latents (encoded images), and height and width of each.
     context: number of text tokens for each latent.
     """
     channels, each = config["block_out_channels"], config["layers_per_block"]
@@ -185,7 +186,10 @@ def _middle(net: Network, x: int, rows: int, width: int) -> int:
 
 
 def decoder(net: Network, config: Config, batch: int, side: int) -> None:
-    """Run allocator calls of AutoencoderKL on `net` for `batch` latents, `side` x `side`."""
+    """Run the allocator calls of AutoencoderKL's decoder on `net`.
+
+    batch, side: number of latents (encoded images), and height and width of each.
+    """
     channels, latent = tuple(reversed(config["block_out_channels"])), config["latent_channels"]
     rows = batch * side**2
     if config.get("use_post_quant_conv", True):
@@ -212,7 +216,7 @@ def decoder(net: Network, config: Config, batch: int, side: int) -> None:
 
 
 def encoder_of_images(net: Network, config: Config) -> None:
-    """List the weights of AutoencoderKL's encoder, which a pipeline loads but never runs."""
+    """List in `net` the weights of AutoencoderKL's encoder, which pipelines load but never run."""
     channels, latent = config["block_out_channels"], config["latent_channels"]
     width = channels[0]
     net.conv(1, 3, width)

@@ -116,8 +116,9 @@ def _embedded_time(net: Network, width: int, pooled: int, count: int) -> None:
 
 
 def flux(net: Network, config: Config, batch: int, side: int, context: int) -> None:
-    """Run allocator calls of FluxTransformer2DModel on `net` for `batch` latents, `side` x `side`.
+    """Run the allocator calls of a forward pass of FluxTransformer2DModel on `net`.
 
+    batch, side: number of latents (encoded images), and height and width of each.
     context: number of text tokens for each latent.
     """
     head = config["attention_head_dim"]
@@ -153,8 +154,9 @@ def flux(net: Network, config: Config, batch: int, side: int, context: int) -> N
 
 
 def sd3(net: Network, config: Config, batch: int, side: int, context: int) -> None:
-    """Run allocator calls of SD3Transformer2DModel on `net` for `batch` latents, `side` x `side`.
+    """Run the allocator calls of a forward pass of SD3Transformer2DModel on `net`.
 
+    batch, side: number of latents (encoded images), and height and width of each.
     context: number of text tokens for each latent.
     """
     width, layers = (
@@ -177,7 +179,7 @@ def sd3(net: Network, config: Config, batch: int, side: int, context: int) -> No
 
 
 def clip(net: Network, config: Config, batch: int, tokens: int) -> None:
-    """Run allocator calls of CLIP's text encoder on `net` for `batch` texts of `tokens` tokens."""
+    """Run the allocator calls of CLIP on `net`, for `batch` texts of `tokens` tokens."""
     width, inner, rows = config["hidden_size"], config["intermediate_size"], batch * tokens
     net.weight(config["vocab_size"] * width, CLIP_TOKENS * width)
     x = net.take(rows * width)
@@ -193,7 +195,7 @@ def clip(net: Network, config: Config, batch: int, tokens: int) -> None:
 
 
 def t5(net: Network, config: Config, batch: int, tokens: int) -> None:
-    """Run allocator calls of T5's encoder on `net` for `batch` texts of `tokens` tokens.
+    """Run the allocator calls of T5's encoder on `net`, for `batch` texts of `tokens` tokens.
 
     Attention is eager, without a fused kernel.
     """

@@ -107,7 +107,7 @@ class Practice:
     norm_in_fp32: True if a norm saves its input in 32 bits, and also the normalized input.
     logits: bytes per logit while the loss is computed; None if there is only one tensor of logits,
         in the type of activations, which is overwritten by its gradient.
-    split_logits: `logits` for logits that are divided over tensor parallel ranks.
+    split_logits: the same for logits that are divided over tensor parallel ranks.
     weight_gradients: True if backward of a layer also needs a temporary 16-bit gradient of each
         weight, in addition to the accumulated gradient (Transformer Engine, from 2.0 on).
     foreach: True if the optimizer's step temporarily needs another copy of the parameters.
