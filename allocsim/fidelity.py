@@ -202,7 +202,7 @@ class FidelityCheck:
         return self._mismatch is not None
 
     def exclude_last_alloc(self, pending: Sequence[TraceEntry]) -> None:
-        """Exclude the last `alloc` from the comparison, because its request failed when recorded.
+        """Exclude the last `alloc` from the comparison, since in the recording its request failed.
 
         pending: entries that will be passed to the next call of `history`.
         """

@@ -83,7 +83,7 @@ class _Rewriter:
         self._freed = {free: life for life in self._lives.values() for free in life.frees}
         self._lasting: list[_Life] = []
         self._first_only: set[int] = set()
-        """Plan steps that request lasting blocks in training steps after the first recorded one.
+        """Requests of lasting blocks (never freed) in training steps after the first recorded one.
 
         Each is in the new order at most once, even if its training step is repeated.
         """
@@ -98,7 +98,7 @@ class _Rewriter:
         self._next_name = _FIRST_NAME
         self._rows: list[_Row] = []
         self._waiting: list[int] = []
-        """Ids of the carried blocks of the training step that ran last."""
+        """Ids of blocks of the training step that ran last, which the next step frees."""
 
     def _section_of(self, index: int) -> int:
         return int(np.searchsorted(self._starts, index, side="right")) - 1

@@ -243,7 +243,7 @@ peak.
 
 
 def usual_settings(recorded: AllocatorConfig, *, expandable: bool = True) -> tuple[Setting, ...]:
-    """Return the settings in `_USUAL` that PyTorch accepts, without the recorded settings."""
+    """Return common settings, such as expandable segments, that differ from the recorded one."""
     return tuple(_accepted(_USUAL, recorded, expandable=expandable))
 
 

@@ -116,7 +116,7 @@ def _last_of_ranks(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 
 def _shown_verdict(verdicts: Sequence[Verdict]) -> Verdict:
-    # One rank that fails makes the others fail, so the first error of equal ones matters.
+    # One rank that fails makes the others fail, so of equal errors the first matters.
     ranks = _last_of_ranks(verdicts)
     is_equal = len({each.cause for each in ranks}) == 1
     return verdicts[0] if is_equal and verdicts[0].cause == ranks[0].cause else verdicts[-1]

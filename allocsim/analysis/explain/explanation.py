@@ -127,7 +127,7 @@ class DeviceExplanation(Shown):
     entries_left: number of entries after the last error; None if no error is recorded.
     advice: sentences for each error in `shortages`.
     recommendation: recommended setting for all devices of the program.
-    savings: changes of the program that would have reduced memory when most was missing; empty
+    savings: changes of the program that reduce memory at the entry at which most was missing; empty
         unless the device was too small and no setting helps.
     missing_bytes: bytes that the device lacks for the last failed request or for the peak of live
         memory, whichever is more; None if the device was not too small.
