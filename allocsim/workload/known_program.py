@@ -1,9 +1,9 @@
 """Simulate a program that is given as a list of allocator calls, and return its recording.
 
 A call is a request, a free or empty_cache.  Programs repeat sequences of calls, such as a decoding
-step.  If the small pool has the same free blocks before a repetition as before an earlier one, its
-small requests get the addresses of the earlier one and are not simulated.  The result is exact,
-because the small and the large pool share no blocks.
+step.  If the free blocks of the small pool are the same before two repetitions, the small requests
+of the second get the addresses of the first and are not simulated.  The result is exact, because
+the small and the large pool share no blocks.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _FOLDED = 1 << 15
 """Number of calls whose statistics are added up at a time; their arrays fit in the CPU cache."""
 
 _ENTRIES = np.zeros(EMPTY_CACHE + 1, dtype=np.int64)
-"""Number of history entries of a call without driver calls; the index is the kind of call."""
+"""Number of history entries that a call adds if it calls no driver; the index is its kind."""
 _ENTRIES[[MALLOC, FREE]] = 1, 2
 
 
@@ -77,7 +77,7 @@ class Played:
     oom_text: text of the out-of-memory error that ended the program; "" without an error.
     n_before: for each call of the program, the number of history entries before it; then the number
         of all entries.
-    lives: lifetimes of the blocks.
+    lives: history entries at which each block is allocated and freed.
     period: longest part of the program that consists of equal sequences of calls; None if none.
     """
 
@@ -92,7 +92,7 @@ class Played:
     _kept: KeptHistory
 
     def marks(self, resets: int, empties: Sequence[int]) -> tuple[Mark, ...]:
-        """Return marks for the recording, of empty_cache calls and of a reset of peak statistics.
+        """Return the marks (calls without a history entry): empty_cache, and a reset of peaks.
 
         resets: index of the program's call before which peaks are reset; -1 if they are not.
         empties: indices of the program's calls of empty_cache.
@@ -113,6 +113,8 @@ class Played:
 
         path: name of the recording.
         table: stacks of the program's requests.
+        provenance: facts about the program and its GPU.
+        marks: calls without a history entry (`marks`).
         """
         made = self._kept.recording(path, self.allocator, table, provenance)
         (trace,) = made.devices
@@ -214,8 +216,8 @@ class _Player:
         """History entries of calls that the fast loop of allocsim.core cannot run, as columns: call
         index, action, address and size."""
         self._records: list[tuple[_Ints, ...]] = []
-        """Changes of statistics to add to `_stat_moves`, as arrays: bytes, requested bytes, packed
-        changes of inactive split blocks (columns 1 to 3 of core/journal.py)."""
+        """Changes of statistics that `_stat_moves` lacks, as three arrays: bytes, requested bytes,
+        and changes of inactive split blocks, packed as in column 3 of core/journal.py."""
         self._stat_moves = np.zeros((3, len(program.kind)), dtype=np.int64)
         """Changes of statistics: three rows as in `_records`, and one column per call."""
         self._repeats = Repeats(program, allocator)

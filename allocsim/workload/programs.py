@@ -1,8 +1,8 @@
 """Simulated programs, each with a typical pattern of memory use.
 
 All functions return a recording; equal arguments give equal recordings.  Common parameters:
-`seed` of random sizes, `device_memory` in bytes or as text such as "24GiB", `conf` for the value of
-PYTORCH_CUDA_ALLOC_CONF, and `entries` for the number of history entries to generate.
+`seed` of the random sizes, `device_memory` in bytes or as text such as "24GiB", `conf` for the
+value of PYTORCH_CUDA_ALLOC_CONF, and `entries` for the number of history entries to generate.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def fragments(
     Each round requests larger blocks than the holes, so half-empty segments accumulate.
 
     rounds: number of rounds.
-    blocks: number of short-lived blocks that a round allocates, and of long-lived blocks.
+    blocks: number of short-lived blocks, and also of long-lived blocks, that a round allocates.
     life: number of later rounds after which long-lived blocks are freed; short-lived blocks are
         freed at the end of their round.
     block_size: approximate bytes of a short-lived block in the first round.  Long-lived blocks have
         a random size from a quarter of it to all of it.
     growth: percent by which short-lived blocks grow per round; when they have grown eightfold, they
         start again at the first size.
-    entries: number of entries to generate; if given, `rounds` is ignored.
+    entries: number of history entries to generate; if given, `rounds` is ignored.
     """
     options = dict(locals())
     base = parse_size(block_size)
@@ -111,7 +111,7 @@ def graphs(
     tensor_size: bytes of the largest possible tensor; sizes are random, from an eighth of it.
     rounds: number of rounds after the captures; each allocates and frees `tensors` tensors.  After
         the rounds, every other graph is deleted and empty_cache is called.
-    entries: number of entries at which the rounds end; if given, `rounds` is ignored.
+    entries: number of history entries at which the rounds end; if given, `rounds` is ignored.
     """
     options = dict(locals())
     largest = parse_size(tensor_size)
@@ -145,7 +145,7 @@ def graphs(
 
 
 SIDE_STREAM = 4096
-"""Raw handle of the side stream, as a recording stores it."""
+"""CUDA handle of the second stream in `streams`, as a recording stores it."""
 
 _OVERLAP = "overlap.py"
 
@@ -168,8 +168,8 @@ def streams(
     steps: number of steps.
     buffers: number of buffers per step.
     buffer_size: bytes of the largest possible buffer; sizes are random, from half of it.
-    lag: the side stream finishes its work once in this number of steps.
-    entries: number of entries to generate; if given, `steps` is ignored.
+    lag: number of steps after which the side stream finishes its work, again and again.
+    entries: number of history entries to generate; if given, `steps` is ignored.
     """
     options = dict(locals())
     largest = parse_size(buffer_size)
@@ -229,8 +229,8 @@ def server(
         from an eighth of the highest.
     growth: number of tokens by which a cache grows at a time.
     cache_size: bytes of cache per token.
-    weights: bytes of the model, in tensors of 64 MiB.
-    entries: number of entries to generate; if given, `requests` is ignored.
+    weights: bytes of the model's weights, which are allocated as tensors of 64 MiB.
+    entries: number of history entries to generate; if given, `requests` is ignored.
     """
     options = dict(locals())
     bytes_a_token = parse_size(cache_size)
@@ -291,7 +291,7 @@ def training(
     batch, sequence: number of sequences in a step, and number of tokens in each.
     ragged: True for a random sequence length in every step, from a quarter of `sequence` to all of
         it.
-    entries: number of entries to generate; if given, `steps` is ignored.
+    entries: number of history entries to generate; if given, `steps` is ignored.
     """
     options = dict(locals())
     chance = random.Random(seed)

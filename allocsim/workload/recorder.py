@@ -1,6 +1,6 @@
 """Recorder of a simulated program: it calls the allocator model and returns a recording.
 
-The caller names a line of the simulated program for each request; it is recorded as the stack.
+For each request, the caller gives a line of the simulated program, which is recorded as the stack.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SNAPSHOT_BOUND = 1 << 40
 
 
 class KeptHistory:
-    """Entries of one device, collected as columns, and converted to a recording at the end."""
+    """History entries of one device, collected as one array per field, then made a recording."""
 
     def __init__(self) -> None:
         self._pools: dict[PoolId, int] = {}
@@ -44,7 +44,7 @@ class KeptHistory:
     def take(
         self, history: Sequence[TraceEntry], frames: NDArray[np.int64]
     ) -> dict[str, NDArray[Any]]:
-        """Append entries of an allocator's history, and return these entries as columns.
+        """Append entries of an allocator's history, and return their arrays, keyed by field.
 
         frames: stack index of each entry; -1 without a stack.
         """
@@ -73,7 +73,8 @@ class KeptHistory:
     ) -> None:
         """Append entries on stream 0 and in the default pool.
 
-        The columns are those of `Trace`; `frames` has stack indices.
+        action, addr, size: one item per entry, as in `Trace`.
+        frames: stack index of each entry; -1 without a stack.
         """
         pool = self._pools.setdefault(DEFAULT_POOL, len(self._pools))
         self._columns.append(
@@ -98,7 +99,10 @@ class KeptHistory:
     ) -> Recording:
         """Return a recording of the appended entries and of the segments of `allocator`.
 
+        path: name of the recording.
         allocator: allocator from which the entries come; its own history is cleared.
+        table: stacks of the entries.
+        provenance: facts about the program and its GPU.
         """
         segments = allocator.segments()
         snapshot = allocator.snapshot()
@@ -208,7 +212,7 @@ class Recorder:
     def malloc(self, size: int, code: int, stream: int = 0) -> int:
         """Allocate `size` bytes and return their address.
 
-        code: index from `code` of the line that requests them.
+        code: line of the program that makes the request, as an index that method `code` returned.
         """
         try:
             address = self.allocator.malloc(size, stream)
@@ -228,8 +232,7 @@ class Recorder:
     def rounds(self, rounds: int, entries: int | None) -> Iterator[int]:
         """Yield 0, 1, 2 and so on, `rounds` numbers in all.
 
-        entries: if not None, `rounds` is ignored, and the numbers end when this many entries are
-            recorded.
+        entries: number of history entries at which to stop; if given, `rounds` is ignored.
         """
         for number in count():
             if (number >= rounds) if entries is None else (self.n_entries >= entries):

@@ -19,8 +19,8 @@ EMPTY_CACHE = 9
 """Value in `KnownProgram.kind` for a call of empty_cache; the others are MALLOC and FREE."""
 
 _SPANS = (1, 2)
-"""Distances at which an equal earlier stretch is searched: 1 is the previous stretch.  Distance 2
-helps if two blocks swap their addresses in every stretch."""
+"""Distances, in stretches (ranges of calls), at which an equal earlier stretch is searched: 1 is
+the previous stretch.  Distance 2 helps if two blocks swap their addresses in every stretch."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,10 +43,10 @@ class KnownProgram:
 
 
 def period_of(program: KnownProgram) -> Period | None:
-    """Return the longest part of a program that consists of equal periods; None if there is none.
+    """Return the longest part of a program that consists of one range of calls, repeated.
 
-    A period is a range of calls that repeats at once.  The lengths to try are the distances between
-    successive stretches (`KnownProgram.stretches`) with equal numbers of calls.
+    Return None if no range repeats directly after itself.  The lengths to try are the distances
+    between successive stretches (`KnownProgram.stretches`) with equal numbers of calls.
     """
     rows = np.arange(len(program.kind))
     asks = program.kind == MALLOC
@@ -80,7 +80,7 @@ class Repeats:
         self._asked_before = np.cumsum(asks)
         frees = program.kind == FREE
         self._freed = np.full(len(which), len(asks))
-        """Call that frees each block; for a block that is not freed, the number of all calls."""
+        """For each block, index of the call that frees it; the number of all calls if none does."""
         self._freed[program.block[frees]] = np.flatnonzero(frees)
         self.places: dict[int, object] = {}
         self._keys: dict[int, tuple[bytes, ...]] = {}
