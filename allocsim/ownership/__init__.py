@@ -53,10 +53,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Moment of a recording for which blocks are listed: an entry, and the training phase then.
+    """Moment of a recording for which the blocks in use are listed.
 
     entry: blocks are listed as they are after this entry; None for a recording without entries.
-    what: kind of moment: "peak", "oom", "end", or "entry" if the user gave the entry number.
+    what: choice of the moment: "peak", "oom", "end", or "entry" if the user gave the entry.
     step: number of the training step, from 1; 0 if no steps are known.
     phase: training phase, such as "forward"; "" if unknown.
     requested_bytes: bytes of the failed request if `what` is "oom", else None.
@@ -75,6 +75,7 @@ def moment_of(
     """Return the moment that the user selected.
 
     path: name of the recording, for errors.
+    device_run: replay under the recorded settings.
     scene: blocks of the recording, from which the training step and phase are inferred.
     at: "peak" of allocated bytes, "oom", "end" or an entry number.  None selects "oom" if the
         recording has an out-of-memory error, else "peak".
@@ -219,7 +220,7 @@ def _scene(trace: Trace, blocks: Blocks, *, is_state_only: bool) -> Scene:
 def held_at(scene: Scene, trace: Trace, entry: int, since: int = -1) -> Held:
     """Return the blocks that are allocated after `entry`, with their owners.
 
-    since: entry; blocks that were requested before it are left out.  -1 keeps all blocks.
+    since: index of an entry; blocks requested before it are left out.  -1 keeps all blocks.
     """
     rows = scene.blocks.in_use(entry)
     rows = rows[scene.blocks.born[rows] >= since]

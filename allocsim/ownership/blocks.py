@@ -101,7 +101,7 @@ def blocks_of(
 
 
 def paired(columns: Sequence[NDArray[Any]], n_entries: int, pools: tuple[PoolId, ...]) -> Blocks:
-    """Return the blocks of a list of allocations and frees, after matching frees by address.
+    """Match each free with the latest allocation at its address, and return the blocks.
 
     columns: action, address, size, requested size, stream, pool, stack and entry, each with one
         item per allocation or free, in order.
@@ -168,7 +168,10 @@ def blocks_of_state(trace: Trace) -> Blocks:
 def rows_of(segments: tuple[SegmentState, ...], pools: tuple[PoolId, ...]) -> list[NDArray[Any]]:
     """Return the blocks that are in use before the first entry, as columns for `paired`.
 
-    Each block becomes an allocation at entry -1, followed by a free if the block is pending.
+    Each block becomes an allocation at entry -1.  If it is freed, but another stream still uses it,
+    a free follows.
+
+    pools: pool ids; column `pool` has indices into them.
     """
     rows = []
     number = {pool: index for index, pool in enumerate(pools) if pool != DEFAULT_POOL}

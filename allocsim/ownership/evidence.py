@@ -39,9 +39,9 @@ class Evidence:
 
     @cached_property
     def lasts(self) -> _Mask:
-        """Blocks of code outside training phases, not freed before the first forward pass begins.
+        """Blocks that code outside training phases requested, in use until the first forward pass.
 
-        If there is no forward pass, the blocks must not be freed before the last allocation.
+        If there is no forward pass, they must be in use until the last allocation.
         """
         begins = int(np.append(self.scene.forwards.first, NEVER)[0])
         begins = min(begins, self.scene.last_alloc)
@@ -78,7 +78,8 @@ class Evidence:
     def stays_as_workspace(self) -> _Mask:
         """Blocks of a workspace's size that are never freed.
 
-        They are from a forward or backward pass, or from before the recording and without frames.
+        A forward or backward pass requested them, or they are older than the recording and have no
+        stack.
         """
         scene, blocks = self.scene, self.blocks
         sized = np.isin(blocks.requested, WORKSPACE_SIZES[:2])
@@ -101,7 +102,7 @@ class Evidence:
     def gradient_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Distinct sizes of gradients in bytes, and the number of gradients of each size.
 
-        The number is the largest at the end of any backward pass.
+        The number is the largest that is in use at the end of any backward pass.
         """
         rows = np.flatnonzero(self.gradients)
         spans = self.scene.backwards.of(self.blocks.born[rows])
@@ -142,7 +143,10 @@ class Evidence:
 
     @cached_property
     def all_train(self) -> bool:
-        """True if each size has at least as many gradients as parameters known from stacks."""
+        """True if, for each size, there are at least as many gradients as known parameters.
+
+        Known parameters are recognised from their stacks.  If True, none is probably frozen.
+        """
         scene, blocks = self.scene, self.blocks
         known = blocks.requested[self.lasts & scene.came_from(*MADE_AS_PARAMETERS)]
         size, count = np.unique(known, return_counts=True)
@@ -210,9 +214,10 @@ class Evidence:
 
     @cached_property
     def piles_up(self) -> bool:
-        """True if no backward pass runs, and most bytes of forward passes are allocated at the end.
+        """True if no backward pass runs, and most bytes of forward passes stay allocated.
 
-        This indicates training that ran out of memory.  Inference would free most of its memory.
+        They are still allocated at the last allocation.  This indicates training that ran out of
+        memory.  Inference would free most of its memory.
         """
         scene, blocks = self.scene, self.blocks
         if not len(scene.forwards) or scene.backwards.first.size:

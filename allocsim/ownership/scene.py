@@ -60,7 +60,7 @@ class Spans:
         return found.astype(np.int64)
 
     def of(self, entry: _Column) -> NDArray[np.intp]:
-        """Return, for each item of `entry`, the index of the last span begun so far; -1 if none."""
+        """Return, for each entry, the index of the last span that begins up to it; -1 if none."""
         if not len(self):
             return np.full(len(entry), -1)
         return np.searchsorted(self.first, entry, side="right") - 1

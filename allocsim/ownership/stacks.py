@@ -18,8 +18,8 @@ from allocsim.recording import Frame, FrameTable
 class Phase(IntEnum):
     """Training phase, or other part of the program, that requested a block.
 
-    UNTOLD is an unknown stack, SETUP the construction of the model, and PROGRAM the user's code
-    outside model and optimizer.
+    UNTOLD is for an unknown stack, SETUP for the construction of the model, and PROGRAM for the
+    user's code outside model and optimizer.
     """
 
     UNTOLD = 0
@@ -103,7 +103,7 @@ class StackKind:
 
 
 _ROOTS = {"<module>", "_run_module_as_main", "_run_code", "_bootstrap", "_bootstrap_inner"}
-"""Outermost functions in stacks of the program's threads.  Autograd's threads have other ones."""
+"""Outermost functions in stacks of Python threads; stacks of autograd's threads lack them."""
 
 _CALLS = {"_call_impl", "_wrapped_call_impl"}
 _LAYER_FILES = {

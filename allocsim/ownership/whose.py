@@ -223,8 +223,9 @@ LINE = re.compile(r":(\d+)")
 def moved_lines(before: Iterable[str], now: Iterable[str]) -> dict[str, str]:
     """Match owners of two recordings whose names differ only in line numbers.
 
-    Return a dictionary from the name in the new recording to the name in the old one.  Several such
-    names are matched in order of line numbers, if both recordings have equally many of them.
+    Return a dictionary from the name in the new recording to the name in the old one.  If several
+    names differ only in line numbers, they are matched in order of these numbers, provided that
+    both recordings have equally many of them.
 
     before, now: names of all owners in the old and in the new recording.
     """
