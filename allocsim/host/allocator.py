@@ -135,7 +135,7 @@ class CachingHostAllocator:
         block.streams = None
 
     def record_event(self, address: int, stream: int) -> None:
-        """Note that `stream` uses the block at `address`, for example in a non-blocking copy.
+        """Record that `stream` uses the block at `address`, for example in a non-blocking copy.
 
         After a free, the block is reused only when this use has ended.  Source: semantics 13.3.
         """
@@ -204,7 +204,7 @@ class CachingHostAllocator:
         self._capture = None
 
     def release_pool(self, pool_id: PoolId) -> None:
-        """Note that one graph of a pool is deleted (semantics.md, section 13.6)."""
+        """Record that a CUDA graph that uses the pool is deleted (semantics.md, section 13.6)."""
         if not self.release.host_private_pools:
             return
         pool = self._private.get(pool_id)
@@ -217,7 +217,7 @@ class CachingHostAllocator:
     # -- what the program can read -------------------------------------------------------
 
     def round_size(self, size: int) -> int:
-        """Return the bytes of a new block for `size` bytes (semantics.md, section 13.1)."""
+        """Return the bytes of a new block for a request of `size` (semantics.md, section 13.1)."""
         threshold = self._bytes("pinned_max_round_threshold_mb")
         is_rounded = size <= min(threshold, self._bytes("pinned_max_cached_size_mb"))
         return 1 << bucket_of(size) if is_rounded else size
@@ -319,7 +319,7 @@ class CachingHostAllocator:
         return address
 
     def _process_events(self, pool: HostBlockPool, size: int = _ANY_SIZE) -> None:
-        """Complete the frees whose events have passed (semantics.md, section 13.4).
+        """Complete the frees whose CUDA events have passed (semantics.md, section 13.4).
 
         size: if given, complete one free of a block of this size.  By default, complete all frees
             up to the first event that has not passed.

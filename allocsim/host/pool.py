@@ -165,7 +165,7 @@ def flattened(
 ) -> dict[str, int]:
     """Return statistics as a dictionary with the keys of torch.cuda.host_memory_stats().
 
-    names: prefixes of the keys, which differ between PyTorch releases.
+    names: beginnings of the keys, which differ between PyTorch releases.
     owned: statistics of all blocks.
     pools: statistics of the blocks in use of each pool.
     """
@@ -211,7 +211,7 @@ class HostBlock:
 
     size: bytes of the block, after rounding.
     allocated: True while the program uses the block.
-    streams: keys are the streams that use the block, in the order of upstream's hash table.
+    streams: keys are the streams that use the block, in the order of PyTorch's hash table.
     event_count: number of events that must pass before the freed block can be reused.
     in_capture: True if the block's last request came from a graph capture.
 
@@ -238,7 +238,7 @@ class HostBlockPool:
 
     stats: statistics of the blocks in use.
     blocks: all blocks of the pool, keyed by address.
-    events: events for which freed blocks wait, each with its block, oldest first.
+    events: CUDA events for which freed blocks wait, each with its block, oldest first.
     use_count: number of captures and graphs that use a private pool.
 
     Mirrors: HostBlockPool, HostPrivatePool

@@ -74,8 +74,8 @@ class HostCourse:
     growths: newly pinned blocks, in order.
     released: bytes that were released to the driver, in all.
     requests: number of requests in the recording.
-    checked: number of requests for which PyTorch's rule gives one block to compare.
-    agreed: number of checked requests that took the block that the rule gives.
+    checked: number of requests for which PyTorch's rule determines the block to take.
+    agreed: number of checked requests that took this block.
     """
 
     start: HostTotals
