@@ -97,7 +97,7 @@ def snapshot_of(recording: Recording) -> object:
 
 
 def segments_plain(trace: Trace, frames: Frames, *, has_pools: bool = True) -> list[Plain]:
-    """Return the segments of `trace` as PyTorch's dictionaries.
+    """Return the final segments of `trace` as dictionaries with the keys of PyTorch's snapshots.
 
     frames: function from a stack index to the value to write for the stack.
     has_pools: True to write the fields that exist since PyTorch 2.1.

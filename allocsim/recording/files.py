@@ -27,7 +27,7 @@ from allocsim.units import MIB
 
 _LARGE = MIB
 _BYTES_AN_OPERATION = 40
-"""Bytes of a pickle for each operation that straight.py may read singly.
+"""Bytes of a pickle for each pickle operation that straight.py may read singly.
 
 straight.py reads similar entries together, and other pickle operations singly.  A pickle with more
 single operations than its size divided by this number is read by `unpickle` instead.
@@ -58,7 +58,10 @@ def _load(name: str) -> Recording:
 
 
 def read_object(name: str) -> tuple[object, int]:
-    """Return the snapshot in a pickle or JSON file as plain Python values, and the file's bytes."""
+    """Return the snapshot in a pickle or JSON file as plain Python values, and the file's size.
+
+    The size is in bytes, after unpacking.
+    """
     with open_source(name) as file, collector_paused():
         kind = kind_of(name, file.read(HEAD))
         size = file.seek(0, os.SEEK_END)

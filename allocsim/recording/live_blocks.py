@@ -1,4 +1,4 @@
-"""Live blocks before any entry of a recording, their sizes, and a check that no two overlap.
+"""Live blocks before a given entry of a recording, and a check that no two blocks overlap.
 
 Live blocks are found by undoing the later entries: `live_before` undoes all at once.  Module
 `start_state.py` undoes them one by one, which is slower but names an entry that contradicts others.
@@ -91,7 +91,7 @@ def true_size(
 ) -> tuple[int, bool]:
     """Return the bytes of a block for which only the requested size is recorded.
 
-    Also return True if the block may be up to 1 MiB larger than that.
+    Also return True if the block may be up to 1 MiB larger than the returned size.
 
     segment, address: segment and address of the block.
     gap_end: address of the next live block, or the segment's end.
@@ -113,9 +113,9 @@ def true_size(
 
 
 _FOLLOWS = np.zeros((4, 4), dtype=bool)
-"""Table of possible successors at one address: _FOLLOWS[a, b] is True if b may follow a.
+"""Table of changes of a block that may follow each other: _FOLLOWS[a, b] is True if b may follow a.
 
-a, b: values of `Turn`, such as an allocation or a free."""
+a, b: successive changes at one address, as values of `Turn`, such as an allocation or a free."""
 _FOLLOWS[Turn.ALLOC, [Turn.FREE_REQUESTED, Turn.FREE_COMPLETED, Turn.FREE]] = True
 _FOLLOWS[Turn.FREE_REQUESTED, Turn.FREE_COMPLETED] = True
 _FOLLOWS[[Turn.FREE_COMPLETED, Turn.FREE], Turn.ALLOC] = True
@@ -192,9 +192,10 @@ def _left(tiles: Tiles, turns: ByAddress, size: NDArray[np.int64]) -> NDArray[np
 
 
 _STRETCH = 4096
-"""Smallest number of entries in a stretch: blocks are compared only with others of their stretch.
+"""Smallest number of entries in a stretch, a range of entries that is searched for overlaps.
 
-A block that is live in several stretches is compared in each, so shorter stretches take more time.
+Blocks are compared only with others that are live in their stretch.  A block that is live in
+several stretches is compared in each, so shorter stretches take more time.
 """
 _MOST_PAIRS = 64
 """Largest mean number of comparisons per block; more would need too much memory."""
@@ -222,7 +223,7 @@ class _Lives(NamedTuple):
 
 
 def never_overlap(trace: Trace, start: tuple[SegmentState, ...]) -> bool:
-    """Return True if it is certain that no allocation overlaps a block that is live at its time.
+    """Return True if it is certain that no allocation overlaps a block that is live then.
 
     If the result is False, the caller must check the allocations one by one.
 

@@ -99,7 +99,7 @@ class LogFigures(Shown):
 class _Pattern:
     """Regular expression for one number of a log.
 
-    name, label: those of the `LogFigure`.
+    name, label: values of these fields in the resulting `LogFigure`.
     words: expression with groups for the number and its unit.
     is_rough: True for a rounded number, which does not replace an earlier number of the same name.
     """

@@ -167,7 +167,7 @@ def unpacked(
     path: name of the file, for errors.
     packing: format of `packed`.
     check: function of the first unpacked piece; it may raise, and then the rest is not unpacked.
-    enough: number of unpacked bytes after which to stop; None to unpack the whole file.
+    enough: number of unpacked bytes after which to stop unpacking; None to unpack the whole file.
     """
     limit = max(_MIN_UNPACKED, _MAX_RATIO * packed.seek(0, 2))
     packed.seek(0)

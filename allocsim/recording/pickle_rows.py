@@ -38,7 +38,7 @@ class Window:
 
     data: operations, followed by PAD zero bytes.
     end: position in `data` where the operations end.
-    seams: positions in `data` where frames of the pickle begin.
+    seams: positions in `data` where frames (chunks of operations) of the pickle begin.
     soft_end: position in `data` after which the caller should call `more` to read on.
     """
 
@@ -96,7 +96,7 @@ _SORTS = {
     "frames": "stack",
     "pool_id": "pair",
 }
-"""Forms of values, keyed by field, for the fields whose value an entry may create.
+"""Forms of values, keyed by field of an entry, for fields whose value the entry may create.
 
 The values of other fields are references to objects that the pickle created before the entry.
 """
@@ -152,7 +152,7 @@ class RowBatch:
 
     begin, end: byte positions in the window where each entry begins and ends.
     memos: number of objects that each entry adds to the pickle's memo (its numbered objects).
-    last: for each entry, the index of the last entry of its uninterrupted sequence of entries.
+    last: for each entry, the index of the last entry that follows it without other data between.
     numbers: values of the integer fields, keyed by field.
     known: memo numbers of the values of other fields, keyed by field; NEW for a value that the
         entry itself creates.

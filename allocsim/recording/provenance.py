@@ -181,7 +181,7 @@ class Provenance:
     is_phantom: True if recorded without a GPU, on stubs of the CUDA libraries (a phantom GPU).
     rank: rank of the process in a distributed job.
     oom_text: out-of-memory error that ended the program.
-    stopped_by: limit at which allocsim ended the program, "max-entries" or "max-seconds".
+    stopped_by: limit at which allocsim ended the program: "max-entries" or "max-seconds".
     reads_back: lines of the program that copied values from a phantom GPU to the host.
     guessed: libraries whose workspace sizes on a phantom GPU are guesses.
     routing: assumed distribution of tokens to experts on a phantom GPU, "balanced" or "skewed"; ""

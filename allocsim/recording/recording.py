@@ -33,8 +33,8 @@ class Marker:
 
     name: name of the field, or "action " and the name of the action.
     where: part of the file that has the marker: "segments", "entries", "snapshot" or "settings".
-    always: True if newer releases write the marker in every file with a part `where`, so that a
-        file without the marker is from an older release.
+    always: True if newer releases write the marker in every file with a part `where`; then a file
+        without the marker is from an older release.
     """
 
     name: str

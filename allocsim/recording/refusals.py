@@ -196,11 +196,11 @@ _USES = {
     "buffer for kv cache": ("the KV cache", _SMALLER),
     "allocate compute buffer": ("computation", f"-ub 256, {_SMALLER}"),
 }
-"""Dictionary from words in llama.cpp's log after a failed buffer to the use of the buffer, and to
-options that make it smaller."""
+"""Dictionary from words in llama.cpp's log after the failed allocation of a buffer to the use of
+the buffer, and to options that make it smaller."""
 _USE = re.compile("|".join(_USES))
 _NEAR = 1000
-"""Number of characters after a failure that are searched for words about the buffer's use."""
+"""Number of characters after a failed allocation that are searched for the keys of `_USES`."""
 
 
 def _without(card: str, mib: float, match: re.Match[str]) -> tuple[str, str]:

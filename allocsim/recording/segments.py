@@ -253,7 +253,7 @@ def _read_other(fields: Fields) -> tuple[tuple[str, int | float | str], ...]:
 
 @dataclass(slots=True)
 class Reservation:
-    """Addresses [base, end) that an expandable segment has ever mapped, also if unmapped since.
+    """Addresses [base, end) that an expandable segment has mapped, even if unmapped later.
 
     first: entry that mapped memory at `base`; 0 if it was mapped before the first entry.
     mapped: bytes that are mapped at the end of the recording.

@@ -62,7 +62,7 @@ def refuse_unsound(recording: Recording) -> dict[int, Rewound]:
     """Raise RecordingError if the recording contradicts itself or cannot be replayed.
 
     Return a dictionary from device index to the state of the device before its first entry.
-    Overlapping blocks are not searched here, but by `refuse_overlaps`.
+    This function does not search for overlapping blocks; `refuse_overlaps` does.
     """
     rewound: dict[int, Rewound] = {}
     _refuse_errors(recording, _find_defects(recording, rewound, {}, compares_blocks=False))

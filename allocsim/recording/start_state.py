@@ -1,6 +1,6 @@
 """Reconstruct the segments before an entry by undoing this and all later entries.
 
-For a recording that began on an empty device, there are none before the first entry.  The result is
+If the recording began on an empty device, no segments exist before the first entry.  The result is
 exact, with one exception: if entries have no pool_id, the pools of released segments are guesses.
 """
 

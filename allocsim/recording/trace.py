@@ -90,7 +90,7 @@ class BlockLives:
 
 @dataclass(frozen=True, slots=True)
 class ByAddress:
-    """Allocations and frees as columns, sorted by address; at one address, in recorded order.
+    """Allocations and frees as columns, sorted by address, then by recorded order.
 
     entry: index of the entry; for a FREE, the index of its free_completed.
     addr: address.
@@ -327,7 +327,7 @@ class Trace:
 
     @cached_property
     def driver_addresses(self) -> tuple[int, int]:
-        """Address of the first segment that was obtained, and the highest end of any segment."""
+        """Address of the first segment that is obtained, and the highest end of any segment."""
         grown = np.flatnonzero(any_of(self.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)))
         bases = self.addr[grown]
         ends: list[int] = (bases + self.size[grown].astype(np.uint64)).tolist()

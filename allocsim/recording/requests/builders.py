@@ -1,8 +1,8 @@
 """Conversion of requests and frees to the columns of a trace, and of recorded calls to stacks.
 
-The readers of files without segments use it, such as traces of PyTorch's profiler.  If a file frees
-a block that it never requests, a request for it is inserted at the beginning.  If a free does not
-identify its block, it frees the most recently requested live block of its size.
+The readers of files without segments, such as traces of PyTorch's profiler, use this module.  If a
+file frees a block that it never requests, a request for it is inserted at the beginning.  If a free
+does not identify its block, it frees the most recently requested live block of its size.
 """
 
 from __future__ import annotations
@@ -140,6 +140,8 @@ class RequestColumns:
     ) -> Trace:
         """Return the trace of the added requests and frees.
 
+        device: index of the device.
+        frame_table: frames of the stacks that the entries refer to.
         has_times: True if the times of entries are known.
         before: stack index for blocks from before the file begins that have no stack; -1 for none.
         """
