@@ -332,7 +332,7 @@ def _of_stretches(
     for name, rows in zip(names, stretches, strict=True):
         count = int((rows.kind == REQUEST).sum())
         counts[name] = counts.get(name, 0) + 1
-        # The first repetition is overwritten by the second, which follows one of its kind.
+        # The first repetition is overwritten by the second, which follows an equal part.
         if counts[name] <= _REPETITION:
             found[name] = purposes[at : at + count]
         at += count

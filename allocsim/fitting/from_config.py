@@ -289,7 +289,7 @@ class _Reader:
                 self.used += [filled] * (self.flat.get(filled) in ("auto", True))
                 return name
         for name in ("bf16", "fp16"):
-            # In a file of DeepSpeed alone, the options of the trainer decide, which are not there.
+            # A file of DeepSpeed alone lacks the trainer's options, which decide this.
             if self.flat.get(f"{name}.enabled") == "auto":
                 self.used.append(f"{name}.enabled")
                 self.assumed["dtype.half"] = (

@@ -1,6 +1,7 @@
-"""Notes in answers of `fit`: assumptions and limits of a run on a phantom GPU, or of a law.
+"""Notes in answers of `fit`: assumptions and limits of a run, or of computed requests.
 
-A law is a set of formulas for a program's requests. A note is a sentence, given only if it applies.
+A run is on a phantom (simulated) GPU.  A law, a set of formulas, gives computed requests.  A note
+is a sentence, given only if it applies.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Result of a program's run: its recording, the replay of its requests and its peaks of memory.
 
-The program runs on a phantom GPU, or a law (formulas) gives its requests.  The memory that a
-program needs is that of the smallest card on which it completes, not the amount that it would
-reserve on an unlimited card.
+The program runs on a phantom (simulated) GPU, or a law (formulas) gives its requests.  The memory
+that a program needs is that of the smallest card on which it completes, not the amount that it
+would reserve on an unlimited card.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def run_program(
 def record_in(
     folder: Path, command: Sequence[str], gpu: Gpu, keep: Path | None, **options: Any
 ) -> tuple[Recorded, str]:
-    """Run a command on a phantom `gpu`; return its recordings and the text that it printed.
+    """Run a command on a phantom (simulated) `gpu`; return its recordings and printed text.
 
     folder: folder for the recordings.
     keep: file for the user, if any; without one, recordings have a faster format, which PyTorch's

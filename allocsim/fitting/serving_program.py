@@ -1,4 +1,4 @@
-"""Start of a serving engine, such as vLLM, on a phantom GPU, to see if a model fits.
+"""Start of a serving engine, such as vLLM, on a phantom (simulated) GPU, to see if a model fits.
 
 The engine is unmodified and computes its own sizes, such as that of its KV cache, which are read
 from the lines that it prints.
@@ -55,7 +55,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Started(Shown):
-    """Result of starting a serving engine on a phantom GPU.
+    """Result of starting a serving engine on a phantom (simulated) GPU.
 
     address: the model's name on the Hugging Face hub, or its file, for a command line to paste.
     engine: name and release of the engine, such as "vLLM 0.33.0".
@@ -170,7 +170,7 @@ def start(
     conf: str | None = None,
     keep: Path | None = None,
 ) -> Started:
-    """Start the engine `server` with a model on a phantom `gpu`, as its own command would.
+    """Start the engine `server` with a model on a phantom (simulated) `gpu`, as its command would.
 
     model: a language model, as text that `model_of` accepts.
     server: "vllm" or "sglang".
