@@ -1,4 +1,4 @@
-"""Supply values that a phantom GPU cannot compute, and results that other ranks would send.
+"""Supply values that a simulated GPU cannot compute, and results that other ranks would send.
 
 The hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the recorded
 program, so it imports only the standard library.  Replaced functions make the same allocations as
@@ -13,7 +13,7 @@ import threading
 from typing import Any
 
 MOST_EXPERTS = 1024
-"""Largest number of experts: a top-k over more scores per token is not taken for their choice."""
+"""Largest number of experts; a top-k over more scores is assumed not to choose experts."""
 
 
 class Router:
@@ -32,7 +32,7 @@ class Router:
 
         Return None if the shapes show that the top-k does not choose experts.
 
-        scores, chosen: input and index tensor of the top-k; only their shapes are used.
+        scores, chosen: input of the top-k, and its output of indices; only shapes are used.
         dim: dimension of the top-k.
         """
         if scores.dim() < 2 or dim % scores.dim() != scores.dim() - 1:
@@ -78,7 +78,7 @@ def end_at_max_length(module: Any) -> None:
 
 
 _LEAST = 1 << 14
-"""Number of elements from which a host tensor is not filled with random numbers."""
+"""Smallest number of elements of a host tensor that is not filled with random numbers."""
 
 
 def leave_unfilled(torch: Any) -> None:
@@ -98,7 +98,7 @@ _DIFFERS = "DDP expects same model across all ranks"
 
 
 def answer_for_others(torch: Any) -> None:
-    """Patch `torch` so that DistributedDataParallel works although only one of the ranks exists."""
+    """Patch `torch` so that DistributedDataParallel works although only one rank runs."""
     dist = torch.distributed
     if not dist.is_available() or not hasattr(dist, "_verify_params_across_processes"):
         return

@@ -68,7 +68,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def call_in_forks(owner: Any, function: Callable[[Any], None], util: Any) -> None:
-    """Arrange that `function(owner)` is called at the end of processes that multiprocessing forks.
+    """Make each process that multiprocessing forks call `function(owner)` at its end.
 
     util: module multiprocessing.util.
     """
@@ -83,7 +83,7 @@ Frame = tuple[str, int]
 """Frame of a Python stack: file and line number."""
 
 Site = tuple[int, int, list[Frame]]
-"""Call stack that copies values from a phantom GPU to the host.
+"""Call stack that copies values from a phantom (simulated) GPU to the host.
 
 The tuple is (number of copies, bytes of the largest copy, frames with the innermost first)."""
 
@@ -110,12 +110,15 @@ class _ReadSite(ctypes.Structure):
 
 
 def watch_reads(wanted: bool) -> bool:
-    """Start or stop counting copies to the host; return True if they were being counted."""
+    """Start or stop counting copies from a phantom GPU to the host; return True if counting is on.
+
+    wanted: True to start, False to stop.
+    """
     return bool(ctypes.CDLL(None).device_watch_reads(wanted))
 
 
 def read_sites() -> list[Site]:
-    """Stop counting copies to the host; return the call stacks of the counted copies."""
+    """Stop counting copies from a phantom GPU to the host; return the stacks of these copies."""
     watch_reads(False)
     first = ctypes.POINTER(ctypes.POINTER(_ReadSite))()
     ask = ctypes.CDLL(None).device_read_sites
@@ -139,7 +142,7 @@ def device_peak_bytes() -> int:
 _COUNTED = (
     *("kernels", "graphs", "nodes", "stack", "settled", "collective_graphs", "graph_bytes"),
 )
-"""Names of the numbers that the C function device_driver of the stubs returns, in order."""
+"""Names of the numbers that the function device_driver of the C stubs returns, in order."""
 
 
 def driver_counts() -> dict[str, int]:
@@ -149,9 +152,9 @@ def driver_counts() -> dict[str, int]:
     "kernels": number of loaded kernels.
     "graphs", "nodes": number of instantiated CUDA graphs, and of their nodes.
     "stack": most local memory that any kernel needs, in bytes per thread.
-    "settled": the same, without variants of kernels that were tried and not chosen.
+    "settled": as "stack", but without variants of kernels that were tried and not chosen.
     "collective_graphs": number of graphs with collectives.
-    "graph_bytes": peak bytes of all graphs together, without additions for collectives.
+    "graph_bytes": peak bytes of all graphs together, without the extra memory for collectives.
     """
     ask = ctypes.CDLL(None).device_driver
     ask.restype = ctypes.POINTER(ctypes.c_size_t * len(_COUNTED))

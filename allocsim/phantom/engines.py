@@ -1,4 +1,4 @@
-"""Programs that start serving engines on a phantom GPU, and the CUDA driver's memory for them.
+"""Programs that start serving engines on a simulated GPU, and the CUDA driver's memory for them.
 
 All sizes are measured, in public logs and in runs of vLLM on an H100.  docs/evidence/serving.md
 names the source of each size.
@@ -106,7 +106,8 @@ class DriverCharges:
         """Return the bytes that the driver takes for the kernels and graphs of one process.
 
         counts: numbers of "kernels" and "collective_graphs", and "graph_bytes", as returned by
-            `at_exit.driver_counts`.  The stubs count 4 KiB per node; it is scaled to `node`.
+            `at_exit.driver_counts`.  "graph_bytes" assumes 4 KiB per node of a CUDA graph; it is
+            scaled to `node`.
         """
         graphs = counts.get("graph_bytes", 0) * self.node // _NODE[1]
         collectives = counts.get("collective_graphs", 0) * self.collective

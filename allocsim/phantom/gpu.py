@@ -266,16 +266,16 @@ def _is_named(wanted: str, short: str, card: Gpu) -> bool:
 
 
 _FAMILY = re.compile(r"[a-z]+|\d\d")
-"""Beginning of a name without "RTX"; GPUs with the same beginning are suggested first."""
+"""First letters or two digits of a name; GPUs with the same beginning are suggested first."""
 _MANY = re.compile(
     r"(?P<n>\d{1,3}) ?x ?(?P<name>\D.*|\d{4}.*)|(?P<of>.+?) ?[x:*] ?(?P<times>\d{1,3})"
 )
 
 
 def named_gpu(name: str) -> Gpu:
-    """Return the GPU with this name, as `find_gpu` does, and set `chosen` if it is ambiguous.
+    """Return the GPU with this name, as `find_gpu` does; set `Gpu.chosen` if the name is ambiguous.
 
-    A name such as "A100" is ambiguous: several GPUs have it and differ in memory.
+    A name such as "A100" is ambiguous: several GPUs with different memory have it.
     """
     return _with_choice(find_gpu(name), name)
 

@@ -21,7 +21,7 @@ from typing import Any
 PLANNED = 32
 """Number of zeros in the list that replaces the result of FlashInfer's plan().
 
-It suffices: FlashInfer 0.7 returns a shorter list."""
+This number is enough, because plan() of FlashInfer 0.7 returns a shorter list."""
 
 _USED: tuple[tuple[re.Pattern[str], Any], ...] = (
     (re.compile(r"^plan$"), lambda: [0] * PLANNED),
@@ -59,7 +59,7 @@ def tried_variants() -> dict[str, int]:
 
 
 class Hollow:
-    """Replacement of a module of compiled kernels; each of its functions only notes its call."""
+    """Replacement of a module of compiled kernels; its functions only record calls."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -39,7 +39,7 @@ class TorchInstall:
     python: path of the interpreter.
     version: version of PyTorch.
     cuda: release of CUDA.
-    lacks: packages that programs of `allocsim fit` may import and that are not installed.
+    lacks: packages that are not installed, although programs of `allocsim fit` may import them.
     """
 
     python: str
@@ -64,7 +64,7 @@ def begin_to_find_torch(python: str | None = None) -> list[str]:
 
     Return the paths of the searched interpreters.
 
-    python: path of the only interpreter to search; None for this interpreter and that on the PATH.
+    python: path of the only interpreter to search; None for this one and `python3` on the PATH.
     """
     places = [python] if python is not None else [sys.executable, shutil.which("python3")]
     named = list(dict.fromkeys(filter(None, places)))

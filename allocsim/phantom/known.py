@@ -1,4 +1,4 @@
-"""Store the contents of integer and boolean tensors of a phantom GPU on the host.
+"""Store the contents of integer and boolean tensors of a simulated GPU on the host.
 
 The hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the recorded
 program, so it imports only the standard library.
@@ -57,7 +57,7 @@ class _Contents:
 
 
 class Known:
-    """Contents of all tensors of the phantom GPU whose values are known on the host."""
+    """Contents of all tensors of the phantom (simulated) GPU whose values are known on the host."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch

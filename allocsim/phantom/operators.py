@@ -1,4 +1,4 @@
-"""List the operators of PyTorch that are computed on the host for a phantom GPU.
+"""List the operators of PyTorch that are computed on the host for a simulated GPU.
 
 The hook (hook/sitecustomize.py) loads this file by its path into the interpreter of the recorded
 program, so it imports only the standard library.  Operators that its PyTorch lacks are skipped.
@@ -31,7 +31,7 @@ _MOVES = (
 )
 _FILLS = ("fill", "zero", "arange", "eye", "full", "copy")
 _IN_PLACE = {"copy": "copied", "fill": "filled", "zero": "filled"}
-"""Dictionary from an in-place operator to its method of `Values`; others use `Values.after`."""
+"""Method of `Values`, keyed by in-place operator; all others have the method `after`."""
 _SIZED = (
     *("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive"),
     "repeat_interleave",
@@ -46,11 +46,11 @@ _LEFT = frozenset({"aten::pow.Tensor_Tensor_out", "aten::isin.Tensor_Tensor_out"
 """Overloads that are not computed on the host: PyTorch passes them a Python number as a device
 tensor, which a kernel in Python cannot accept."""
 _MASKS = frozenset({"condition", "mask"})
-"""Names of tensor arguments that do not affect the dtype of the result."""
+"""Names of tensor arguments of operators that do not affect the dtype of the result."""
 
 
 def names() -> Iterator[tuple[str, str]]:
-    """Yield a pair for each operator to compute: its name, and the name of its `Values` method."""
+    """Yield the name of each operator to compute, and the name of the `Values` method for it."""
     for name in (*_ELEMENTWISE, *_REDUCTIONS, *_MOVES, *_FILLS):
         yield name, "after"
         yield f"{name}_", _IN_PLACE.get(name, "after")

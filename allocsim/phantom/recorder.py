@@ -1,7 +1,8 @@
 """Run an unmodified program and record its memory history, with or without a GPU.
 
 The program, its PyTorch, output, signals and exit code are not changed.  Environment variables
-preload stubs of CUDA's libraries and describe the phantom GPU.  No file is left half-written.
+preload stubs of CUDA's libraries and describe the phantom (simulated) GPU.  No file is left
+half-written.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def phantom_environment(
 
     The variables preload the stubs of CUDA's libraries, which are built if needed.
 
-    torch: PyTorch of the program.
+    torch: PyTorch installation of the program.
     address_policy: addresses of segments: "driver" (as the CUDA driver chooses them), "bump" (no
         address is used again) or "firstfit" (the lowest free address).
     work: time when the work of a stream completes: "when-waited" (only when the program waits for
@@ -100,7 +101,7 @@ class RecordedProgram:
 
     command: program and its arguments.
     out: file for the recording.
-    gpu: GPU to simulate; None to use the real GPU.
+    gpu: GPU to simulate (a phantom GPU); None to use the real GPU.
     conf: value for PYTORCH_CUDA_ALLOC_CONF; None to leave the environment unchanged.
     work: time when the work of a stream completes on a phantom GPU: "when-waited" (only when the
         program waits for it) or "at-once".
@@ -153,7 +154,8 @@ class ProcessRecording:
         value on the host depends on it.
     hollow: modules of kernels that were replaced by functions that do nothing; "" if none.
     invented: results that such functions returned to the program; "" if none.
-    device_peak_bytes: highest memory in use on a phantom GPU, with its context; 0 on a real GPU.
+    device_peak_bytes: highest memory in use on a phantom GPU, including its CUDA context; 0 on a
+        real GPU.
     driver: counts of the simulated driver, such as loaded "kernels" (`at_exit.driver_counts`);
         empty on a real GPU.
     """
@@ -177,7 +179,7 @@ class Recorded:
 
     exit_code: the program's exit code; 128 + n if signal n ended it.
     processes: recording of each process that used CUDA.
-    torch: PyTorch that the phantom GPU was set up for; None on a real GPU.
+    torch: PyTorch installation that used the phantom GPU; None on a real GPU.
     """
 
     exit_code: int

@@ -1,8 +1,8 @@
 """Start SGLang's scheduler as `sglang.launch_server` would, and end when it is ready for prompts.
 
-This file is run as a script, by an interpreter that has SGLang.  Weights have no values.  The
-server and the detokenizer are not started, because they use no GPU.  With tensor parallelism, all
-GPUs allocate the same, so only the first rank is started.
+This file is run as a script, by an interpreter that has SGLang.  Weights are allocated, but
+have no values.  The server and the detokenizer are not started, because they use no GPU.  With
+tensor parallelism, all GPUs allocate the same, so only the first rank is started.
 """
 
 from __future__ import annotations

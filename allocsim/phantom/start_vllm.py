@@ -4,9 +4,9 @@ This file is run as a script, by an interpreter that has vLLM.  Arguments: the f
 config.json; the prompts to serve as "number,tokens of each prompt,tokens to generate", such as
 "2,1024,64", or "" for none; then the arguments of `vllm serve`.
 
-Weights have no values.  The API server is not started, because it uses no GPU.  With tensor
-parallelism, all GPUs allocate the same, so only the first rank is started.  The script prints the
-memory in use on the GPU after each stage.
+Weights are allocated, but have no values.  The API server is not started, because it uses no GPU.
+With tensor parallelism, all GPUs allocate the same, so only the first rank is started.  The script
+prints the memory in use on the GPU after each stage.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PLACES = {
     "Request": ("vllm.v1.request",),
     "MessageQueue": ("vllm.distributed.device_communicators.shm_broadcast",),
 }
-"""Modules of vLLM that define each imported name, for the newest release first."""
+"""Modules of vLLM that define each imported name; the module of the newest vLLM is first."""
 
 
 def _find(name: str) -> Any:

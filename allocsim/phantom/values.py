@@ -1,4 +1,4 @@
-"""Compute integer and boolean tensors of a phantom GPU on the host.
+"""Compute integer and boolean tensors of a phantom (simulated) GPU on the host.
 
 Sizes and branches of the program that depend on the values of such tensors are then correct.  Every
 operator still runs on the simulated device, in the same order, so the allocator gets the same
@@ -20,13 +20,14 @@ _NUMBERS = frozenset({int, float, bool, complex})
 _MOST_KEPT = 1024
 """Largest number of cached host tensors for Python numbers that are operands, as in `x + 1`."""
 _ANSWERED, _KNOWN, _NOTED = 2, 1, 0
-"""Modes of the phantom GPU for copies to the host, as numbered in device.h; see `_Telling`."""
+"""Modes of the phantom GPU for copies to the host: write a given number, report nothing, or report
+a read of an unknown value.  The file device.h of the stubs has the same numbers."""
 
 
 class Values:
-    """Kernels for PyTorch's operators that compute values of device tensors on the host.
+    """Kernels that run PyTorch's operators and also compute their results on the host.
 
-    known: contents of the device tensors whose values are known on the host.
+    known: device tensors whose values are known on the host, and these values (`Known`).
     routed_reads: number of output sizes and copies to the host that depend on the assumed choice of
         experts.
     """
@@ -187,7 +188,7 @@ class Values:
     def sized(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
         """Run an operator whose output size depends on the values of its inputs.
 
-        The size is computed on the host, so that the device allocates the right output.
+        The size is computed on the host, so that the device allocates an output of the right size.
         """
         values, is_routed = self._computed(op, args, kwargs, None)
         if values is None:
@@ -337,8 +338,8 @@ class _UnknownError(Exception):
 class _Telling:
     """Context manager that sets how the phantom GPU handles this thread's copies to the host.
 
-    tell: function of the stubs that sets the state.
-    mode: object that holds the state of this thread.
+    tell: C function of the stubs that sets the state.
+    mode: thread-local object that stores the state.
     state: pair of a mode and a number.  The mode is `_NOTED` (report that the program reads an
         unknown value), `_KNOWN` (report nothing) or `_ANSWERED` (write the number to the host).
     """

@@ -1,6 +1,6 @@
 """Download the compiled allocator of published PyTorch releases.
 
-Of each wheel, the cache keeps torch/lib/libc10*.so, torch/include, torch/version.py, and CUDA's
+For each release, the cache has torch/lib/libc10*.so, torch/include, torch/version.py and CUDA's
 headers (about 80 MiB).  No folder in the cache is left half-written.
 """
 
@@ -64,7 +64,7 @@ class Wheel:
 
     torch: PyTorch release, such as "2.15.0".
     cuda: CUDA release, such as "13.2".
-    folder: folder of the files.
+    folder: folder that contains the libraries and headers.
     """
 
     torch: str

@@ -219,7 +219,7 @@ class Recorder:
         self.is_written = True
 
     def reports(self):
-        """Return the fields of `ProcessRecording` that the stubs report; {} on a real GPU."""
+        """Return the fields of `ProcessRecording` from the stubs; empty values on a real GPU."""
         reports = {"reads_back": "", "guessed": "", "device_peak_bytes": 0, "driver": {}}
         if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
             ending = self.ending
