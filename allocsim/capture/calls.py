@@ -82,8 +82,8 @@ class CallLog:
 
     torch: module torch.
     gpu: module torch.cuda or torch.xpu.
-    is_noted: function without arguments; calls are recorded while it returns True.
-    marks: recorded marks, oldest first.
+    is_noted: function without arguments; marks are added while it returns True.
+    marks: marks so far, oldest first.
     """
 
     def __init__(self, torch: Any, gpu: Any, is_noted: Callable[[], bool]) -> None:
@@ -212,10 +212,10 @@ def counted_rows(entries: Sequence[Any]) -> list[int]:
 def placed_marks(
     marks: Iterable[MarkRow], traces: Sequence[Sequence[Any]], lost: Sequence[int | None]
 ) -> list[dict[str, Any]]:
-    """Convert marks to dictionaries with the number of the entry before which the call occurred.
+    """Convert marks (calls without an entry) to dictionaries, with the index of the next entry.
 
-    Marks from before the first entry get entry 0 if their value is still in effect; other such
-    marks are left out.
+    A mark from before the first entry gets index 0 if its value is still in effect; else it is left
+    out.
 
     marks: marks of all devices, oldest first, as in `CallLog.marks`.
     traces: history of each device, as in "device_traces" of a snapshot.

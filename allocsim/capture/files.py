@@ -215,7 +215,7 @@ class About:
     """Facts about a captured file that its snapshot does not contain.
 
     occasion: reason for writing the file, as text, such as "at an out-of-memory error of step 3".
-    device: number of the device of the out-of-memory error; -1 without an error.
+    device: index of the device of the out-of-memory error; -1 without an error.
     free: bytes that the driver reported as free at the out-of-memory error; None without an error.
     rank: rank of the process in its distributed job; "" without one.
     max_entries: number of entries that PyTorch's history can hold.
@@ -239,6 +239,7 @@ def described(
 ) -> dict[str, Any]:
     """Return a copy of `snapshot` that has data about the capture under the key "allocsim".
 
+    about, history: sources of the data.
     snapshot: `history.snapshot` without the oldest entries that do not fit on the disk.
     n_dropped: number of entries left out of `snapshot`.
     """

@@ -29,7 +29,7 @@ _said: set[str] = set()
 
 
 def say_once(what: str, *values: object) -> None:
-    """Log the warning `what % values`, unless `what` was logged before in this process."""
+    """Log the warning `what % values`, unless this process has logged `what` before."""
     if what not in _said:
         _said.add(what)
         with contextlib.suppress(Exception):  # a logging handler of the program may fail
@@ -99,7 +99,9 @@ BACKENDS = (
 
 
 _MOST_MARKS = 50_000
-"""Largest number of marks.  Beyond it, the older half is dropped, except values still in effect."""
+"""Largest number of marks (records of calls that leave no entry).
+
+Beyond it, the older half is dropped, except marks whose value is still in effect."""
 
 
 class Listener(Protocol):
@@ -115,7 +117,7 @@ class Listener(Protocol):
         """Handle the start of recording in this process, which may be a forked process."""
 
     def moment(self) -> list[tuple[str, object]]:
-        """Return marks for the current training step and phase: pairs such as ("step", 3)."""
+        """Return the current step and phase of training as pairs, such as ("step", 3)."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ class RecordedHistory:
     lost: for each device, the number of allocations, frees and out-of-memory errors before the
         first entry of its history, also before recording began; None if unknown.
     missed: number of entries, on all devices, that the ring has overwritten.
-    marks: marks for calls that leave no entry (`CallLog.marks`).
+    marks: records of calls that leave no entry (`CallLog.marks`).
     conf_at_start: allocator settings (PYTORCH_CUDA_ALLOC_CONF) when recording began; None if
         unknown, or if `snapshot` has the same settings.
     held: bytes that were allocated when recording began.
@@ -158,7 +160,7 @@ class Recorder:
 
     torch: module torch; None until the program imports it.
     gpu: module torch.cuda or torch.xpu; None until the program initialises the GPU.
-    calls: marks for calls that leave no entry; None until recording begins.
+    calls: recorder of calls that leave no entry; None until recording begins.
     ring: options of the history, from the first of the active captures; None without a capture.
     pid: id of the process whose history is recorded.
     is_on: True while a history is recorded.
@@ -211,7 +213,10 @@ class Recorder:
         self.is_on = False
 
     def note(self, kind: str, value: object) -> None:
-        """Add a mark to every device, such as kind "step" with the number of a training step."""
+        """Add a mark for every device.
+
+        kind, value: such as "step" and the number of a training step.
+        """
         if self.is_here and self.calls is not None:
             marks = self.calls.marks
             marks += self.calls.marks_of(lambda: (kind, value))
