@@ -47,7 +47,7 @@ class CachingHostAllocator:
     Streams finish their work when `synchronize` is called.  With `pinned_use_background_threads`,
     the background thread is assumed to finish its polling between any two calls.
 
-    Raises ConfigError for an invalid conf or an unsupported release.
+    Raises ConfigError for an invalid `conf` or an unsupported PyTorch release.
 
     Mirrors: CachingHostAllocatorImpl
     """
