@@ -33,7 +33,7 @@ class Fields:
     """Dictionary read from a file, with its position in the file for error messages.
 
     where: position of the dictionary as text, e.g. "segments[3]".
-    entry: index of the recorded entry that the dictionary is; None if it is not an entry.
+    entry: index of the recorded entry that the dictionary describes; None if it is no entry.
     """
 
     __slots__ = ("path", "where", "entry", "_values")

@@ -30,7 +30,7 @@ _BUFFER = r"(?P<device>\w{1,20})"
 _MARKS = re.compile(
     r"(?i)mem|cache|[gm]i?b|weight|token|bytes|buffer|n_ctx|offload|max_|_size|fraction|block|utili|cuda"
 )
-"""Words on the lines of interest; lines without any of these words are skipped."""
+"""Pattern of words; lines of a log without any of these words are not searched."""
 _VERSIONS = {
     "vllm": re.compile(
         r"(?:\bvLLM (?:API server )?version v?|LLM engine \(v)(\d{1,4}\.\d{1,4}[\w.+-]{0,60})"

@@ -68,7 +68,7 @@ class MappedRanges:
         return iter(self._ranges)
 
     def add(self, new: MappedRange) -> bool:
-        """Add `new`, merged with adjacent ranges; if it overlaps a range, only return False."""
+        """Add `new`, merged with adjacent ranges; return False if it overlaps a range."""
         at = self._place(new.start, new.end)
         if at is None:
             return False
@@ -95,7 +95,7 @@ class MappedRanges:
         return at if is_after and is_before else None
 
     def cut(self, start: int, end: int) -> bool:
-        """Remove [start, end) from its range; if no single range contains it, only return False."""
+        """Remove [start, end) from the range that contains it; return False if no range does."""
         at = bisect_right(self._ranges, start, key=lambda r: r.start) - 1
         if at < 0 or self._ranges[at].end < end:
             return False

@@ -32,8 +32,8 @@ def read_straight(file: BinaryIO, operations: int) -> object:
 
     operations: largest number of pickle operations to read singly.
 
-    Raises OtherForm if there are more of them, or if the pickle is not of plain values in protocol
-    4 or 5, with frames.
+    Raises OtherForm if more operations must be read singly, or if the pickle is not of plain values
+    in protocol 4 or 5, with frames (chunks of operations).
     """
     machine = _Machine(Window(file), operations)
     try:

@@ -95,7 +95,7 @@ class RequestColumns:
         self._end(key, time, stack)
 
     def request_free(self, name: int, *, time: int, stack: int = -1) -> bool:
-        """Add a free_requested entry; if the block is not live, only return False."""
+        """Add a free_requested entry and return True; return False if the block is not live."""
         held = self._live.get((name,))
         if not held:
             return False
@@ -104,7 +104,7 @@ class RequestColumns:
         return True
 
     def complete_free(self, name: int, *, time: int, stack: int = -1) -> bool:
-        """Add a free_completed entry; if the block is not live, only return False."""
+        """Add a free_completed entry and return True; return False if the block is not live."""
         held = self._live.get((name,))
         if not held:
             return False
