@@ -162,7 +162,7 @@ def driver_counts() -> dict[str, int]:
 
 
 def places_of(sites: Iterable[Site]) -> list[tuple[str, int]]:
-    """Return the lines of the program that copied to the host, as pairs (file:line, copies).
+    """Return the lines of the program that copied to the host, as pairs (file:line, copies made).
 
     Lines that probably only print a loss come last.
 
