@@ -17,6 +17,9 @@ from allocsim.core.constants import ADDRESS_CHUNK, DRIVER_RANGES, DRIVER_TOP, PA
 from allocsim.errors import ConfigError
 from allocsim.units import round_up
 
+_MOST = 1 << 61
+"""Maximum bytes of a device and of its host memory; the compiled form has 64-bit numbers."""
+
 ADDRESS_POLICIES = ("bump", "firstfit", "driver")
 
 
@@ -77,6 +80,11 @@ class Device:
             )
         if host_memory < 0:
             raise ConfigError(f"host_memory {host_memory} is negative; expected bytes, 0 or more")
+        if max(total, host_memory) > _MOST:
+            raise ConfigError(
+                f"device_memory {total} with host_memory {host_memory}: expected at most "
+                f"{_MOST} bytes each"
+            )
         if base_address < 0:
             raise ConfigError(f"base_address {base_address} is negative; expected an address")
         self.total = total

@@ -183,6 +183,10 @@ def test_the_smallest_device_and_a_context_that_fills_it(context_memory: int) ->
             "^device_memory 0 with context_memory 0: expected a positive size and a context that "
             "fits in it$",
         ),
+        (
+            {"device_memory": 1 << 63},
+            "^device_memory 9223372036854775808 with host_memory 0: expected at most ",
+        ),
         ({"device_memory": 10, "context_memory": 11}, "a context that fits in it"),
         (
             {"address_policy": "best"},
