@@ -124,7 +124,8 @@ def fewest_checkpointed(
 
     gpus: a sequence of one card.  Raises ConfigError for several.
     watch: function that receives a text before each trial, to show progress.
-    engine: method of `fit`, such as "laws"; "auto" stands for "program", a run.
+    engine: method of `fit`: "laws" uses formulas, and "program" runs the program on a phantom
+        (simulated) GPU; "auto" means "program".
     how: further arguments of `fit`.
     """
     if len(gpus) > 1:

@@ -62,10 +62,11 @@ class RunOptions(TypedDict, total=False):
 
 
 def missing_package(engine: str, python: str | None, task: Task) -> Missing | None:
-    """Return the package that the interpreter `python` lacks to run the program of `task`.
+    """Return the package to install in the interpreter `python` to run the program of `task`.
 
-    Return None if it lacks none, and if none is needed because `engine` is not "auto" or the task
-    generates images. Raises UnavailableError if `python` is given and has no PyTorch.
+    Return None if all packages are installed. Also return None if `engine` is not "auto", or if the
+    task generates images: nothing is checked then. Raises UnavailableError if `python` is given and
+    has no PyTorch.
     """
     if engine != "auto" or task.generates:
         return None

@@ -124,7 +124,10 @@ class PageLaws:
 
 
 def law_programs() -> tuple[ProgramName, ...]:
-    """Return the programs on the calculator page, each with laws (formulas for its requests)."""
+    """Return the programs whose memory the HTML calculator can compute.
+
+    A program, such as training GPT-2 with AdamW, has laws: formulas for its allocator requests.
+    """
     return tuple(filter(_is_on_page, known_programs()))
 
 
@@ -188,7 +191,10 @@ def law_models() -> tuple[LawModel, ...]:
 
 
 def law_cards() -> dict[str, Gpu]:
-    """Return the GPUs with laws (formulas for requests), keyed by names such as "RTX 4090"."""
+    """Return the GPUs that the HTML calculator offers, keyed by names such as "RTX 4090".
+
+    The formulas for a program's allocator requests (laws) are valid for these GPUs.
+    """
     return {
         name: gpu
         for name, gpu in CARDS.items()

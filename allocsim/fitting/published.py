@@ -109,7 +109,7 @@ def unused_words(name: str) -> Iterator[str]:
 
 
 def unused_words_of(task: Task) -> Iterator[str]:
-    """Yield a note if the model's name indicates a quantization, but the task has none."""
+    """Yield a note if the model's name indicates quantized weights, but `task.quant` is empty."""
     if isinstance(task.model, Configured) and not task.quant:
         yield from unused_words(task.model.said)
 

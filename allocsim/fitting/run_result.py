@@ -305,7 +305,8 @@ def _with_peaks(ran: Ran) -> Ran:
 def needed_room(unlimited: Ran, ran: Ran, trials: Trials) -> int | None:
     """Return the least bytes, without the CUDA context, with which all requests of a run succeed.
 
-    Return None if no amount suffices, or if the program makes other requests on a limited card.
+    Return None if no amount suffices, or if the program makes different requests on a card with a
+    memory limit than without a limit.
 
     unlimited: run on a card without a memory limit.
     ran: run on the card on which the program fails.

@@ -124,7 +124,10 @@ class Served(Shown):
 
     @property
     def refusal(self) -> str:
-        """Reason why the engine did not start with these options, from a log; "" without one."""
+        """Reason, read from the engine's log, why it did not start with these options.
+
+        "" if it started, or if no log was given.
+        """
         return self.work.logged.refusal
 
     def headline(self) -> str:

@@ -71,14 +71,14 @@ class Started(Shown):
         none.
     driver: counts on one card: loaded "kernels", "nodes" in CUDA graphs, and "collective_graphs"
         (CUDA graphs with NCCL collectives).
-    driver_range: estimated range (low, high) of the bytes that the driver takes for the items in
-        `driver`, plus `local_bytes`.
-    charged: likely number of these bytes, which the phantom GPU counted as used.
-    local_bytes: bytes that the driver adds to the CUDA context for the local memory of all
-        threads: as much per thread as the kernel with the most local memory needs.
-    tuning_bytes: extra bytes of a first start on a card, for the local memory of kernel variants
-        that Triton tries only then. Positive if this was a first start; negative if this was a
-        later start, which does not take these bytes; 0 without tuning.
+    driver_range: lowest and highest estimate of the bytes that the CUDA driver allocates itself:
+        for the items in `driver`, plus `local_bytes`.
+    charged: most likely value in `driver_range`, which the phantom GPU counted as used memory.
+    local_bytes: bytes of local memory (spilled registers and stacks of threads) in the CUDA
+        context: for each thread that the GPU can run at once, as much as any kernel needs.
+    tuning_bytes: local memory, in bytes, that only a first start needs, since Triton then tries
+        variants of kernels and stores its choice. Positive if this was a first start; negative if
+        this was a later start, which does not take these bytes; 0 if Triton tried none.
     stages: dictionary from each stage ("start", "requests", "sleep at level 1") to the bytes in
         use on one card after the stage, and at its peak.
     searched: option whose largest value was searched for; `arguments` has that value. "" for none.

@@ -256,7 +256,7 @@ class Task:
 
     @property
     def sequences(self) -> int:
-        """Number of sequences at a time; two for each pair."""
+        """Number of sequences in a batch; twice `batch` if that counts preference pairs (DPO)."""
         return self.batch * (2 if self.reference else 1)
 
     @property

@@ -216,8 +216,11 @@ def cache_part(work: ServingWork, block: int) -> MemoryPart:
 
 
 def forward_bytes(work: ServingWork, rows: int) -> tuple[int, int]:
-    """Return the range (low, high) of the bytes of activations in a forward pass, without logits.
+    """Return the lowest and the highest estimate of the activations in a forward pass, in bytes.
 
+    The logits are not included.
+
+    work: served model, from which the dimensions of its last layer are used.
     rows: number of tokens in the forward pass.
     """
     sizes = work.sizes.of_layer(work.sizes.layers - 1)

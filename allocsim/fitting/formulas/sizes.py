@@ -316,7 +316,7 @@ def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
-    """Read the sizes from a Hugging Face configuration.
+    """Return the dimensions of a language model, read from its Hugging Face configuration.
 
     Raises ConfigError for an unsupported configuration.
     """

@@ -40,7 +40,7 @@ class Unrolled:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeated:
-    """Program as arrays with one row per allocator call; calls of equal layers are stored once."""
+    """Program as arrays, one row per allocator call; the rows of equal layers are stored once."""
 
     # Each array has one element per row: a request, a free or another allocator call.
     is_request: NDArray[np.bool_]
@@ -119,9 +119,12 @@ def blocks_of(  # noqa: PLR0917  (columns)
 ) -> NDArray[np.int64]:
     """Return, for each call, the index of the request that allocated the call's block.
 
-    The arrays are columns of `Repeated`, with the calls of every layer. Raises LookupError with the
-    index of a free without a block.
+    Each array has one item per call of the whole program.  A free names its block by the request's
+    Python stack (`group`) and the number of live blocks of this stack that are younger (`value`).
+    Raises LookupError with the index of a free without a block.
 
+    is_request, is_free: True for a request; True for a free and for the completion of a free.
+    is_end: False for a free that a later call completes.
     n_before: number of blocks that were allocated before the program began.
     """
     alive: defaultdict[int, list[int]] = defaultdict(list)

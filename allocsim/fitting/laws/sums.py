@@ -96,7 +96,15 @@ _THREADS = 512
 
 
 def factored_variables(sizes: Mapping[str, int], card: Card) -> dict[str, int]:
-    """Return the value of each variable in `FACTORED`, for Adafactor on a model of these sizes."""
+    """Return the numbers of partial sums in Adafactor, which formulas for its requests contain.
+
+    PyTorch computes a large sum as partial sums in temporary memory.  For each matrix of the model,
+    the result has their number and the size of this memory, keyed by names such as "gate_parts" and
+    "gate_column_storage" (`FACTORED`).
+
+    sizes: dimensions of the model, keyed by names such as "hidden".
+    card: GPU, whose multiprocessors decide the number of partial sums.
+    """
     found = {}
     for name in MATRICES:
         rows, columns = _shape(name, sizes)

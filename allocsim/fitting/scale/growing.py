@@ -114,7 +114,10 @@ class Growing:
 
 
 def growing_laws(samples: Sequence[Sample]) -> Iterator[Growing]:
-    """Yield laws of a program where one size is the number of layers, the simplest law first.
+    """Yield laws (formulas for every request) of a program, if its number of layers varies.
+
+    The number of layers is one of the sizes in `samples`; each size is tried.  The simplest law
+    comes first.  Nothing is yielded if no size repeats parts of the program.
 
     samples: recorded runs of one program, each with its sizes, such as layers=2,batch=4.
     """

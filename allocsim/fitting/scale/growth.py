@@ -48,7 +48,10 @@ class ProgramPart:
 
     @property
     def is_repeated(self) -> bool:
-        """True if each inserted row equals a row of the copy directly before or after it."""
+        """True if each of the n inserted rows equals the row n places before or after it.
+
+        The inserted rows are then one more copy of rows that both programs have.
+        """
         return self.before + self.after >= len(self.insertion)
 
     def counterparts(self, row: int) -> list[int]:
@@ -66,10 +69,13 @@ class ProgramPart:
 
 
 def parts_of(found: Sequence[Insertion], long: Likeness) -> list[ProgramPart]:
-    """Return the repeated parts, such as a layer's forward pass, that a longer program adds.
+    """Return the repeated parts, such as a layer's forward pass, that only a longer program has.
 
-    found: rows (requests, frees, other calls) that only the longer of two programs has.
-    long: codes of the longer program's rows; rows that repeat each other have equal codes.
+    The short and the long program are runs of the same code that differ in one number, such as the
+    number of layers.  A row of a program is one request, free or other allocator call.
+
+    found: ranges of rows that only the long program has.
+    long: codes of the long program's rows; rows that repeat each other have equal codes.
     """
     shared = shared_rows(len(long.form), found) >= 0
     return [part for each in found for part in _split(each, long, shared)]

@@ -24,7 +24,9 @@ _ASPECT = 112
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerShape(DecoderSizes):
-    """Sizes of a decoder, with the properties that decide the memory of its training.
+    """Dimensions of a whole decoder, with the properties that decide the memory of its training.
+
+    If the layers differ, `kinds` has one shape per layer, whose fields on layers describe that one.
 
     is_tied: True if the output layer shares the embedding's weights.
     is_gated: True if the MLP has a gate (SwiGLU).
@@ -34,19 +36,20 @@ class TransformerShape(DecoderSizes):
     dropout: True if dropout masks are saved after attention and after the MLP.
     dense_layers: number of layers without experts, which are assumed to come first.  In Llama 4
         they are spread over the model; this matters only with pipeline stages.
-    others: number of a layer's parameters that no other field describes, such as norms of queries.
+    others: parameters of one layer that no other field counts, such as norms of queries.
     lora: rank of LoRA adapters; 0 to train all parameters.
     adapted: (inputs, outputs) of each linear module of a layer that has a LoRA adapter.
     adapts_experts: True if experts have LoRA adapters, too.
-    norms_at_once: True if each norm is one operation, which saves no copy in 32 bits.
+    norms_at_once: True if one kernel computes a norm, so no 32-bit copy is saved for backward.
     views_values: True if a layer's values are a view of a tensor with its queries and keys.
-    masked: True if fused attention saves a mask of each sequence, in the type of activations.
-    further: number of other parameters outside the layers, such as additional embeddings.
+    masked: True if fused attention saves an attention mask for backward, with `seq` values per
+        token in the type of activations.
+    further: parameters outside the layers that no other field counts, such as more embeddings.
     linear: sizes of linear attention, if this layer has it in place of attention; else None.
     encoder: encoder of the model; None for a model without an encoder.
     crosses: True if the layer also attends to the encoder's output.
     crossing_adapters: number of the layer's LoRA adapters whose input is the encoder's output.
-    kinds: shape of each layer, if layers differ in more than having experts; else empty.
+    kinds: one shape per layer, if layers differ in more than having experts; else empty.
     """
 
     is_tied: bool = False
