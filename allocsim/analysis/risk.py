@@ -179,7 +179,10 @@ class Risk(Shown):
 
     @property
     def most_unusable(self) -> HeadroomPoint | None:
-        """First point with the most unusable memory; None if there are no points."""
+        """Point with the most memory in free blocks that cannot serve the largest request.
+
+        The first of several equal points; None if there are no points.
+        """
         return max(self.points, key=lambda point: point.unusable_bytes, default=None)
 
     def headline(self) -> str:

@@ -71,9 +71,9 @@ class Phase:
         return f"{self.lines}|{self.engine.frame}(?:{self.functions})"
 
     def advice(self, figures: Figures) -> list[str]:
-        """Return sentences on the reason for an error in this phase, and the options that help.
+        """Return sentences on an out-of-memory error in this phase, and on the options that help.
 
-        figures: sizes of the error.
+        figures: bytes that describe the error, such as the failed request and the free memory.
         """
         engine = self.engine
         names = {

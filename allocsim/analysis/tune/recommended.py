@@ -1,8 +1,9 @@
 """Recommendation of `tune`, and the reason why the recommended setting helps or does not help.
 
-`allocsim.recommend` chooses the setting among candidates that were replayed to the end.  Other
-settings of the search may reserve less, but are only shown, since their values are fitted to the
-recordings.
+The recommended setting is one of a few candidates from `allocsim.recommend`, each replayed to the
+end.  The search of `tune` also tries many other settings.  A setting that reserves less than the
+recommended one is shown, but not recommended: the search chose its values because they are best for
+these recordings, and they may not help in another run.
 """
 
 from __future__ import annotations

@@ -83,11 +83,11 @@ class Job:
     device, device_memory: device number, and bytes of device memory for the replay.
     bar: memory, driver calls and retries of finished settings; the replay ends early if a finished
         setting is better.
-    finds: True to find the smallest sufficient device.
+    finds: True to find the smallest device memory under which every request succeeds.
     within: bytes of a smaller device to try first; the job ends if a request fails there.  None to
         omit this trial.
-    confirms: True to find the smallest device on which the driver refuses no call, even if this
-        takes extra replays.
+    confirms: True to find the smallest device memory with which the driver refuses no call, even if
+        this takes extra replays.
     known: result of an earlier replay on `device_memory`, which is then not repeated; or None.
     as_recorded: True to compare the replay with the recording, if setting and device are the
         recorded ones.
