@@ -192,12 +192,14 @@ More than one may be needed, because a corrected size may change the outcome of 
 
 
 def parting_of(prepared: Prepared) -> Parting | None:
-    """Return the first difference of the baseline from the recording; None if it is exact.
+    """Return the first difference of the baseline from the recording.
 
-    The baseline is the replay under the recorded settings.
-    The first call for `prepared` replays the baseline, and later calls return the cached result.
-    Nothing is replayed, and the result is None, if the modelled PyTorch release cannot have written
-    the recording.
+    The baseline is the replay under the recorded settings.  The first call for `prepared` replays
+    it, and later calls return the cached result.
+
+    Returns None if the baseline equals the recording.  Also returns None if nothing is compared,
+    because the modelled PyTorch release cannot have written the recording, or because the recording
+    contains only requests.
     """
     if not prepared.is_own_release:
         return None

@@ -55,9 +55,10 @@ _FRACTION = re.compile(r"per_process_memory_fraction\s*:\s*([0-9.]+)")
 class Smallest:
     """Smallest sufficient memory, with its replay.
 
-    steps: size in pages of 2 MiB or in hundredths of the device.
-    trial: results of the replay on that size.
-    fails_at: entry that fails on the next smaller size; None if that size was not replayed.
+    steps: memory in the unit of the search: pages of 2 MiB if a search varies the device
+        (`smallest_device`), hundredths of the device if it varies the memory fraction.
+    trial: results of the replay with this memory.
+    fails_at: entry that fails with one unit less; None if that was not replayed.
     """
 
     steps: int
@@ -90,7 +91,7 @@ def find_smallest(
     most: largest size to try.
     known: trial of `first`, if it is known and satisfies `holds`.
 
-    The other functions compute a size from a trial, and only save replays:
+    The other functions compute a size from a trial.  They only reduce the number of replays:
     peak: peak of a sufficient trial, which is a likely result.
     same: smallest size at which a sufficient trial would certainly have the same outcome.
     needed: size at which the failed request of a trial would have succeeded.
@@ -169,8 +170,8 @@ class Capacity:
 
     device_memory: bytes of the device.
     trial, unlimited: results of the replays on that device, and on an unlimited device.
-    fails_at: entry that fails on a device 2 MiB smaller; None if that device is smaller than the
-        allocated memory.
+    fails_at: index of the entry whose request fails on a device 2 MiB smaller; None if no
+        replay shows it.
     replays: number of replays that the search made.
     """
 

@@ -88,11 +88,15 @@ def has_two_starts(device: RecordedDevice, setting: Setting) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Prepared(RecordedDevice):
-    """Device of a recording, with data that its replays share: plan, start states, periods, proof.
+    """Recorded device, with data that its replays share.
 
-    written: the same device, prepared for a PyTorch release that can have written the recording;
-        its plan (the steps of a replay) is used.  None if `release` itself can have written it.
-    known_period: value of `period`, if the program is known; None to search for it.
+    The data are the plan (allocator calls of a replay), the start states (blocks before the first
+    call), the repeated training steps (`period`) and the proof, which is a comparison of a replay
+    under the recorded settings with the recording.
+
+    written: this device, prepared for a PyTorch release that can have written the recording; the
+        plan is taken from there.  None if `release` itself can have written the recording.
+    known_period: function that returns `period`, if the program is known; None to search the plan.
     """
 
     written: Prepared | None = None
@@ -216,9 +220,13 @@ class Prepared(RecordedDevice):
     ) -> Drive:
         """Replay every step under `setting` as a what-if, and return the finished replay.
 
+        observers: objects whose methods are called for the events of the replay.
+        progress: function called with the numbers of entries done and in total.
         skips: skip repeated steps that leave the allocator in the same state; the timeline then
             does not contain them.
-        folder: function that computes statistics from the core's list of changes (the journal).
+        fast_path: False to make each call separately, more slowly, with the same result.
+        folder: function that sums up the core's list of changes of blocks (the journal) as
+            statistics.
         start, plan, addresses: start state, steps, and placement of segments; None for those that
             this object chooses.
         """

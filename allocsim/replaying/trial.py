@@ -43,15 +43,17 @@ class Point(NamedTuple):
     retries: int
 
     def is_beyond(self, standing: Standing) -> bool:
-        """Return True if a replay with these numbers can no longer be as good as `standing`."""
+        """Return True if an unfinished replay with these numbers cannot be better than `standing`.
+
+        This is so if `standing` reserves less memory and has no more retries.
+        """
         return self.memory > standing.memory and self.retries >= standing.retries
 
 
 class Standing(NamedTuple):
-    """Results of the setting with which a search compares other settings.
+    """Results of a setting under which every request succeeds, to compare other settings with.
 
-    Under this setting, every request succeeds.  Another setting is not better if a request fails
-    under it, or if it reserves more memory without fewer retries.
+    A setting is not better if a request fails, or if it reserves more memory without fewer retries.
 
     memory, retries: peak reserved bytes, and `num_alloc_retries` of memory_stats().
     """
@@ -274,10 +276,7 @@ class Trials:
         self._with_peaks: set[tuple[Hashable, int | None]] = set()
 
     def alone(self) -> Trials:
-        """Return trials for a card that no other process uses.
-
-        Returns `self` if no other process held a notable part of the recorded card.
-        """
+        """Return trials for a card without other processes; `self` if they held little memory."""
         if not self.prepared.others_memory:
             return self
         return Trials(replace(self.prepared, is_elsewhere=True), self._watch, self._effect)

@@ -42,10 +42,13 @@ _NO_RUN = (ConfigError, UndefinedBehaviorError, UpstreamError)
 
 
 def moments_of_calls(prepared: Prepared, setting: Setting) -> Sequence[int] | None:
-    """Return the numbers of the steps after which empty_cache may have been called unrecorded.
+    """Return the plan steps (indices) after which an empty_cache call may have left no entry.
 
-    Returns None for the recorded setting.  Also returns None if the program uses private pools or
-    changes its settings, because a call could then do more than release memory.
+    Such a call released nothing in the recorded run, but may release memory under `setting`.
+
+    Returns None for the recorded setting, under which it would again release nothing.  Also returns
+    None if the program uses private pools or changes its settings, because a call could then do
+    more than release memory.
     """
     plan = prepared.free_plan
     has_pools = plan.pools or any(segment.pool_id != DEFAULT_POOL for segment in prepared.start)
