@@ -277,7 +277,7 @@ class Period:
     because the allocator is deterministic.
 
     first: index in the plan of the first step of the first period.
-    length, count: number of steps in each period, and number of periods.
+    length, count: number of steps in each period (`stride` is a multiple), and number of periods.
     """
 
     first: int
@@ -290,7 +290,7 @@ class Period:
 
     @property
     def stride(self) -> int:
-        """Steps between two comparisons of allocator states (`CYCLE`); multiple of `length`."""
+        """Number of steps between two of a replay's checks whether the allocator's state recurs."""
         apart = min(-(-_CHECK_EVERY // self.length), max(self.count // _LEAST_CHECKS, 1))
         return apart * self.length
 

@@ -185,7 +185,11 @@ class RecordedDevice:
 
     @property
     def card(self) -> CardMemory | None:
-        """Memory of the card when the file was written; None if unknown, or if `is_elsewhere`."""
+        """Memory of the recorded card when the file was written; None if unknown.
+
+        Also None if `is_elsewhere`: the replay is for another card, or leaves out the memory of
+        other processes for another reason.
+        """
         return None if self.is_elsewhere else card_memory(self.provenance)
 
     @property

@@ -284,7 +284,11 @@ class DeviceRun(Shown):
 
     @property
     def peak_range(self) -> tuple[int, int]:
-        """Lowest and highest peak of this replay, of `peaks` and of `left_open`, in bytes."""
+        """Lowest and highest peak reserved bytes that the recording allows for this replay.
+
+        They are from this replay; for a what-if of a recording that starts mid-run, the replays from
+        both start states (`peaks`); and those of other possible programs (`left_open`).
+        """
         return self.peak_range_with(self.peaks_left_open)
 
     def peak_range_with(self, peaks: tuple[int, int] | None) -> tuple[int, int]:

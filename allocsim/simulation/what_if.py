@@ -169,8 +169,10 @@ def allocate_live_blocks(
 ) -> dict[int, RequestedFree]:
     """Request the live blocks of the recorded `segments` from `allocator`.
 
-    Afterwards, peaks, accumulated statistics and the number of driver calls are reset.  Returns a
-    dictionary from recorded block address to pending free, for blocks that other streams still use.
+    Afterwards, peaks, accumulated statistics and the number of driver calls are reset.
+
+    Some blocks were freed before the recording began, while other streams still used them.  Returns
+    a dictionary from their recorded addresses to their frees, which the replay completes later.
     """
     names: list[tuple[int, str]] = []
     for group in _groups(segments):
