@@ -71,7 +71,9 @@ class FrameInterner:
         return self._frames.setdefault(frame, len(self._frames))
 
     def stack(self, numbers: Iterable[int]) -> int:
-        """Return the index of a stack in the table; add it if it is new; -1 for an empty stack.
+        """Return the index of a stack in the table, or -1 for an empty stack.
+
+        A stack that is not in the table yet is added.
 
         numbers: indices of the stack's frames, innermost first.
         """

@@ -129,10 +129,10 @@ def _read_trace(
     segments: tuple[SegmentState, ...],
     stacks: StackReader,
 ) -> tuple[Trace, set[str]]:
-    """Return the trace of `device`, with its entries as columns, and the markers in its entries.
+    """Return a pair: the trace of `device`, and the set of markers in its entries.
 
-    Markers are names of fields and actions that old PyTorch releases do not write, and the word
-    "entries" if there are any entries (`Marker`).
+    Markers show which PyTorch releases can have written the file.  They are names of fields and
+    actions that older releases do not write, and the word "entries" if there are any entries.
 
     path: name of the file, for errors.
     segments: segments of the device after the last entry.
