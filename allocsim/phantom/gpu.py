@@ -103,7 +103,8 @@ class Gpu:
         number is the MiB that the first loaded kernels take.  "" if unknown.
     assumed: sentence about assumed properties of a GPU that is not modelled exactly, such as a GPU
         of AMD; "" if none are assumed.
-    chosen: sentence that names the GPU if the user's name was ambiguous, such as "A100"; else "".
+    chosen: sentence that names the GPU taken for an ambiguous name, such as "A100", and the other
+        GPUs of that name; "" if the user's name was not ambiguous.
     """
 
     name: str

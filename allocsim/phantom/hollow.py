@@ -167,9 +167,10 @@ def _completes_prompt(runner: Any, batch: Any) -> Any:
 
 
 def _know_samples(module: Any) -> None:
-    """Patch vllm.v1.worker.gpu.model_runner to know how many tokens each sequence has sampled.
+    """Patch vLLM's model runner (`module`) to know how many tokens each sequence has sampled.
 
-    vLLM reads the numbers from the device, where they are unknown, so no prompt would be completed.
+    vLLM reads these numbers from the device.  A phantom (simulated) GPU computes no values, so
+    without the patch vLLM would never see that a prompt is processed.
     """
     runner, output = module.GPUModelRunner, module.AsyncOutput
     sample, init = runner.sample, output.__init__

@@ -173,7 +173,10 @@ class Values:
         return out
 
     def filled(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Run an operator such as `fill_`, and store on the host that all elements are equal."""
+        """Run an operator such as `fill_`, and keep the value of all elements on the host.
+
+        A phantom GPU stores no data, so later reads of the tensor are answered from the host.
+        """
         to = args[0]
         if not self.known.may_have(to):
             return self.after(op, run, args, kwargs)

@@ -294,7 +294,10 @@ def memory_of(torch, card):
 
 
 def conf_of(snapshot):
-    """Return PYTORCH_CUDA_ALLOC_CONF from a snapshot; None before PyTorch 2.3, which lacks it."""
+    """Return PYTORCH_CUDA_ALLOC_CONF from a snapshot; None if PyTorch is older than 2.3.
+
+    Snapshots of older releases do not contain it.
+    """
     return snapshot.get("allocator_settings", {}).get("PYTORCH_CUDA_ALLOC_CONF")
 
 
