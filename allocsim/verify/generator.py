@@ -176,10 +176,10 @@ def make_script(
 
     seed: equal seeds give equal scripts.
     is_reproducible: avoid the cases where real PyTorch gives different results each time.
-    with_marks: allow pools with no_split and use_on_oom, pools emptied separately, and pools
-        deleted as a MemPool, if the release has these calls.
+    with_marks: also use these calls if the PyTorch release has them: pools with no_split or
+        use_on_oom, empty_cache for a single pool, and deletion of a pool by its MemPool.
     largest: upper limit of a requested size, in bytes.
-    length_factor: factor on the number of ops, more than 1 for a real allocator that starts slowly.
+    length_factor: factor on the number of allocator calls, above 1 if each script starts slowly.
     """
     rng = random.Random(f"{seed} {release.version}")
     memory = rng.choice(_DEVICES)

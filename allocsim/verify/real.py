@@ -1,7 +1,7 @@
-"""Run op scripts on the native allocator of a published PyTorch release, without a GPU.
+"""Run lists of allocator calls (op scripts) on the native allocator of PyTorch, without a GPU.
 
-Each script runs in a new process of a compiled program (driver.cpp), so settings, counters and hash
-tables start as they do for a user.
+Each script runs in a new process of a compiled program (driver.cpp), so settings, counters and the
+sizes of hash tables do not depend on earlier scripts.
 
 The program links the `libc10_cuda.so` of a PyTorch wheel, and allocsim's stubs in place of the CUDA
 libraries.
