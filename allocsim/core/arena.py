@@ -8,7 +8,9 @@ A cudaMalloc takes the lowest hole that is large enough.  If there is none, the 
 smallest chunk that is large enough: at the end of the highest gap that is large enough, or directly
 below the lowest chunk.  The allocation is at the beginning of the new chunk.  A chunk without used
 memory is released at once and becomes a gap.  Other code of the process, such as a library, also
-allocates and releases memory; this code and its ranges are called foreign.  Source: semantics 10.1.
+allocates and releases memory; this code and its ranges are called foreign.
+
+Source: semantics 10.1 (docs/concepts/semantics.md).
 """
 
 from __future__ import annotations

@@ -78,10 +78,14 @@ class KeyLayout:
         return self.key(block.size, self.place(block.rank, block.ptr))
 
     def place(self, rank: int, ptr: int) -> int:
-        """Return the number that orders a block among free blocks of equal size.
+        """Return the number that orders a block among free blocks of equal size, lowest first.
 
-        rank: number that is added to the address of every block of the same segment; or, with
-            `FreeBlockOrder.CREATION`, the creation number of the block.
+        With `FreeBlockOrder.CREATION`, the oldest block is first, and the result is `rank`.  With
+        another order, the result is the block's address plus `rank`.
+
+        rank: with `CREATION`, number of the block in order of creation; else a number that is equal
+            for all blocks of a segment, and lower for older segments if these are first.
+        ptr: address of the block.
         """
         return rank if self._order is FreeBlockOrder.CREATION else (rank + ptr) & RANK_MASK
 

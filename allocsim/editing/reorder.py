@@ -49,16 +49,17 @@ class _Life:
 def reorder(
     steps: Steps, starts: Sequence[int], order: Sequence[int], stacks: Sequence[int]
 ) -> tuple[Steps, tuple[int, ...]]:
-    """Put the training steps of a program in another order.
+    """Return the allocator calls of a program with its training steps in another order.
 
-    Returns the new plan steps (allocator calls), and the index of the first plan step of each
-    training step.
+    Returns a pair: the calls in the new order (steps of a plan for a replay), and the index of the
+    first call of each training step.
 
-    steps: recorded plan steps, which are the calls that a replay makes.
+    steps: allocator calls in the recorded order, called plan steps below.
     starts: index of the first plan step of each recorded training step, ascending.
     order: indices in `starts` of the training steps to run; some may repeat or be missing.
     stacks: index of the stack of each plan step; -1 without a stack.
-    Raises ConfigError for too few training steps, and for blocks whose roles do not allow it.
+    Raises ConfigError for too few training steps, if a training step frees a block of a step before
+    the previous one, and if training steps keep different numbers of blocks for the next one.
     """
     if len(starts) < LEAST_STEPS:
         raise ConfigError(

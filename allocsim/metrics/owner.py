@@ -1,9 +1,11 @@
 """Line of the user's program that caused an entry of a recording.
 
 The user's line is the innermost frame that is not in Python's library, an installed package or
-compiled code.  For an entry without frames, it is the line of an earlier allocation.  If the stacks
-of the allocations just before the entry also occurred earlier in the same order, it is the
-allocation that came next at that time.  If not, it is the last allocation that has frames.
+compiled code.
+
+An entry without frames gets the line of an earlier allocation.  The allocations just before the
+entry are compared with earlier ones: if the same sequence of stacks occurred before, the allocation
+that followed it there gives the line.  If not, the last allocation with frames gives the line.
 """
 
 from __future__ import annotations

@@ -224,9 +224,14 @@ class Packing:
 def pack(
     lifetimes: Lifetimes, most_placed: int = MOST_PLACED, periods: NDArray[np.int64] | None = None
 ) -> Packing:
-    """Place blocks so that live blocks never overlap; return the lower of two packings.
+    """Place all blocks in one address range so that live blocks never overlap.
 
-    most_placed: number of largest blocks that are placed greedily.
+    Two placements are computed, and the one with the smaller range is returned.  One places the
+    blocks in the order of their requests, by best fit.  The other first places the largest blocks,
+    each at the lowest address that is free for its whole lifetime, and then all smaller blocks
+    above them, by best fit.
+
+    most_placed: number of blocks that count as the largest.
     periods: first entry of each period, usually a training step.  They only save time; None if
         unknown.
     """

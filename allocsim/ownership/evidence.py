@@ -171,12 +171,12 @@ class Evidence:
 
     @cached_property
     def kept_by_fate(self) -> _Mask:
-        """Blocks of a forward pass without a backward pass that were probably kept for it.
+        """Blocks probably saved for a backward pass that comes after the end of the recording.
 
-        This concerns a recording that ends in a forward pass.  A block counts if most blocks with
-        the same stack in earlier forward passes were kept for backward.  If there were none, it
-        counts if `piles_up` is True, or if several blocks with the same stack have accumulated
-        since the last backward pass.
+        A forward pass allocated them, and they are allocated at the last allocation.  If earlier
+        forward passes with a backward pass allocated blocks with the same stack, most of those were
+        in use until their backward pass.  If none did, either `piles_up` is True, or there was a
+        backward pass and several of these blocks have the same stack.
         """
         scene, blocks = self.scene, self.blocks
         forward = self.of_forward & ~scene.is_before
@@ -214,10 +214,10 @@ class Evidence:
 
     @cached_property
     def piles_up(self) -> bool:
-        """True if no backward pass runs, and most bytes of forward passes stay allocated.
+        """True if the recording looks like training that failed before its first backward pass.
 
-        They are still allocated at the last allocation.  This indicates training that ran out of
-        memory.  Inference would free most of its memory.
+        It has no backward pass, and over half of the bytes that forward passes requested are still
+        allocated at the last allocation.  Inference would have freed most of them.
         """
         scene, blocks = self.scene, self.blocks
         if not len(scene.forwards) or scene.backwards.first.size:

@@ -183,7 +183,7 @@ def _take(allocator: ReplayAllocator, step: StepRow) -> None:
 
 
 class _Steps:
-    """Calls of a program as columns for allocsim.core, where a free has the size of its request."""
+    """Calls of a program as columns; a free has its request's size, for a check in the core."""
 
     def __init__(self, program: KnownProgram) -> None:
         self.requested = program.size[program.kind == MALLOC]

@@ -206,13 +206,13 @@ class Recorder:
         return self._taken + len(self._history)
 
     def code(self, filename: str, name: str, line: int) -> int:
-        """Return an index for a line of the simulated program, to pass to `malloc` and `free`."""
+        """Register a line of the simulated program; return its index for `malloc` and `free`."""
         return self._interner.stack([self._interner.frame(Frame(filename, name, line))])
 
     def malloc(self, size: int, code: int, stream: int = 0) -> int:
         """Allocate `size` bytes and return their address.
 
-        code: line of the program that makes the request, as an index that method `code` returned.
+        code: index of the line to record as the request's stack; method `code` registers lines.
         """
         try:
             address = self.allocator.malloc(size, stream)
