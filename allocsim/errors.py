@@ -98,7 +98,10 @@ class InvariantError(AllocsimError):
 
 
 class PhantomError(AllocsimError):
-    """Base class of errors of real PyTorch on a phantom GPU, and of its preparation."""
+    """Base class of errors in preparing and running real PyTorch on a phantom GPU.
+
+    A phantom GPU is a set of stubs of the CUDA libraries that simulate a GPU.
+    """
 
 
 class ScriptError(PhantomError, ValueError):

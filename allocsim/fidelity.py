@@ -88,13 +88,14 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """Recorded entries of each step of a plan (allocator call that a replay makes).
+    """Recorded entries of each step of a plan, the list of allocator calls that a replay makes.
 
     A step is plain if its entries can be derived from the step and the address of its block.  If a
     replay gives the block of a plain step its recorded address, the entries of the step equal the
     recorded entries, and the replay need not create them.
 
-    count: number of entries of each step.
+    compared: recorded entries to compare with the replay, without snapshots and annotations.
+    count: number of entries of each step, in the order of the plan.
     end: index in `compared` after the last entry of each step.
     is_recorded: True for a plain step whose entries are in the recording.
     address: recorded address of each step's block.

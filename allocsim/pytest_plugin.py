@@ -74,9 +74,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Write the outcome of a test on a phantom GPU to a file.
+    """Write the outcome of a test on a phantom (simulated) GPU to a file.
 
-    The interpreter that the user started reads this file and reports the outcome.
+    Such a test runs in a second interpreter.  The first one, which the user started, reads the file
+    and reports the outcome.
     """
     report = yield
     if _OUTCOME in os.environ and _is_marked(item):

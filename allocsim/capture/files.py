@@ -342,7 +342,7 @@ def processes_memory(
     other processes.  The result is empty if NVML does not report the values, as in a container.
 
     card: properties of the GPU, as torch.cuda.get_device_properties() returns them.
-    used: bytes of the GPU that are not free; `other_memory` is the rest of them.
+    used: bytes of the GPU that are not free; `other_memory` is `used` less the process's memory.
     load: function that loads a shared library.
     """
     # A call of CUDA could break a CUDA graph that the program is capturing; NVML cannot.

@@ -205,7 +205,12 @@ def refuse_output(output: str, read: Iterable[str] = (), suffixes: tuple[str, ..
 
 
 def refuse_name(output: str, read: Iterable[str] = ()) -> None:
-    """Raise UsageError if `output` is in `read`, has a wrong suffix, or has no existing folder."""
+    """Raise UsageError if a command must not write a recording to the file `output`.
+
+    The reason is that it is in `read`, has a wrong suffix, or is in a folder that does not exist.
+
+    read: files that the command will read, and must not overwrite.
+    """
     from allocsim.workload import SUFFIXES
 
     refuse_output(output, read, SUFFIXES)

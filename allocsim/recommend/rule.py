@@ -3,14 +3,15 @@
 All candidates are replayed with the same requests, device memory and PyTorch release.  A candidate
 must serve every request, and avoid an error, retries or at least 1 % of the peak reserved memory.
 
-1. Settings are ordered by thrashing, then by retries, then by peak reserved memory.  Among the
-   settings within 1 % of the lowest peak, a setting is preferred if it has the same meaning in
-   every PyTorch release that may have written the recording.  If several remain, the setting with
-   the fewest options is chosen, then the setting with the fewest driver calls.
-2. A fitted setting, whose values are derived from the sizes in the first half of the recording, is
-   chosen only if its peak is 5 % lower than that of the best other setting.  This must hold for
-   every possible state at the start of the recording.  It must also hold in the second half alone,
-   which tests the values.
+1. Settings without thrashing come first, then settings with fewer retries, then settings with a
+   lower peak of reserved memory.  Among the settings within 1 % of the lowest peak, a setting is
+   preferred if it has the same meaning in every PyTorch release that may have written the
+   recording.  If several remain, the setting with the fewest options is chosen, then the setting
+   with the fewest driver calls.
+2. A fitted setting has values derived from the sizes in the first half of the recording.  It is
+   chosen only if its peak is over 5 % lower than that of the best setting that is not fitted.  This
+   must hold for every possible state at the start of the recording.  It must also hold in the
+   second half alone, which tests the values.
 3. Nothing is recommended if the baseline differs from the recording, or if something outside the
    allocator refused the request, since a replay proves nothing then.
 

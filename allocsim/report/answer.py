@@ -106,7 +106,7 @@ def ends_after(entries_left: int, what: str) -> str:
 
 
 def later_requests(entries_left: int, what: str) -> str:
-    """Return a sentence that requests after the end of the recording are not proved.
+    """Return a sentence that requests after the end of the recording are not proved to succeed.
 
     entries_left: number of entries after the failed entry.
     what: name of the failed entry in the sentence, such as "the error".

@@ -108,7 +108,7 @@ def when(instant: Instant) -> str:
 def others_text(device: int, others: Sequence[int]) -> tuple[str, ...]:
     """Return a note that only one recorded device is shown; () if there are no others.
 
-    device, others: device numbers of the shown device and of the others.
+    device, others: indices, as in "cuda:0", of the shown device and of the other recorded devices.
     """
     if not others:
         return ()

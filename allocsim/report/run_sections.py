@@ -173,7 +173,7 @@ def _calls(device_run: DeviceRun) -> int:
 
 
 def edit_document(devices: Sequence[EditedDevice]) -> Iterator[dict[str, Any]]:
-    """Yield each edit of the recorded program as JSON.
+    """Yield one JSON object for each edit of the recorded program.
 
     Each object also has the peak reserved bytes of each device without any edit.
     """
