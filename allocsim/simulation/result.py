@@ -286,8 +286,8 @@ class DeviceRun(Shown):
     def peak_range(self) -> tuple[int, int]:
         """Lowest and highest peak reserved bytes that the recording allows for this replay.
 
-        They are from this replay; for a what-if of a recording that starts mid-run, the replays from
-        both start states (`peaks`); and those of other possible programs (`left_open`).
+        The peaks are of this replay, of the replays from both start states, if the recording starts
+        mid-run (`peaks`), and of other programs with the same recording (`left_open`).
         """
         return self.peak_range_with(self.peaks_left_open)
 
