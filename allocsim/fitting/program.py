@@ -148,7 +148,7 @@ def _model(task: Task) -> Iterator[str]:
     if task.is_training:
         yield from _adapters(task)
     yield from _sharding(task)
-    yield from _reference(task, device)
+    yield from _reference(task)
     if task.compiles:
         yield "model = torch.compile(model)"
     if task.start == "clean":
@@ -223,7 +223,7 @@ def _adapters(task: Task) -> Iterator[str]:
             yield "model.enable_input_require_grads()"
 
 
-def _reference(task: Task, device: str) -> Iterator[str]:
+def _reference(task: Task) -> Iterator[str]:
     # DPO trains without dropout.
     if not task.reference:
         return
@@ -234,6 +234,7 @@ def _reference(task: Task, device: str) -> Iterator[str]:
         return
     assert isinstance(task.model, Configured)
     attention = f'attn_implementation="{ATTENTION[task.attention]}"'
+    device = "meta" if task.parallel == "fsdp" else "cuda"
     yield f'with torch.device("{device}"):'
     yield f"    reference = {task.model.head}.from_config("
     yield f"        config, dtype=torch.{task.reference_dtype}, {attention}"

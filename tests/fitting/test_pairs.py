@@ -115,6 +115,15 @@ def test_program_runs_a_frozen_copy_without_gradients() -> None:
     assert sharded.count("fully_shard(part)") == 2
 
 
+@pytest.mark.parametrize("more", [{"quant": "nf4"}, {}, {"parallel": "ddp", "ranks": 2}])
+def test_program_makes_a_copy_on_the_card_unless_it_is_sharded(more: dict[str, Any]) -> None:
+    text = program_of(task(reference="copy", lora=8, **more))
+    assert 'with torch.device("cuda"):\n    reference = ' in text
+    sharded = program_of(task(reference="copy", lora=8, parallel="fsdp", ranks=2))
+    assert 'with torch.device("meta"):\n    reference = ' in sharded
+    assert 'reference.to_empty(device="cuda")' in sharded
+
+
 def test_program_of_an_adapter_disables_it_for_the_reference() -> None:
     text = program_of(task(reference="adapter", lora=8, whole_softmax=True))
     assert "with torch.no_grad(), adapted.disable_adapter():" in text
