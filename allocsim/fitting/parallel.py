@@ -87,7 +87,7 @@ class Sharded(Shown):
         if not is_kept and encoder is not None and encoder.buckets:
             low, high = _SCORES_SEEN
         if self.training.practice.pairs is not None:
-            low, high = _PAIRS_SEEN
+            low, high = _PAIRS_SEEN[0], max(high, _PAIRS_SEEN[1])
         size = self.allocated_bytes
         return round(size * low), round(size * likely), round(size * high)
 

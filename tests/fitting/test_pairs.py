@@ -124,6 +124,14 @@ def test_program_makes_a_copy_on_the_card_unless_it_is_sharded(more: dict[str, A
     assert 'reference.to_empty(device="cuda")' in sharded
 
 
+@pytest.mark.parametrize(("model", "high"), [("Qwen3.5-4B", 1.65), ("Llama-3.2-1B", 1.35)])
+def test_range_of_reserved_memory_is_the_widest_that_applies(model: str, high: float) -> None:
+    found = estimate(task(model, reference="copy"), CARD)
+    assert found.needed_bytes == pytest.approx(high * found.peak_allocated_bytes)
+    reserved = found.process_bytes[0] - sum(part.low for part in found.parts if "CUDA" in part.name)
+    assert reserved == found.peak_allocated_bytes
+
+
 def test_program_of_an_adapter_disables_it_for_the_reference() -> None:
     text = program_of(task(reference="adapter", lora=8, whole_softmax=True))
     assert "with torch.no_grad(), adapted.disable_adapter():" in text
