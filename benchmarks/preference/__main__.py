@@ -10,29 +10,38 @@ Writes the table of docs/evidence/fit-measured.md.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
-from allocsim.fitting import Configured, Task, estimate, model_of, run_program
+from allocsim.fitting import Configured, Task, estimate, model_of, program_of, run_program
 from allocsim.phantom import find_gpu
 from allocsim.units import GIB, TIB
+from benchmarks.recent import error_text
 from tests.reference import between_marks
 
 PAGE = Path(__file__).parents[2] / "docs" / "evidence" / "fit-measured.md"
 COMMAND = "python -m benchmarks.preference"
 INSIDE = Path(__file__).with_name("inside.py")
 RAN = Path(__file__).with_name("ran.json")
-"""Allocated and reserved bytes at the peaks of each training, by TRL and by our program."""
+"""Allocated and reserved bytes at the peaks of each training, by TRL and by our program.
+
+The digest is that of the program that ran.
+"""
 GPU = replace(find_gpu("A100 80GB"), memory=TIB)
 _FULL: dict[str, Any] = {"dtype": "autocast-bf16", "reference": "copy"}
 _LORA: dict[str, Any] = {"dtype": "bf16", "lora": 16, "checkpointing": True} | {
     "reference": "adapter"
 }
 _KINDS = (_FULL, _FULL | {"checkpointing": True}, _LORA, _LORA | {"whole_softmax": True})
+_TRAININGS = (
+    *(("gpt2", 512, _KINDS), ("gpt2", 1024, _KINDS), ("Qwen3-0.6B", 512, _KINDS)),
+    *(("Qwen3-0.6B", 1024, _KINDS[1:2]), ("Llama-3.2-1B", 512, _KINDS[1:])),
+)
+"""Model, tokens of a sequence, and kinds of the trainings that are compared."""
 HEAD = (
     *("training", "allocated GiB by TRL", "by program", "error", "by formula", "error"),
     *("reserved GiB by TRL", "by program", "by formula"),
@@ -41,15 +50,20 @@ HEAD = (
 
 def tasks() -> dict[str, Task]:
     """Return the trainings by their text."""
-    models = map(model_of, ("gpt2", "Qwen3-0.6B", "Llama-3.2-1B"))
     found = (
-        Task(model=model, batch=2, seq=seq, **kind)
-        for model, seq, kind in product(models, (512, 1024), _KINDS)
+        Task(model=model_of(name), batch=2, seq=seq, **kind)
+        for name, seq, kinds in _TRAININGS
+        for kind in kinds
     )
     return {
         each.text.partition(" of ")[2] + ", whole softmax" * each.whole_softmax: each
         for each in found
     }
+
+
+def digest_of(task: Task) -> str:
+    """Return a digest of the text of the task's program."""
+    return hashlib.sha256(program_of(task).encode()).hexdigest()[:16]
 
 
 def by_trl(task: Task, python: str) -> list[int]:
@@ -61,7 +75,7 @@ def by_trl(task: Task, python: str) -> list[int]:
     return [ran.peak_allocated_bytes, ran.peak_reserved_bytes]
 
 
-def line(name: str, task: Task, ran: Mapping[str, Sequence[int]]) -> list[str]:
+def line(name: str, task: Task, ran: Mapping[str, Any]) -> list[str]:
     """Return a row of the table; errors are relative to TRL, or else to the program."""
     found = estimate(task, GPU)
     parts = [part for part in found.parts if part.name != "CUDA context"]
@@ -70,8 +84,8 @@ def line(name: str, task: Task, ran: Mapping[str, Sequence[int]]) -> list[str]:
     theirs, reserved = ran.get("trl") or (program, 0)
     return [
         *(name, _gib(theirs) if reserved else "-"),
-        *(_gib(program), _error(program, theirs) if reserved else "-"),
-        *(_gib(formula), _error(formula, theirs)),
+        *(_gib(program), error_text(program, theirs) if reserved else "-"),
+        *(_gib(formula), error_text(formula, theirs)),
         *(_gib(reserved) if reserved else "-", _gib(program_reserved)),
         " to ".join(map(_gib, ends)),
     ]
@@ -79,10 +93,6 @@ def line(name: str, task: Task, ran: Mapping[str, Sequence[int]]) -> list[str]:
 
 def _gib(size: int) -> str:
     return f"{size / GIB:.3f}"
-
-
-def _error(found: int, measured: int) -> str:
-    return f"{100 * (found / measured - 1):+.2f} %" if found != measured else "0"
 
 
 def main() -> None:
@@ -98,10 +108,11 @@ def main() -> None:
         ran[name] = {"program": [program.peak_allocated_bytes, program.peak_reserved_bytes]}
         if not task.whole_softmax:
             ran[name]["trl"] = by_trl(task, python)
+        ran[name]["digest"] = digest_of(task)
         print(name, ran[name], flush=True)
         stored = (f" {json.dumps(each)}: {json.dumps(peaks)}" for each, peaks in ran.items())
         RAN.write_text("{\n" + ",\n".join(stored) + "\n}\n")
-    rows = [line(name, task, ran[name]) for name, task in tasks().items() if name in ran]
+    rows = [line(name, task, ran[name]) for name, task in tasks().items()]
     lines = [HEAD, ["---"] * len(HEAD), *rows]
     made = "\n".join(f"| {' | '.join(row)} |" for row in lines)
     PAGE.write_text(between_marks(PAGE.read_text(), "preference", COMMAND, made))
