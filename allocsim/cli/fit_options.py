@@ -223,6 +223,8 @@ def _refusal(name: str, way: Way, arguments: argparse.Namespace) -> str:
     option = str(arguments.parallel) if name == "parallel" else _option(name)
     if way in _SERVERS and name in _BETWEEN_SERVERS:
         return f"--{option} {_BETWEEN_SERVERS[name]}"
+    if name in ("reference", "whole_softmax") and way in _FORMULAS:
+        return f"--{option} has no effect here: a plan for many cards counts no reference"
     if name in _BELONGS:
         return f"--{option} {_BELONGS[name]}"
     if way is Way.PLAN and Way.LAYOUT in EFFECTS[name]:

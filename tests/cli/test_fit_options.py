@@ -229,6 +229,11 @@ def test_an_option_that_is_taken_changes_the_answer(
             "--tensor-parallel has an effect with vllm, sglang",
         ),
         ((*SERVE, "vllm", "--tensor-parallel", "5"), "5 cards do not divide 12 attention heads"),
+        (
+            ("--engine", "formula", "--reference", "copy"),
+            "--reference has no effect here: a plan for many cards counts no reference",
+        ),
+        (("--plan", "--whole-softmax"), "a plan for many cards counts no reference"),
         (("--engine", "laws", "--python", "python3"), "--python applies to a program that runs"),
         ((*SERVE, "vllm", "--server-args", "-q"), "-q of vllm needs a value"),
         ((*SERVE, "vllm", "--engine", "program", "--batch", "2"), "use --server-args"),
