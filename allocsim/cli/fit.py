@@ -190,7 +190,8 @@ def _apply_config(arguments: argparse.Namespace) -> None:
         return
     from allocsim.fitting import read_config
 
-    found = read_config(arguments.config)
+    model = arguments.words[0] if arguments.words else ""
+    found = read_config(arguments.config, model, has_adapters=arguments.lora is not None)
     overridden = []
     for name, value in found.values.items():
         if name == "model":

@@ -68,6 +68,7 @@ TOOLS = {
         *("use_peft", "max_length", "max_seq_length", "beta", "loss_type"),
         *("num_generations", "max_completion_length", "use_bnb_nested_quant"),
         *("dataset_text_field", "completion_only_loss", "assistant_only_loss", "max_prompt_length"),
+        *("cpo_alpha", "simpo_gamma", "ref_model"),
     ),
     TRAINER: ("output_dir", "num_train_epochs", "per_device_train_batch_size", "optim"),
 }
@@ -108,7 +109,7 @@ METHODS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("grpo", ("num_generations", "reward_funcs", "reward_weights", "scale_rewards")),
     ("kto", ("desirable_weight", "undesirable_weight")),
     ("reward", ("center_rewards_coefficient",)),
-    ("dpo", ("beta", "precompute_ref_log_probs", "max_prompt_length")),
+    ("dpo", ("beta", "precompute_ref_log_probs", "max_prompt_length", "ref_model")),
     ("ppo", ("policy_model._component_", "reward_model_path")),
     ("grpo", ("max_completion_length",)),
 )
@@ -116,10 +117,32 @@ METHODS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 The first kind with a present key counts.  DPO also has the key `max_completion_length`, so it
 indicates GRPO only if no key of DPO is present."""
+OF_CPO = ("cpo_alpha", "simpo_gamma")
+"""Keys that only TRL's CPO has, which also trains SimPO; 0 is a usual value of both."""
+LOSSES = {
+    **dict.fromkeys(("sigmoid", "hinge", "exo_pair", "nca_pair", "robust", "bco_pair"), "dpo"),
+    **dict.fromkeys(("sppo_hard", "aot", "aot_pair", "aot_unpaired", "discopop"), "dpo"),
+    **dict.fromkeys(("apo_zero", "apo_down"), "dpo"),
+    **{"ipo": "ipo", "simpo": "simpo", "alphapo": "cpo"},
+}
+"""Kind of training of each value of TRL's key `loss_type` that is of a training on pairs."""
 UNCOUNTED = {
     "kto": "a reference model and the sequences of the divergence are",
     "distillation": "the teacher's weights and logits are",
 }
+
+
+def pairs_of_trl(flat: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """Return the kind of training on pairs that TRL's keys name, or "", and those keys."""
+    losses = flat.get("loss_type")
+    named = (str(each) for each in (losses if isinstance(losses, list) else [losses]))
+    found = next((LOSSES[each] for each in named if each in LOSSES), "")
+    keys = ("loss_type",) * bool(found)
+    if any(flat.get(key) is not None for key in OF_CPO):
+        # DPO and CPO share the names of some losses.
+        keys += tuple(key for key in OF_CPO if key in flat)
+        return found if found in ALONE else "cpo", keys
+    return found, keys
 
 
 def parsed_file(file: Path) -> Mapping[str, Any]:

@@ -33,9 +33,10 @@ from allocsim.fitting.config_file import (
     TYPES,
     UNCOUNTED,
     WHOLE,
+    pairs_of_trl,
     parsed_file,
 )
-from allocsim.fitting.model import flattened
+from allocsim.fitting.model import flattened, is_decoder, model_of
 
 WARNING = "warning: "
 """Prefix of a sentence that warns of a wrong answer; it is shown before the answer."""
@@ -83,14 +84,16 @@ class ReadConfig:
         return (*(f"{WARNING}{each}" for each in self.warnings), read, *self.notes)
 
 
-def read_config(path: str | Path) -> ReadConfig:
+def read_config(path: str | Path, model: str = "", *, has_adapters: bool = False) -> ReadConfig:
     """Read the options of `fit` from a JSON or YAML configuration of a training tool.
 
+    model: model that is trained, whatever the configuration names.
+    has_adapters: True if LoRA adapters are trained, even if the configuration has none.
     Raises ConfigError if the configuration has no key that becomes an option.
     """
     file = Path(path)
     flat = dict(flattened(parsed_file(file)))
-    reader = _Reader(flat)
+    reader = _Reader(flat, model, has_adapters=has_adapters)
     for key, before in FILES.items():
         reader.read_further(file, key, before)
     values = dict(reader.values())
@@ -112,12 +115,13 @@ class _Reader:
     """Converter of a configuration's keys to options of `fit`.
 
     flat: dictionary from keys of the configuration to values; a dot separates nested keys.
+    model, has_adapters: as in `read_config`.
     used, notes, tool, assumed, warnings, per_example, files: as in `ReadConfig`.
     reference: "copy" or "adapter" for a training on pairs with a reference, such as DPO, else "".
     """
 
-    def __init__(self, flat: dict[str, Any]) -> None:
-        self.flat = flat
+    def __init__(self, flat: dict[str, Any], model: str, *, has_adapters: bool) -> None:
+        self.flat, self.model, self.has_adapters = flat, model, has_adapters
         self.used: list[str] = []
         self.notes: list[str] = []
         self.assumed: dict[str, str] = {}
@@ -163,7 +167,7 @@ class _Reader:
             "model": str,
         }
         has_lora = self.has_lora()
-        self.per_example = self.sequences(has_lora)
+        self.per_example = self.sequences(has_lora or self.has_adapters)
         self.take("lora_target_linear")
         for name, keys in KEYS.items():
             if name.startswith("lora") and not has_lora:
@@ -264,10 +268,10 @@ class _Reader:
             # DeepSpeed keeps 32-bit weights and states, whatever the type of the model.
             self.assumed["dtype"] = "fp32 master weights of DeepSpeed"
             if stage == 3:
+                counted = "; --zero 3 --data-parallel N without --config counts them"
                 self.warnings.append(
                     "the answer is too low by the 16-bit weights and gradients of ZeRO 3, 4 "
-                    "bytes a parameter over all GPUs; --zero 3 --data-parallel N without --config "
-                    "counts them"
+                    f"bytes a parameter over all GPUs{counted * (not self.reference)}"
                 )
             return f"autocast-{half}"
         elif self.tool in ("axolotl", "torchtune") or is_pure or (is_factory and has_lora):
@@ -345,7 +349,11 @@ class _Reader:
         if "DPOLoss" in str(self.flat.get("loss._component_")):
             self.take("loss._component_")
             return "dpo"
+        pairs, named_by = pairs_of_trl(self.flat) if self.tool == "TRL" else ("", ())
         for name, keys in METHODS:
+            if name == "dpo" and pairs:
+                self.used += named_by
+                return pairs
             if self.tool in ("TRL", "torchtune", TRAINER, "") and self.take(*keys) is not None:
                 return name
         return ""
@@ -367,14 +375,26 @@ class _Reader:
                 "not counted"
             )
             return 1
-        if method in REFERRING and not is_before:
-            is_copy = self.take("ref_model", "rl_adapter_ref_model") is not None or not has_lora
-            self.reference = "copy" if is_copy else "adapter"
-            what = "a frozen copy of the model" if is_copy else "the model without its adapters"
-            self.notes.append(f"{name} is computed with {what} as reference; a batch counts pairs")
-            return 1
-        self.notes.append(
-            f"{name} is answered as supervised training on pairs (--batch counts pairs, --find "
-            f"batch sequences){'; the reference is computed before' * is_before}"
-        )
-        return 2
+        pairs = "supervised training on pairs (--batch counts pairs, --find batch sequences)"
+        if method in ALONE or is_before:
+            before = "; the reference is computed before" * is_before
+            self.notes.append(f"{name} is answered as {pairs}{before}")
+            return 2
+        if not self.trains_decoder():
+            self.warnings.append(
+                f"{name} is answered as {pairs}, which is too low: the reference model is counted "
+                "only for a decoder of text"
+            )
+            return 2
+        is_copy = self.take("ref_model", "rl_adapter_ref_model") is not None or not has_lora
+        self.reference = "copy" if is_copy else "adapter"
+        what = "a frozen copy of the model" if is_copy else "the model without its adapters"
+        self.notes.append(f"{name} is computed with {what} as reference; a batch counts pairs")
+        return 1
+
+    def trains_decoder(self) -> bool:
+        name = self.model or self.take(*KEYS["model"])
+        try:
+            return name is None or is_decoder(model_of(str(name)))
+        except ConfigError:
+            return True  # an unknown model is refused later

@@ -180,6 +180,11 @@ def model_of(text: str) -> Model:
     )
 
 
+def is_decoder(model: Model) -> bool:
+    """Return whether transformers builds the model, and it generates text without an encoder."""
+    return isinstance(model, Configured) and model.writes and not model.has_encoder
+
+
 def bytes_of_config(file: Path) -> bytes:
     try:
         data = file.read_bytes()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.model import Configured, Model, UserModel, most_positions
+from allocsim.fitting.model import Configured, Model, UserModel, is_decoder, most_positions
 from allocsim.fitting.presets import Generator
 
 DTYPES = {
@@ -197,8 +197,7 @@ class Task:
         is_of_transformers = isinstance(model, Configured)
         if not self.is_training and not (isinstance(model, Configured) and model.writes):
             raise ConfigError(f"{model.name} answers no prompts; serving is for language models")
-        is_decoder = isinstance(model, Configured) and model.writes and not model.has_encoder
-        if self.reference and not (is_decoder and self.is_training):
+        if self.reference and not (is_decoder(model) and self.is_training):
             raise ConfigError(f"reference {self.reference} is for training a decoder of text")
         if self.reference == "adapter" and not self.lora:
             raise ConfigError("reference adapter needs lora; without adapters it is a copy")

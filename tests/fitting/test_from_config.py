@@ -117,10 +117,10 @@ FACTORY_LORA = {
 ZERO = {"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 3}}
 
 
-def read(config: dict[str, Any], folder: Path) -> ReadConfig:
+def read(config: dict[str, Any], folder: Path, model: str = "") -> ReadConfig:
     file = folder / "config.yml"
     file.write_text(yaml.safe_dump(config))
-    return read_config(file)
+    return read_config(file, model)
 
 
 @pytest.mark.parametrize(("config", "expected"), EXPECTED)
@@ -272,6 +272,87 @@ def test_pairs_without_a_reference_are_answered_without_a_warning(tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ({"loss_type": "simpo", "cpo_alpha": 0.0, "simpo_gamma": 0.5}, "SIMPO"),
+        ({"loss_type": "simpo"}, "SIMPO"),
+        ({"loss_type": "sigmoid", "cpo_alpha": 1.0}, "CPO"),
+        ({"cpo_alpha": 0.0}, "CPO"),
+    ],
+)
+def test_cpo_and_simpo_of_trl_have_no_reference_though_they_have_keys_of_dpo(
+    config: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    found = read({"beta": 2.0, "max_length": 512} | config, tmp_path)
+    assert "reference" not in found.values
+    assert found.per_example == 2
+    assert found.notes[-1].startswith(f"{name} is answered as supervised training on pairs")
+    assert found.ignored in ((), ("beta",))
+    assert not found.warnings
+
+
+@pytest.mark.parametrize("loss", ["nll", "dapo", ["dft"]])
+def test_losses_of_other_trainings_are_no_dpo(loss: str | list[str], tmp_path: Path) -> None:
+    found = read({"max_length": 512, "loss_type": loss}, tmp_path)
+    assert ("reference" in found.values, found.per_example) == (False, 1)
+
+
+@pytest.mark.parametrize("model", ["google-t5/t5-small", "resnet50", "mine:model"])
+def test_reference_of_a_model_that_is_no_decoder_is_not_counted(model: str, tmp_path: Path) -> None:
+    dpo = {"max_length": 512, "beta": 0.1}
+    for found in (read(dpo, tmp_path, model), read(dpo | {"model_name_or_path": model}, tmp_path)):
+        assert "reference" not in found.values
+        assert found.per_example == 2
+        assert "DPO is answered as supervised training on pairs" in found.warnings[0]
+        assert "too low: the reference model is counted only for a decoder" in found.warnings[0]
+    both = read(dpo | {"model_name_or_path": model}, tmp_path, "gpt2")
+    assert both.values["reference"] == "copy"
+
+
+def test_dpo_of_an_encoder_and_decoder_is_answered(
+    cli: Callable[..., Done], tmp_path: Path
+) -> None:
+    file = tmp_path / "dpo.json"
+    file.write_text(json.dumps({"beta": 0.1, "max_length": 128, "per_device_train_batch_size": 2}))
+    words = ("fit", "google-t5/t5-small", "--gpu", "RTX 4090", "--config", str(file), "--json")
+    answer = json.loads(cli(*words).out)
+    assert "batch 4 x 128 tokens" in answer["program"]
+    assert any(note.startswith("warning: DPO is answered as") for note in answer["notes"])
+
+
+@pytest.mark.parametrize(
+    ("config", "more", "reference"),
+    [
+        ({}, (), "copy"),
+        ({}, ("--lora", "8"), "adapter"),
+        (ZERO, ("--lora", "8"), "adapter"),
+        ({}, ("--lora", "8", "--reference", "copy"), "copy"),
+        ({"ref_model": "m/other"}, ("--lora", "8"), "copy"),
+    ],
+)
+def test_adapters_on_the_command_line_replace_the_copy(
+    config: dict[str, Any],
+    more: tuple[str, ...],
+    reference: str,
+    cli: Callable[..., Done],
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "dpo.json"
+    file.write_text(json.dumps({"beta": 0.1, "max_length": 128} | config))
+    words = ("fit", "gpt2", "--gpu", "RTX 4090", "--config", str(file), "--json")
+    answer = json.loads(cli(*words, *more).out)
+    assert f"DPO with reference {reference}" in answer["program"]
+
+
+def test_plan_that_would_lose_the_reference_is_not_recommended(tmp_path: Path) -> None:
+    config = {"max_length": 512} | ZERO
+    assert "--zero 3 --data-parallel N without --config" in read(config, tmp_path).warnings[0]
+    (warning,) = read(config | {"beta": 0.1}, tmp_path).warnings
+    assert "16-bit weights and gradients of ZeRO 3" in warning
+    assert "--config" not in warning
+
+
+@pytest.mark.parametrize(
     ("config", "reference", "is_whole"),
     [
         (FACTORY_LORA | {"stage": "dpo"}, "adapter", True),
@@ -286,6 +367,10 @@ def test_pairs_without_a_reference_are_answered_without_a_warning(tmp_path: Path
         ({"max_length": 512, "beta": 0.1}, "copy", None),
         ({"max_length": 512, "beta": 0.1} | ZERO, "half-copy", None),
         ({"beta": 0.1, "max_prompt_length": 512, "max_completion_length": 512}, "copy", None),
+        ({"max_length": 512, "loss_type": "ipo", "max_completion_length": 512}, "copy", None),
+        ({"loss_type": ["sigmoid", "sft"], "use_peft": True}, "adapter", None),
+        ({"loss_type": "sigmoid", "use_peft": True, "ref_model": "m/other"}, "copy", None),
+        ({"output_dir": "out", "ref_model": "m/other"}, "copy", None),
         (TORCHTUNE | {"loss": {"_component_": "torchtune.rlhf.loss.DPOLoss"}}, "adapter", True),
         ({"max_length": 512, "beta": 0.1, "precompute_ref_log_probs": True}, None, None),
     ],
