@@ -405,6 +405,10 @@ def test_find_messages_accepts_any_text(text: str) -> None:
         " " * 99,
         "E " * 40,
         "9" * 99,
+        "vllm",
+        "vllm/",
+        "sglang/x, line 3, in ",
+        "Traceback (most recent call last):\n  File x, line 3, in f\nCUDA out of memory\n",
     ],
 )
 def test_long_logs_take_time_in_proportion(filler: str) -> None:

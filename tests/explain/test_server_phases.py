@@ -123,9 +123,104 @@ def test_idle_memory_of_an_engine_gets_expandable_segments_too() -> None:
     assert any("expandable_segments:True" in each for each in advice)
 
 
+@pytest.mark.parametrize(
+    ("line", "when"),
+    [
+        ("model_runner.py:1115] Starting to load model a/b...", "loaded the weights"),
+        ("INFO model_runner.py:1115] Loading model weights took 14.2487 GB", "ran a trial batch"),
+        ("INFO Model loading took 15.0 GiB memory and 2.1 seconds", "ran a trial batch"),
+        ("Profiling CUDA graph memory: PIECEWISE=51, FULL=35", "captured CUDA graphs beside the w"),
+        ("GPU KV cache size: 436,544 tokens", "allocated the KV cache"),
+        ("# cuda blocks: 3089, # CPU blocks: 4681", "allocated the KV cache"),
+        ("Capturing CUDA graph shapes:   3%|", "warmed up or captured"),
+        ("Capturing eagle decode CUDA graphs:  50%|", "warmed up or captured"),
+        ("Avg prompt throughput: 3.1 tokens/s", "served requests"),
+        ("Capture draft extend cuda graph begin. This can take", "captured CUDA graphs"),
+        ("Prefill batch. #new-seq: 1, #new-token: 7", "served requests"),
+        ("Decode batch [33], #running-req: 1", "served requests"),
+    ],
+)
+def test_lines_of_several_releases_show_the_phase(line: str, when: str) -> None:
+    assert f"ran out of memory while it {when}" in last(f"{line}\n{OUT}").advice[0]
+
+
+def assert_of_a_program(text: str) -> None:
+    said = " ".join(last(text).advice)
+    assert "vLLM" not in said
+    assert "SGLang" not in said
+    assert "checkpointing" in said
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Dataset loading took 3.1 seconds",
+        "[train.py:45] Starting to load model llama",
+        "Capturing CUDA graph for training step",
+        "Graph capturing finished",
+        "Decode batch 3 of the beam search",
+        "Prefill batch of 4 prompts",
+        "Load weight begin",
+    ],
+)
+def test_similar_lines_of_other_programs_show_no_phase(line: str) -> None:
+    assert_of_a_program(f"{line}\n{OUT}")
+
+
+HEAD = "Traceback (most recent call last):\n"
+TRAINING = frames("compute_loss", file="trl/trainer/grpo_trainer") + frames(
+    "backward", file="torch/_tensor"
+)
+
+
+@pytest.mark.parametrize("head", [HEAD, ""])
+def test_a_training_that_started_an_engine_gets_no_option_of_a_server(head: str) -> None:
+    started = "".join(VLLM)
+    assert_of_a_program(started + head + TRAINING + OUT)
+    earlier = HEAD + frames("load_model") + "ValueError: no such file\n"
+    assert_of_a_program(earlier + started + head + TRAINING + OUT)
+    assert_of_a_program(started + head + TRAINING + OUT + OUT)
+
+
+def test_only_the_traceback_of_the_error_shows_that_it_is_not_of_the_engine() -> None:
+    """Tracebacks before the phase, and ends of tracebacks of other ranks, do not count."""
+    started = "".join(VLLM)
+    torch = frames("forward", file="torch/nn/modules/linear")
+    together = started + (HEAD + frames("run_busy_loop")) * 2 + torch + OUT + torch + OUT
+    for text in (HEAD + TRAINING + started + OUT, together):
+        assert "served requests" in last(text).advice[0]
+
+
+@pytest.mark.parametrize(
+    ("cause", "error"),
+    [
+        ("host_memory", "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to "
+         "allocate 4294967296 bytes. Error code 12 (Cannot allocate memory)\n"),
+        ("impossible", OUT.replace("1.10 GiB", "110.00 GiB")),
+        ("free_above_request", OUT.replace("148.81 MiB", "12.00 GiB").replace("22.80", "8.80")),
+    ],
+)  # fmt: skip
+def test_causes_that_no_option_of_a_phase_helps_against(cause: str, error: str) -> None:
+    verdict = last("".join(VLLM) + error)
+    assert verdict.cause == cause
+    said = " ".join(verdict.advice)
+    assert "vLLM" not in said
+    assert "--max-num-seqs" not in said
+
+
+@pytest.mark.parametrize("folder", ["/envs/vllm/lib/python3.10", "C:\\vllm\\Lib", "/vllm/.venv/x"])
+def test_the_name_of_an_environment_is_no_engine(folder: str) -> None:
+    frame = f'  File "{folder}/site-packages/{{}}", line 146, in load_model\n'
+    assert_of_a_program(frame.format("llamafactory/model/loader.py") + OUT)
+    advice = last(frame.format("sglang/srt/model_executor/model_runner.py") + OUT).advice
+    assert advice[0].startswith("SGLang ran out of memory while it loaded the weights")
+    assert last(frame.format("vllm/v1/worker/gpu_worker.py") + OUT).advice[0].startswith("vLLM")
+
+
 def test_error_outside_an_engine_or_before_its_lines_gets_no_option_of_a_server() -> None:
     other = FRAME.format("train/worker", "execute_model")
-    for text in (OUT, other + OUT, OUT + VLLM[1]):
+    of_sglang = frames("execute_model", file="sglang/srt/models/x")
+    for text in (OUT, other + OUT, of_sglang + OUT, OUT + VLLM[1]):
         said = " ".join(last(text).advice)
         assert "vLLM" not in said
         assert "checkpointing" in said

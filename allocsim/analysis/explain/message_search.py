@@ -8,7 +8,6 @@ linear in the length of the text, and no text raises an exception.
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -27,7 +26,7 @@ from allocsim.analysis.explain.message_words import (
     read_figures,
     sizes_in,
 )
-from allocsim.analysis.explain.server_phases import Phase, phases_in
+from allocsim.analysis.explain.server_phases import Phase, phases_at
 from allocsim.core import AllocatorConfig
 from allocsim.units import MIB, format_size
 
@@ -125,12 +124,10 @@ def find_messages(text: str) -> tuple[OomMessage, ...]:
     if "\x1b" in text:
         text = _COLOUR.sub("", text)
     messages: list[tuple[OomMessage, bool]] = []
-    line, counted, floor, phase = 1, 0, 0, None
+    line, counted, floor = 1, 0, 0
     spans = [*_spans(text)]
-    phases = deque(phases_in(text[: spans[-1].start]) if spans else ())
-    for span in spans:
-        while phases and phases[0][0] < span.start:
-            phase = phases.popleft()[1]
+    phases = phases_at(text, [span.start for span in spans])
+    for span, phase in zip(spans, phases, strict=True):
         line += text.count("\n", counted, span.start)
         counted = span.start
         messages.append((_message(text, span, floor, line, phase), span.is_strong))

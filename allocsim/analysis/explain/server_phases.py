@@ -1,6 +1,8 @@
 """Phases of serving engines, and the options that help if memory runs out in one of them.
 
-The phase of an error is that of the last line of a log, or frame of a traceback, before it.
+The phase of an error is that of the last line of a log, or frame of a traceback, before it.  A
+traceback without a frame of the engine, such as that of a training that also started vLLM, shows
+that the error is not of the engine.
 """
 
 # Sources: vLLM, "Conserving Memory", and log lines and functions of 0.6 to 0.33; SGLang,
@@ -10,7 +12,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from allocsim.analysis.explain.cause import Figures
@@ -33,20 +36,25 @@ class _Engine:
     frame: str
 
 
-_FRAME = r"{}\w*[/\\]\S{{1,160}}, line \d{{1,6}}, in "
+def _frame(package: str) -> str:
+    # Without names of environments, which a folder of packages or lib/ follows.
+    names = r"\w{0,40}[/\\](?![Ll]ib(?:64)?[/\\]|\S{0,160}?-packages)\S{1,160}"
+    return rf"{package}{names}, line \d{{1,6}}, in "
+
+
 _VLLM = _Engine(
     "vLLM",
     "--gpu-memory-utilization",
     "--tensor-parallel-size",
     "a smaller --max-model-len, --kv-cache-dtype fp8",
-    _FRAME.format("vllm"),
+    _frame("vllm"),
 )
 _SGLANG = _Engine(
     "SGLang",
     "--mem-fraction-static",
     "--tp-size",
     "a smaller --context-length, --kv-cache-dtype fp8_e5m2",
-    _FRAME.format("sglang"),
+    _frame("sglang"),
 )
 
 
@@ -101,12 +109,30 @@ _GRAPHS = (
 )
 _NO_CACHE = "{fraction} has no effect here, because the KV cache is allocated later."
 _LOADED = ("Use {cards}, or a smaller model.",)
+_VLLM_SERVES = Phase(
+    _VLLM,
+    "served requests: a batch needed more than the trial batch before the KV cache",
+    (
+        "Set {smaller}, --max-num-batched-tokens or --max-num-seqs, or capture "
+        + _GRAPHS
+        + "; end other processes on the card.",
+        "{requests}",
+    ),
+    r"Graph capturing finished in \d|init engine \(profile, create kv cache"
+    r"|Starting vLLM (?:API )?server|Avg prompt throughput: \d",
+    r"(?:run_busy_loop|_process_engine_step|run_engine_loop|engine_step|_run_engine)\b",
+)
+"""Work on requests.
+
+It is assumed for a traceback through `execute_model` without an earlier sign of a phase.  vLLM also
+calls this function in a trial batch at its start, but then a line of the log precedes it.
+"""
 _PHASES = (
     Phase(
         _VLLM,
         "loaded the weights",
         _LOADED,
-        "Starting to load model ",
+        r"model_runner\.py\S{0,9} Starting to load model \S",
         r"load_model\b",
     ),
     Phase(
@@ -118,14 +144,15 @@ _PHASES = (
             _NO_CACHE,
             "If that is not enough, use {cards}.",
         ),
-        r"oading (?:model )?(?:weights )?took|odel weights take",
+        r"(?:odel loading|oading model weights) took \d{1,4}(?:\.\d{1,6})? Gi?B"
+        r"|odel weights take\s{1,9}\d{1,4}(?:\.\d{1,6})?\s?Gi?B",
         r"(?:profile_run|determine_available_memory|determine_num_available_blocks)\b",
     ),
     Phase(
         _VLLM,
         "captured CUDA graphs beside the weights, to measure their memory",
         (f"Capture {_GRAPHS}.", _NO_CACHE, "If that is not enough, use {cards}."),
-        "Profiling CUDA graph memory",
+        r"Profiling CUDA graph memory: \w",
         r"profile_cudagraph_memory\b",
     ),
     Phase(
@@ -136,42 +163,31 @@ _PHASES = (
             "measured it.",
             "{requests}",
         ),
-        "Available KV cache memory|GPU KV cache size:|# (?:GPU|cuda) blocks:",
+        r"Available KV cache memory: \d|GPU KV cache size: \d|# (?:GPU|cuda) blocks: \d",
         "initialize_kv_cache|_allocate_kv_cache|_init_cache_engine",
     ),
     Phase(
         _VLLM,
         "warmed up or captured CUDA graphs beside the KV cache",
         ("Set {smaller} or a smaller --max-num-seqs, or capture " + _GRAPHS + ".", "{requests}"),
-        "Compile and warming up model|Capturing (?:the model for CUDA graphs|cudagraphs|"
-        "(?:[a-z]{1,9} )?CUDA graph)",
+        r"Compile and warming up model for size \d|Capturing (?:the model for CUDA graphs\.|"
+        r"cudagraphs for |encoder cudagraph for |(?:[\w-]{1,30} ){0,3}?CUDA graphs?(?: shapes)?"
+        r"(?: \([^()\n]{1,60}\))?:\s{0,9}\d)",
         r"(?:capture_model|compile_or_warm_up_model|warm_up_model)\b",
     ),
-    Phase(
-        _VLLM,
-        "served requests: a batch needed more than the trial batch before the KV cache",
-        (
-            "Set {smaller}, --max-num-batched-tokens or --max-num-seqs, or capture "
-            + _GRAPHS
-            + "; end other processes on the card.",
-            "{requests}",
-        ),
-        r"Graph capturing finished|init engine \(profile|Starting vLLM (?:API )?server"
-        "|Avg prompt throughput",
-        r"(?:run_busy_loop|_process_engine_step|run_engine_loop|engine_step|_run_engine)\b",
-    ),
+    _VLLM_SERVES,
     Phase(
         _SGLANG,
         "loaded the weights",
         _LOADED,
-        "Load weight begin",
+        r"Load weight begin\. avail mem=\d",
         r"load_model\b",
     ),
     Phase(
         _SGLANG,
         "allocated the KV cache",
         ("Set {smaller}, and end other processes on the card.", "{requests}"),
-        "Load weight end",
+        r"Load weight end\.[^\n]{1,160}?avail mem=\d",
         r"(?:init|alloc)_memory_pool\b",
     ),
     Phase(
@@ -181,7 +197,7 @@ _PHASES = (
             "Set {smaller} or a smaller --cuda-graph-max-bs, or --disable-cuda-graph.",
             "{requests}",
         ),
-        r"Memory pool end|Capture [\w ]{0,30}?(?:cuda|CUDA) graph begin",
+        r"Memory pool end\. avail mem=\d|Capture [\w ]{0,30}?(?:cuda|CUDA) graph begin\.",
         r"init_(?:cuda|device)_graphs\b",
     ),
     Phase(
@@ -193,30 +209,66 @@ _PHASES = (
             "card.",
             "{requests}",
         ),
-        r"max_total_num_tokens=\d|server is fired up|Prefill batch|Decode batch",
+        r"max_total_num_tokens=\d|server is fired up and|Prefill batch[^#\n]{1,12}#new-seq"
+        r"|Decode batch[^#\n]{1,12}#running-req",
         r"event_loop_\w|forward_thread_func",
     ),
 )
-_SERVING = 5
-"""Index of vLLM's last phase, the work on requests.
 
-It is assumed for a traceback through `execute_model` without an earlier sign of a phase.  vLLM also
-calls this function in a trial batch at its start, but then a line of the log precedes it.
-"""
-_OF_WORKERS = rf"{_VLLM.frame}execute_model\b"
+
+def _frames_of(engine: _Engine, *others: str) -> str:
+    functions = [each.functions for each in _PHASES if each.engine is engine]
+    return f"{engine.frame}(?:{'|'.join([*functions, *others])})"
+
+
 # Without groups and with a letter at the beginning of each branch, Python's search is 20 times as
-# fast.
-_SIGNS = re.compile("|".join([*(phase.begins for phase in _PHASES), _OF_WORKERS]))
+# fast.  Frames have one branch for each engine, because each branch reads a long name again.
+_SIGNS = re.compile(
+    "|".join(
+        [
+            *(each.lines for each in _PHASES),
+            _frames_of(_VLLM, r"execute_model\b"),
+            _frames_of(_SGLANG),
+        ]
+    )
+)
 _BEGINS = [(re.compile(phase.begins), phase) for phase in _PHASES]
+_ANY_FRAME = re.compile(r"File [^\n]{1,300}?, line \d{1,6}, in ")
+_FRAMES = {engine.name: re.compile(engine.frame) for engine in (_VLLM, _SGLANG)}
 
 
-def phases_in(text: str) -> Iterator[tuple[int, Phase]]:
-    """Yield (position, phase) of each sign of a phase of a serving engine in `text`, in order."""
+def phases_at(text: str, errors: Sequence[int]) -> Iterator[Phase | None]:
+    """Yield the phase of a serving engine at each error, or None; errors: positions in order."""
+    signs = deque(_signs(text[: errors[-1]]) if errors else ())
+    phase, before, began = None, 0, 0
+    for start in errors:
+        while signs and signs[0][0] < start:
+            began, phase = signs.popleft()
+        if phase is not None and _is_foreign(text, phase.engine, before, began, start):
+            phase = None
+        yield phase
+        before = start
+
+
+def _is_foreign(text: str, engine: _Engine, before: int, began: int, start: int) -> bool:
+    # Whether the traceback of the error at `start` has frames, but none of the engine.  Frames
+    # without a first line belong to the error if they follow the sign of the phase; after another
+    # error they may be the rest of a traceback that several ranks wrote at once.
+    at = text.rfind("Traceback (most recent", max(before, began), start)
+    if at < 0:
+        if began < before:
+            return False
+        at = began
+    has_frames = _ANY_FRAME.search(text, at, start) is not None
+    return has_frames and _FRAMES[engine.name].search(text, at, start) is None
+
+
+def _signs(text: str) -> Iterator[tuple[int, Phase]]:
     is_known = False
     for match in _SIGNS.finditer(text):
         phase = next((each for begins, each in _BEGINS if begins.match(match[0])), None)
         if phase is None and not is_known:
-            phase = _PHASES[_SERVING]
+            phase = _VLLM_SERVES
         if phase is not None:
             yield match.start(), phase
             is_known = True

@@ -23,6 +23,9 @@ from allocsim.units import format_size
 
 _WINDOWS = re.compile(r"""File ["'][A-Za-z]:[\\/]""")  # line of a traceback on Windows
 
+_HELPED = ("fragmentation", "fragmentation_likely", "full", "no_figures")
+"""Causes that options of a serving engine help against."""
+
 _ASYNC = re.compile(r"\s*backend\s*:\s*cudaMallocAsync\s*,?")
 
 
@@ -104,7 +107,8 @@ def _judge(
 def advice_on(situation: Situation) -> tuple[str, ...]:
     figures = situation.figures
     found = [*BY_CAUSE[situation.cause](situation), *_on_settings(situation)]
-    if (phase := situation.message.phase) is not None:
+    phase = situation.message.phase
+    if phase is not None and situation.cause in _HELPED:
         found = [*phase.advice(figures), *(each for each in found if each not in OF_PROGRAMS)]
     if outside_of(situation.message, figures):
         found = [*foreign(situation), *found]
