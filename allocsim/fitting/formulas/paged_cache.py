@@ -2,10 +2,10 @@
 
 # The cache consists of blocks of 16 tokens. Layers of one kind are divided into groups of equal
 # size. A block of a group holds 16 tokens for all layers of the group, and all groups take blocks
-# from one pool. A layer with a window of w tokens holds at most w - 1 tokens and those that are
-# computed now. A layer with linear attention holds one state; a block is at least as large as a
-# state. vLLM prints the number of sequences of maximum length that fit, times this length; earlier
-# releases print the tokens in the blocks of each group.
+# from one pool. A layer with a window of w tokens holds at most w - 1 tokens of earlier steps, and
+# the tokens of the current step. A layer with linear attention holds one state; a block is at least
+# as large as a state. vLLM prints the number of sequences of maximum length that fit, times this
+# length; earlier releases print the tokens in the blocks of each group.
 # Sources: vLLM 0.33, `get_kv_cache_capacity`, `SlidingWindowSpec` and the grouping of layers; for
 # earlier releases, public logs of Qwen3.5.
 

@@ -42,7 +42,7 @@ _VERSION = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:\.\S*)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Options of a server that affect its memory; None stands for the engine's default.
+    """Options of a server that affect its memory; None means the engine's default.
 
     version: release of the engine as major and minor number.
     fraction: gpu_memory_utilization, mem_fraction_static or free_gpu_memory_fraction.
