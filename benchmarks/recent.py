@@ -217,9 +217,9 @@ def published_lines(peaks: _Peaks) -> Iterator[Sequence[str]]:
             measured, ran = figure.measured_bytes or 0, peaks[case.id][name]
             ends = [end + logits for end in formula[name]]
             yield (
-                *(case.id, _text(task), name, _gib(measured), _gib(ran), error_text(ran, measured)),
-                *(_gib(ran + logits), error_text(ran + logits, measured)),
-                *(_range(map(_gib, ends)), _range(error_text(end, measured) for end in ends)),
+                *(case.id, _text(task), name, gib(measured), gib(ran), percent_off(ran, measured)),
+                *(gib(ran + logits), percent_off(ran + logits, measured)),
+                *(_range(map(gib, ends)), _range(percent_off(end, measured) for end in ends)),
             )
 
 
@@ -234,7 +234,7 @@ def recent_lines(peaks: _Peaks) -> Iterator[Sequence[str]]:
         cells = [case.id, _text(case.task), case.card]
         for name, ran in peaks[case.id].items():
             ends = other[name]
-            cells += [_gib(ran), _range(map(_gib, ends)), _range(error_text(e, ran) for e in ends)]
+            cells += [gib(ran), _range(map(gib, ends)), _range(percent_off(e, ran) for e in ends)]
         yield (*cells, engine)
 
 
@@ -242,11 +242,11 @@ def _text(task: Task) -> str:
     return task.text.split(" steps of ")[1]
 
 
-def _gib(size: int) -> str:
+def gib(size: int) -> str:
     return f"{size / GIB:.3f}"
 
 
-def error_text(found: int, measured: int) -> str:
+def percent_off(found: int, measured: int) -> str:
     """Return the error of a prediction in percent; "0" if it is exact."""
     if found == measured:
         return "0"

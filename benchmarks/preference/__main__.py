@@ -19,8 +19,8 @@ from typing import Any
 
 from allocsim.fitting import Configured, Task, estimate, model_of, program_of, run_program
 from allocsim.phantom import find_gpu
-from allocsim.units import GIB, TIB
-from benchmarks.recent import error_text
+from allocsim.units import TIB
+from benchmarks.recent import gib, percent_off
 from tests.reference import between_marks
 
 PAGE = Path(__file__).parents[2] / "docs" / "evidence" / "fit-measured.md"
@@ -83,16 +83,12 @@ def line(name: str, task: Task, ran: Mapping[str, Any]) -> list[str]:
     (program, program_reserved), formula = ran["program"], found.peak_allocated_bytes
     theirs, reserved = ran.get("trl") or (program, 0)
     return [
-        *(name, _gib(theirs) if reserved else "-"),
-        *(_gib(program), error_text(program, theirs) if reserved else "-"),
-        *(_gib(formula), error_text(formula, theirs)),
-        *(_gib(reserved) if reserved else "-", _gib(program_reserved)),
-        " to ".join(map(_gib, ends)),
+        *(name, gib(theirs) if reserved else "-"),
+        *(gib(program), percent_off(program, theirs) if reserved else "-"),
+        *(gib(formula), percent_off(formula, theirs)),
+        *(gib(reserved) if reserved else "-", gib(program_reserved)),
+        " to ".join(map(gib, ends)),
     ]
-
-
-def _gib(size: int) -> str:
-    return f"{size / GIB:.3f}"
 
 
 def main() -> None:
